@@ -1,8 +1,8 @@
-//! The backups of the superblock, after an operation has enabled a feature.
+//! The backups of the superblock, which are updated after an operation has enabled a feature.
 //!
-//! Linux does not update the backups. After `e2fsck -b` with such a backup a volume loses its extended attributes: without ext_attr they are
-//! faults. So a close stores these features in the backups, and with them the revision that they need. The superblock itself is written before:
-//! on a volume of revision 0, a backup of revision 1 would mark the superblock as damaged.
+//! Linux does not update the backups. If `e2fsck -b` repairs a volume from an outdated backup, the volume loses its extended attributes,
+//! because without ext_attr they are faults. A close therefore stores the enabled features in the backups, together with the revision that they
+//! need. The superblock itself is written first: on a volume of revision 0, a backup of revision 1 would mark the superblock as damaged.
 
 use std::io::IoSlice;
 use std::sync::atomic::Ordering;
@@ -48,7 +48,7 @@ impl Ext4 {
                 Ok(())
             })?;
             self.blocks.write_device(block, &[IoSlice::new(&content)], false)?;
-            // With a flush after each backup, a power failure tears at most one of them.
+            // With a flush after each backup, a power failure can tear at most one backup.
             self.blocks.flush()?;
         }
         Ok(())

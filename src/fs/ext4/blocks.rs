@@ -1,4 +1,4 @@
-//! Metadata blocks: read once, cached in memory up to a limit, and seen as the journal's recovery leaves them.
+//! Metadata blocks. Each is read once and cached in memory up to a limit. Reads return the content that the journal's recovery has found.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -20,29 +20,30 @@ use crate::units::{BlockSize, FilePos, FsBlock, InodeNo};
 /// The maximum memory of cached metadata blocks in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// The maximum number of tries of a change if the block is evicted in between.
+/// The maximum number of attempts to change a block that is evicted between the read and the change.
 const ATTEMPTS: u32 = 64;
 
-/// The location of a block's current content if it is not the home location.
+/// The location of a block's current content if that is not the block's home location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relocated {
-    /// The content is in this block of the journal, unmodified.
+    /// The content is in this block of the journal, without changes.
     Journal(FsBlock),
-    /// The content is in this block of the journal, except for its first four bytes. These are the journal's magic number, stored as zeros.
+    /// The content is in this block of the journal, except for the first four bytes. These equal the journal's magic number, and the journal stores
+    /// them as zeros.
     Escaped(FsBlock),
 }
 
-/// The result of an in-memory recovery of the journal: the blocks whose current content is not at home on the device.
+/// The result of an in-memory recovery of the journal: the blocks whose current content is not at their home location.
 #[derive(Default)]
 pub(crate) struct Overlay {
     blocks: BTreeMap<FsBlock, Relocated>,
-    /// The range at which an external journal's device appears, past the end of the volume; otherwise empty.
+    /// The block numbers of an external journal's device, past the end of the volume; otherwise empty.
     outside: Range<u64>,
 }
 
 impl Overlay {
-    /// An overlay for copies in an external journal. Its device appears at this range of blocks, past the end of the volume; the range is
-    /// empty for an internal journal.
+    /// An overlay for copies in an external journal. The blocks of its device have the numbers in
+    /// this range, past the end of the volume. The range is empty for an internal journal.
     pub(crate) fn outside(range: Range<u64>) -> Self {
         Self { blocks: BTreeMap::new(), outside: range }
     }
@@ -76,7 +77,7 @@ impl Overlay {
     }
 }
 
-/// The reader of all metadata of a volume.
+/// The reader and cache of all metadata of a volume.
 pub(crate) struct Blocks {
     device: Arc<dyn Device>,
     size: BlockSize,
@@ -108,13 +109,13 @@ impl Blocks {
         &self.overlay
     }
 
-    /// Redirects reads of these blocks to where recovery found them. The cache is cleared.
+    /// Redirects reads of these blocks to the locations that recovery has found, and clears the cache.
     pub(crate) fn set_overlay(&mut self, overlay: Overlay) {
         self.overlay = overlay;
         self.cache.clear();
     }
 
-    /// Takes back the overlay of [`set_overlay`](Self::set_overlay). The blocks must not be used afterwards.
+    /// Removes and returns the overlay of [`set_overlay`](Self::set_overlay). The blocks must not be used afterwards.
     pub(crate) fn take_overlay(&mut self) -> Overlay {
         std::mem::take(&mut self.overlay)
     }
@@ -124,7 +125,7 @@ impl Blocks {
         block.0.checked_add(count).is_some_and(|end| end <= self.count)
     }
 
-    /// A block of metadata. `place` names the structure and field with the pointer, for errors.
+    /// Reads a block of metadata. `place` names the structure and the field that points to the block, for errors.
     pub(crate) fn read(&self, block: FsBlock, place: Place) -> Result<Block> {
         if !self.contain(block, 1) && !self.overlay.outside.contains(&block.0) {
             let count = self.count;
@@ -137,12 +138,12 @@ impl Blocks {
         }
     }
 
-    /// Whether a block is in memory at present.
+    /// Whether a block is in memory.
     pub(crate) fn has(&self, block: FsBlock) -> bool {
         self.dirty.get(block).is_some() || self.cache.get(&block).is_some()
     }
 
-    /// A block without a version in a transaction.
+    /// Reads a block that has no version in a transaction.
     fn read_clean(&self, block: FsBlock) -> Result<Block> {
         // If another thread with newer content replaces the placeholder during the read, the result of the read is not cached.
         self.cache.get_or_insert_with(&block, || match self.overlay.get(block) {
@@ -151,13 +152,13 @@ impl Blocks {
         })
     }
 
-    /// The versions that are not written home yet.
+    /// The versions that have not been written to their home location.
     pub(super) fn dirty(&self) -> &Dirty {
         &self.dirty
     }
 
-    /// Changes a block in a transaction. Gives whether this is the transaction's first change of it. `change` gets the newest content and
-    /// must change nothing if it fails.
+    /// Changes a block in a transaction. Returns whether this is the transaction's first change of
+    /// the block. `change` receives the newest content and must not change it if it fails.
     pub(super) fn update<R>(
         &self,
         block: FsBlock,
@@ -168,7 +169,7 @@ impl Blocks {
         self.newest(block, place, |version| version.change(member, change))
     }
 
-    /// Changes one part of a block, whose checksum `change` stores.
+    /// Changes one part of a block whose checksum `change` updates.
     pub(super) fn update_sealed<R>(
         &self,
         (block, part): (FsBlock, Part),
@@ -187,8 +188,8 @@ impl Blocks {
     ) -> Result<R> {
         for _ in 0..ATTEMPTS {
             self.read(block, place)?;
-            // The first reader passes the block to all waiters before the cache has it. While that thread is interrupted, the block is in
-            // neither place, and must be read again. It cannot have newer content in the meantime.
+            // The first reader passes the block to all waiting threads before the block is in the cache. While the reader is
+            // interrupted, the block is neither dirty nor cached, and must be read again. Its content cannot change in the meantime.
             let clean = || self.cache.get(&block).or_else(|| self.read_clean(block).ok());
             let slot = self.dirty.slot(block, clean);
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
@@ -196,10 +197,10 @@ impl Blocks {
                 return work(&mut version);
             }
         }
-        Err(place.corrupt(format!("block {block} does not stay in memory")))
+        Err(place.corrupt(format!("block {block} is evicted from memory again and again")))
     }
 
-    /// Changes a block whose content on the device is irrelevant: `fill` gets zeros.
+    /// Changes a block whose content on the device is irrelevant; `fill` receives zeros.
     pub(super) fn create<R>(
         &self,
         block: FsBlock,
@@ -223,18 +224,18 @@ impl Blocks {
         self.cache.insert(block, content);
     }
 
-    /// Forgets all versions of a freed block.
+    /// Drops all versions of a freed block.
     pub(super) fn forget(&self, block: FsBlock, member: &Member) {
         self.dirty.forget(block, member);
         self.cache.remove(&block);
     }
 
-    /// Records that a version was written home. If it is still the newest, it is no longer dirty.
+    /// Records that a version was written to its home location. If this is still the newest version, the block is clean again.
     pub(super) fn written(&self, block: FsBlock, version: &Block) {
         self.dirty.convert(block, version, |content| self.cache.insert(block, content));
     }
 
-    /// Writes versions home. Adjoining blocks are written together.
+    /// Writes versions to their home locations. Adjoining blocks are written together.
     pub(super) fn write_home(&self, versions: &[(FsBlock, Block)]) -> Result<()> {
         let mut rest = versions;
         while let Some((first, _)) = rest.first() {
@@ -249,7 +250,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Writes blocks to the device at their numbers, one after the other.
+    /// Writes consecutive blocks to the device, starting at `first`.
     pub(super) fn write_device(
         &self,
         first: FsBlock,
@@ -269,13 +270,13 @@ impl Blocks {
     /// Makes all writes durable.
     ///
     /// # Errors
-    /// `Io`, which is returned again by all later calls: the caller ends the volume.
+    /// `Io`, which all later calls return again. The caller must end the use of the volume.
     pub(super) fn flush(&self) -> Result<()> {
         self.told(self.events.durability().flush(&*self.device), 0, 0)
     }
 
     /// # Errors
-    /// `Io` if a flush of the device has failed for any caller.
+    /// `Io` if any earlier flush of the device has failed.
     pub(super) fn check_durable(&self) -> Result<()> {
         self.events.durability().check()
     }
@@ -284,7 +285,7 @@ impl Blocks {
         self.events.report(event);
     }
 
-    /// Reports an error of the device as an event.
+    /// Reports an error of the device as an event, and returns the result.
     fn told(&self, result: Result<()>, at: u64, len: u64) -> Result<()> {
         if let Err(ErrorKind::Io(errno)) = result.as_ref().map_err(|error| error.kind()) {
             let direction = Direction::Metadata;
@@ -306,7 +307,7 @@ impl Blocks {
         }
     }
 
-    /// A block as it is on the device, neither cached nor relocated. The caller has checked the number.
+    /// Reads a block from the device, without the cache and the overlay. The caller has checked the number.
     pub(crate) fn read_device(&self, block: FsBlock) -> Result<Block> {
         self.read_buffer(block).map(Block::new)
     }
@@ -328,7 +329,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// All threads get a block from the thread that has read it, which may be interrupted before the cache has it.
+    /// One thread reads a block and passes it to the others. It may be interrupted before the block is in the cache.
     #[test]
     fn several_threads_change_a_block_that_none_of_them_has_read() {
         const THREADS: usize = 4;
@@ -346,7 +347,7 @@ mod tests {
             })
         };
         thread::scope(|scope| {
-            // Every thread runs to the end, because the others wait for it at each block.
+            // Every thread must visit all blocks, because the other threads wait for it at each block.
             let count_failed = || (0..COUNT).filter(|block| change(*block).is_err()).count();
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(count_failed)).collect();
             assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 0));

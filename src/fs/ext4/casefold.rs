@@ -9,10 +9,10 @@ use unicode_normalization::UnicodeNormalization;
 use super::Ext4;
 use crate::error::{Error, Result};
 
-/// `s_encoding` of UTF-8 with Unicode 12.1, the only defined encoding.
+/// `s_encoding` for UTF-8 with Unicode 12.1, the only defined encoding.
 const ENCODING_UTF8_12_1: u16 = 1;
 
-/// Whether Unicode's `Default_Ignorable_Code_Point` includes a character.
+/// Whether a character has Unicode's property `Default_Ignorable_Code_Point`.
 fn is_ignorable(c: char) -> bool {
     matches!(c,
         '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{115F}'..='\u{1160}' | '\u{17B4}'..='\u{17B5}' | '\u{180B}'..='\u{180E}'
@@ -21,7 +21,7 @@ fn is_ignorable(c: char) -> bool {
         | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}')
 }
 
-/// Whether a character is in one of the ranges in which Unicode gained a case or a decomposition after 12.1.
+/// Whether a character is in one of the ranges in which Unicode versions after 12.1 added a case or a decomposition.
 fn is_younger(c: char) -> bool {
     matches!(c,
         '\u{1ABF}'..='\u{1AFF}' | '\u{1C89}' | '\u{2C2F}' | '\u{A7C0}' | '\u{A7C7}'..='\u{A7F5}'
@@ -30,7 +30,8 @@ fn is_younger(c: char) -> bool {
         | '\u{1E4EC}'..='\u{1E4EF}')
 }
 
-/// The folded form of a name, equal for names that differ only in case; `None` for a name that is not UTF-8, which is compared by bytes.
+/// The folded form of a name, which is equal for names that differ only in case. `None` for a name that is not UTF-8; such names are compared by
+/// bytes.
 pub(super) fn fold(name: &[u8]) -> Option<String> {
     let text = str::from_utf8(name).ok()?;
     if text.is_ascii() {
@@ -39,7 +40,7 @@ pub(super) fn fold(name: &[u8]) -> Option<String> {
     Some(text.chars().filter(|c| !is_ignorable(*c)).default_case_fold().nfd().collect())
 }
 
-/// A name to look up, with its directory's rule of equality.
+/// A name to look up, together with the directory's rule for equal names.
 pub(super) struct Wanted<'a> {
     pub(super) name: &'a [u8],
     folded: Option<String>,
@@ -62,12 +63,12 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// The bytes that the hash covers.
+    /// The bytes from which the directory's hash is computed.
     pub(super) fn hashed_bytes(&self) -> &[u8] {
         self.folded.as_ref().map_or(self.name, |folded| folded.as_bytes())
     }
 
-    /// Refuses a new name in a case-insensitive directory if Linux could not find it again or would refuse it.
+    /// Refuses a new name in a case-insensitive directory if Linux could not find the name later, or would refuse it.
     ///
     /// # Errors
     /// `Unsupported` for characters that Linux's tables fold differently; `InvalidInput` for bytes that violate the volume's encoding in
@@ -79,7 +80,7 @@ impl<'a> Wanted<'a> {
                 Err(Error::invalid(format!("{}: a name that is not UTF-8", shown())))
             }
             Some(_) if shown().chars().any(is_younger) => {
-                let what = format!("{}: characters younger than Unicode 12.1", shown());
+                let what = format!("{}: the name has characters newer than Unicode 12.1", shown());
                 Err(Error::unsupported(what))
             }
             _ => Ok(()),
@@ -101,7 +102,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether another version of Unicode may fold this name or an equal one differently.
+    /// Whether another version of Unicode may fold this name, or a name equal to it, differently.
     pub(super) fn depends_on_tables(&self) -> bool {
         self.folded.as_ref().is_some_and(|folded| !folded.is_ascii() || !self.name.is_ascii())
     }
@@ -115,8 +116,8 @@ mod tests {
     use super::super::hash::{HashVersion, NameHash};
     use super::{fold, is_younger};
 
-    /// Every character folds, decomposes, reorders or vanishes as in debugfs, which has the tables of Unicode 12.1: the hashes of the
-    /// folded names are equal.
+    /// Every character folds, decomposes, reorders or vanishes as in debugfs, which has the tables
+    /// of Unicode 12.1. The test compares the hashes of the folded names.
     #[test]
     fn folding_agrees_with_debugfs() {
         let hash = NameHash { version: HashVersion::HalfMd4, unsigned: false, seed: [0; 4] };

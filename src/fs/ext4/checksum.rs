@@ -1,19 +1,19 @@
 //! ext4's checksums: CRC32C without the final inversion ("raw"), and CRC16 for descriptors without metadata_csum.
 //!
-//! Source: "Checksums" in Linux's ext4 documentation; tests compare with images made by mke2fs.
+//! Source: "Checksums" in Linux's ext4 documentation. Tests compare the results with images made by mke2fs.
 //!
-//! The range of each structure's checksum is defined once, in the structure's own module: `…_checksum` computes it, reads verify it, and
-//! `seal_…` stores it. The seal is the last step of every change. On a volume without checksums a seal does nothing.
+//! Each structure's own module defines which bytes its checksum covers: `…_checksum` computes the checksum, reads verify it,
+//! and `seal_…` stores it. The seal is the last step of every change. On a volume without checksums, sealing does nothing.
 
 use crate::units::InodeNo;
 
-/// CRC32C as ext4 and jbd2 chain it, with `seed` and without a final inversion.
+/// CRC32C without a final inversion, continued from `seed`, as ext4 and jbd2 chain it.
 #[must_use]
 pub(crate) fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, data)
 }
 
-/// CRC16 of the descriptors (reflected 0x8005, seed 0xFFFF).
+/// CRC16 for group descriptors (polynomial 0x8005 reflected, seed 0xFFFF).
 #[must_use]
 pub(crate) fn crc16(parts: &[&[u8]]) -> u16 {
     const CRC16: crc::Crc<u16> = crc::Crc::<u16>::new(&crc::CRC_16_MODBUS);
@@ -24,7 +24,7 @@ pub(crate) fn crc16(parts: &[&[u8]]) -> u16 {
     digest.finalize()
 }
 
-/// CRC32 with the highest bit first and no final inversion: the journal's checksums of the first version. The initial value is `!0`.
+/// CRC32 with the highest bit first and without a final inversion, as in the journal's checksums of the first version. The initial value is `!0`.
 #[must_use]
 pub(crate) fn crc32_be(sum: u32, data: &[u8]) -> u32 {
     const CRC32: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_MPEG_2);
@@ -43,9 +43,9 @@ pub(crate) enum Kind {
     DxNode = 3,
     /// A node of an extent tree.
     Extents = 4,
-    /// The inodes of a table.
+    /// Inodes of an inode table.
     Inodes = 5,
-    /// The descriptors of groups.
+    /// Group descriptors.
     Descriptors = 6,
 }
 
@@ -60,7 +60,7 @@ impl From<Kind> for u8 {
 pub(crate) struct MetadataSeed(pub(crate) u32);
 
 impl MetadataSeed {
-    /// The seed for structures that belong to one inode: its number and generation are mixed in.
+    /// The seed for structures that belong to one inode. It depends on the inode's number and generation.
     #[must_use]
     pub(crate) fn of_inode(self, inode: InodeNo, generation: u32) -> u32 {
         let number = u32::try_from(inode.0).unwrap_or(u32::MAX);

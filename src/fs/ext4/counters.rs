@@ -1,4 +1,4 @@
-//! The costs of writing. They are counted where they arise, so that an overwrite counts nothing.
+//! The costs of writing. Each is counted where it arises, so an overwrite that causes no cost is not counted.
 
 use crate::fs::WriteCounts;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,7 +45,7 @@ impl Counters {
 }
 
 impl super::Ext4 {
-    /// The costs of writing since the volume was opened; zeros for a volume that is read-only.
+    /// The costs of writing since the volume was opened; all zero for a read-only volume.
     #[must_use]
     pub fn write_counts(&self) -> WriteCounts {
         let Ok(writing) = self.writing() else { return WriteCounts::default() };

@@ -16,7 +16,7 @@ use crate::fs::{DirCursor, DirEntry, FileType, InodeFlags};
 use crate::iomap::MapFile;
 use crate::units::{FileBlock, InodeNo};
 
-/// The areas of a directory in order, one in memory at a time.
+/// Iterates over the areas of a directory in order. Only one area is in memory at a time.
 struct Areas<'a> {
     dir: &'a Inode,
     next: FileBlock,
@@ -38,14 +38,14 @@ impl Areas<'_> {
         while self.next < end {
             let block = self.next;
             if block > FileBlock(0) {
-                // A reader that continues will need the whole map.
+                // A reader that continues past the first block will need the whole map.
                 dir.keep_map()?;
             }
             self.next.0 += 1;
             if let Some(area) = dir.dir_block(block)? {
                 return Ok(Some(area));
             }
-            // The hole is skipped in one step, however large it is.
+            // The hole is skipped in one step, whatever its size.
             let hole = dir.map(size.pos_of(block), size.bytes() as u64)?;
             self.next = self.next.max(FileBlock(size.blocks_for(hole.end().0)));
         }
@@ -53,8 +53,8 @@ impl Areas<'_> {
     }
 }
 
-/// The entries of a directory, including `.` and `..`. On a volume that is open for reading, an error affects the rest of one block, and
-/// the listing continues with the next block; otherwise it ends after an error.
+/// The entries of a directory, including `.` and `..`. On a volume that is open read-only, an error hides the remaining entries of one
+/// block, and the listing continues with the next block. On a volume that is open for writing, the listing ends after an error.
 pub struct Ext4ReadDir<'a>(Source<'a>);
 
 enum Source<'a> {
@@ -73,21 +73,22 @@ impl Iterator for Ext4ReadDir<'_> {
     }
 }
 
-/// The entries of a directory that does not change, in on-disk order; entries that fast commits added come last.
+/// The entries of a directory that does not change, in on-disk order. Entries added by fast commits come last.
 ///
-/// It holds one block of the directory. An error affects the rest of the block; the listing ends if no next block can be found.
+/// This iterator holds one block of the directory. After an error it skips the remaining entries of the block. It ends if it cannot find a next
+/// block.
 pub(super) struct DiskOrder<'a> {
     areas: Areas<'a>,
     area: Option<Area>,
     at: usize,
-    /// The block that was next at the last error.
+    /// The block that would have been read next at the time of the last error.
     failed_at: Option<FileBlock>,
     added: Option<btree_map::Iter<'a, Vec<u8>, Option<InodeNo>>>,
     ended: bool,
 }
 
 impl DiskOrder<'_> {
-    /// The last block that was read, counted from the directory's start.
+    /// The number in the directory of the last block that was read.
     pub(super) fn block(&self) -> FileBlock {
         FileBlock(self.areas.next.0.saturating_sub(1))
     }
@@ -108,7 +109,7 @@ impl DiskOrder<'_> {
             let entry = area.entry(self.at, &dir.fs)?;
             self.at = entry.next;
             let Some(inode) = entry.inode else { continue };
-            // The block has an outdated entry for a name that a fast commit changed.
+            // An edit by a fast commit replaces the block's entry for the same name.
             if edit.is_none_or(|edit| !edit.names.contains_key(entry.name)) {
                 let (name, file_type) = (entry.name.to_vec(), entry.file_type);
                 return Ok(Some(DirEntry { name, inode, file_type }));
@@ -116,8 +117,8 @@ impl DiskOrder<'_> {
         }
     }
 
-    /// A name that a fast commit added. The record has no type, so the inode is read. A name without an inode is still listed, as a name in
-    /// a block would be.
+    /// The next name that a fast commit added. The record has no file type, so the inode is read. A
+    /// name whose inode is not in use is still listed, like such a name in a block.
     fn next_added(&mut self) -> Result<Option<DirEntry>> {
         let fs = &self.areas.dir.fs;
         let named = |(name, inode): (_, &Option<InodeNo>)| Some((name, (*inode)?));
@@ -149,7 +150,7 @@ impl Iterator for DiskOrder<'_> {
             Ok(Some(_)) => {}
             Ok(None) => self.ended = true,
             Err(_) => {
-                // Without progress the same error would occur again.
+                // If there was no progress since the last error, the same error would occur again.
                 let next = Some(self.areas.next);
                 self.ended = std::mem::replace(&mut self.failed_at, next) == next;
                 self.area = None;
@@ -160,7 +161,8 @@ impl Iterator for DiskOrder<'_> {
 }
 
 impl Inode {
-    /// The entries of this directory in on-disk order, or, on a volume that is open for writing, in the order of a [listing](Self::list).
+    /// The entries of this directory in on-disk order. On a volume that is open for writing, they are in the order of a [listing](Self::list)
+    /// instead.
     ///
     /// # Errors
     /// `NotADirectory`; `Encrypted` for encrypted names; the errors of reading and checking the entries.
@@ -172,10 +174,10 @@ impl Inode {
         }))
     }
 
-    /// The entries of a directory that does not change while they are read.
+    /// The entries of a directory that must not change while they are read.
     ///
     /// # Errors
-    /// As [`read_dir`](Self::read_dir).
+    /// The errors of [`read_dir`](Self::read_dir).
     pub(super) fn entries(&self) -> Result<DiskOrder<'_>> {
         self.check_directory()?;
         self.check_readable_names()?;
@@ -184,7 +186,7 @@ impl Inode {
         Ok(DiskOrder { areas, area: None, at: 0, failed_at: None, added, ended: false })
     }
 
-    /// The inode of a name in this directory. A case-insensitive directory matches the name in another case too.
+    /// The inode that a name in this directory refers to. A case-insensitive directory also finds names that differ only in case.
     ///
     /// # Errors
     /// `NotFound`; `NotADirectory`; `NameTooLong`; `Encrypted` for encrypted names; `Corrupt` if the directory or the inode is damaged.
@@ -193,7 +195,7 @@ impl Inode {
         self.entry_inode(number, name)
     }
 
-    /// The number of the inode of a name in this directory.
+    /// The inode number that a name in this directory refers to.
     pub(super) fn entry_number(&self, name: &[u8]) -> Result<InodeNo> {
         self.check_directory()?;
         if name.len() > MAX_NAME {
@@ -204,7 +206,7 @@ impl Inode {
         self.number_of(name).and_then(|found| found.ok_or_else(none)).at(|| shown(name))
     }
 
-    /// The inode number of a name. Every lookup of a name comes here.
+    /// The inode number of a name. Every lookup of a name uses this function.
     fn number_of(&self, name: &[u8]) -> Result<Option<InodeNo>> {
         if let Some(edit) = self.fast_commit_edit()
             && !matches!(name, b"." | b"..")
@@ -217,10 +219,10 @@ impl Inode {
         Ok(self.find(name)?.map(|found| found.spot.inode))
     }
 
-    /// The entry of a name in the directory's blocks.
+    /// Finds the entry of a name in the directory's blocks.
     pub(super) fn find(&self, name: &[u8]) -> Result<Option<Found>> {
         if matches!(name, b"." | b"..") {
-            // `.` and `..` are neither hashed, encrypted nor folded; they come first.
+            // `.` and `..` are neither hashed, encrypted nor folded, and are always the first entries.
             let area = Areas { dir: self, next: FileBlock(0) }.next()?;
             return area.map_or(Ok(None), |area| area.into_found(&Wanted::exact(name), &self.fs));
         }
@@ -234,7 +236,7 @@ impl Inode {
         self.find_in_row(&wanted)
     }
 
-    /// Finds the entry by a linear search. On a volume that is open for reading, it finds a name past a damaged block too.
+    /// Finds the entry by a linear search. On a volume that is open read-only, the search continues past a damaged block.
     fn find_in_row(&self, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let mut areas = Areas { dir: self, next: FileBlock(0) };
         let mut first = Ok(None);
@@ -255,7 +257,7 @@ impl Inode {
         }
     }
 
-    /// A name with this directory's rule of equality.
+    /// The name together with this directory's rule for equal names.
     pub(super) fn wanted<'a>(&self, name: &'a [u8]) -> Result<Wanted<'a>> {
         self.check_readable_names()?;
         if self.flags.contains(InodeFlags::CASEFOLD) {
@@ -265,19 +267,19 @@ impl Inode {
         }
     }
 
-    /// The first block of entries at or after `next`, with its number in the directory.
+    /// The first block of entries at or after `next`, and its number in the directory.
     pub(super) fn area_from(&self, next: FileBlock) -> Result<Option<(FileBlock, Area)>> {
         let mut areas = Areas { dir: self, next };
         let area = areas.next()?;
         Ok(area.map(|area| (FileBlock(areas.next.0 - 1), area)))
     }
 
-    /// The changes by fast commits that the directory's blocks do not have.
+    /// The changes by fast commits that are not yet in the directory's blocks.
     pub(super) fn fast_commit_edit(&self) -> Option<&DirEdit> {
         self.fs.fast_commits.edits_of(self.number)
     }
 
-    /// The inode of an entry. An entry with an invalid inode is a fault of the directory.
+    /// The inode of an entry. If the entry has an invalid inode, the directory is corrupt.
     pub(super) fn entry_inode(&self, number: InodeNo, name: &[u8]) -> Result<Self> {
         let corrupt = |what: &str| {
             let place = PLACE.inode(self.number).field("inode");
@@ -288,7 +290,7 @@ impl Inode {
         }
         match self.fs.inode(number) {
             Ok(inode) if inode.is_internal() => {
-                Err(corrupt(&format!("inode {number}, an attribute's value")))
+                Err(corrupt(&format!("inode {number}, which holds an attribute's value")))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(corrupt(&format!("inode {number}, not in use")).source(error))
@@ -297,7 +299,7 @@ impl Inode {
         }
     }
 
-    /// Whether this inode is internal to the file system, as the journal and attribute values are: no name may refer to it.
+    /// Whether this inode is internal to the file system, like the journal or an attribute's value. No name may refer to such an inode.
     #[must_use]
     pub fn is_internal(&self) -> bool {
         self.fs.superblock.is_reserved(self.number) || self.flags.contains(InodeFlags::EA_INODE)
@@ -321,14 +323,14 @@ impl Inode {
             && !self.fs.superblock.incompat.contains(Incompat::CASEFOLD)
         {
             let place = Place::new("inode").inode(self.number).field("i_flags");
-            return Err(place.corrupt("casefold on a volume without the feature"));
+            return Err(place.corrupt("casefold is set, on a volume without the feature"));
         }
         Ok(())
     }
 }
 
 impl Superblock {
-    /// Whether an inode is internal: reserved, or named by the superblock.
+    /// Whether an inode is internal, because its number is reserved or the superblock names it.
     pub(super) fn is_reserved(&self, number: InodeNo) -> bool {
         number != ROOT && number.0 < u64::from(self.first_inode)
             || self.quota_files.contains(&Some(number))
@@ -340,8 +342,8 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// The change of a name by fast commits, if there is one. Names that are equal without regard to case refer to one entry, so an edit of any
-/// of them decides.
+/// The change of a name by fast commits, if there is one. In a case-insensitive directory, names
+/// that are equal when folded refer to one entry, so an edit of any of them applies.
 fn find_edit(edit: &DirEdit, wanted: &Wanted<'_>) -> Option<Option<InodeNo>> {
     if wanted.is_exact() {
         return edit.names.get(wanted.name).copied();

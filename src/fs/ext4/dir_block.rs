@@ -1,4 +1,4 @@
-//! A block of directory entries, or a part of an inline directory: checks, searches and seals.
+//! A block of directory entries, or a part of an inline directory: its checks, searches and seals.
 
 use zerocopy::FromBytes;
 
@@ -18,10 +18,10 @@ pub(super) const PLACE: Place = Place::new("directory entry");
 pub(super) const HEADER: usize = size_of::<RawDirEntry>();
 const TAIL: usize = size_of::<RawDirTail>();
 
-/// A range that entries do not cross: a directory's block, or a part of an inline directory.
+/// A range of bytes that holds whole entries: a block of a directory, or a part of an inline directory.
 pub(super) struct Area {
     pub(super) bytes: AreaBytes,
-    /// The end of the entries, after which only the checksum follows.
+    /// The end of the entries. Only the checksum may follow.
     pub(super) end: usize,
     pub(super) home: Home,
     pub(super) place: Place,
@@ -30,7 +30,7 @@ pub(super) struct Area {
 /// The location of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home {
-    /// A block of the directory, with its block on the volume.
+    /// The number of the block in the directory, and on the volume.
     Block(FileBlock, FsBlock),
     /// A [part](Inode::inline_dir_part) of an inline directory.
     Inline(u64),
@@ -56,10 +56,10 @@ impl std::ops::Deref for AreaBytes {
 /// A checked entry in its area.
 pub(super) struct Entry<'a> {
     pub(super) name: &'a [u8],
-    /// The inode; `None` for unused space.
+    /// The inode number; `None` for unused space.
     pub(super) inode: Option<InodeNo>,
     pub(super) file_type: Option<FileType>,
-    /// The start of the next entry.
+    /// The offset of the next entry.
     pub(super) next: usize,
 }
 
@@ -67,9 +67,9 @@ pub(super) struct Entry<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
     pub(super) at: usize,
-    /// The position of the entry before it.
+    /// The position of the previous entry.
     pub(super) before: Option<usize>,
-    /// The start of the next entry.
+    /// The offset of the next entry.
     pub(super) next: usize,
     pub(super) inode: InodeNo,
 }
@@ -81,7 +81,7 @@ pub(super) struct Found {
 }
 
 impl Area {
-    /// The entries `.` and `..` of a directory that does not store them.
+    /// The entries `.` and `..` for a directory that does not store them.
     pub(super) fn dots(dir: InodeNo, parent: InodeNo) -> Self {
         let entry = |number: InodeNo, name_len: u8, name: [u8; 4]| {
             let number = u32::try_from(number.0).unwrap_or(u32::MAX).to_le_bytes();
@@ -97,7 +97,7 @@ impl Area {
         Self { end: bytes.len(), bytes: AreaBytes::Inline(bytes), home, place }
     }
 
-    /// The reason why there is no [record] at a byte.
+    /// The error for a byte offset at which there is no valid [record].
     #[cold]
     fn bad_record(&self, at: usize, size: BlockSize) -> Error {
         let bytes = &self.bytes[at..self.end];
@@ -105,9 +105,9 @@ impl Area {
         let what = match RawDirEntry::ref_from_prefix(bytes) {
             Ok((raw, _)) => {
                 let (len, name_len) = (record_length(raw.rec_len.get(), size), raw.name_len);
-                format!("{len} for a name of {name_len}, with {left} remaining")
+                format!("{len} bytes for a name of {name_len}, with {left} bytes remaining")
             }
-            Err(_) => format!("{left} bytes remain for an entry"),
+            Err(_) => format!("only {left} bytes remain for an entry"),
         };
         self.corrupt("rec_len", &what, at)
     }
@@ -117,7 +117,7 @@ impl Area {
         self.place.field(field).corrupt(format!("{what}, at byte {at}"))
     }
 
-    /// The entry that begins at a byte.
+    /// The entry that begins at offset `at`.
     pub(super) fn entry(&self, at: usize, fs: &Ext4) -> Result<Entry<'_>> {
         let corrupt = |field, what: String| Err(self.corrupt(field, &what, at));
         let size = fs.superblock.block_size;
@@ -133,7 +133,7 @@ impl Area {
             return corrupt("inode", format!("{number} of {count}"));
         }
         if name.is_empty() {
-            return corrupt("name_len", "a name without length".to_owned());
+            return corrupt("name_len", "the name has length 0".to_owned());
         }
         if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
             return corrupt(
@@ -146,7 +146,7 @@ impl Area {
         Ok(Entry { name, inode: Some(InodeNo(u64::from(number))), file_type, next })
     }
 
-    /// The position of a name in this area. Only the lengths of the entries before it are checked.
+    /// Finds the position of a name in this area. Of the entries before it, only the lengths are checked.
     pub(super) fn find(&self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Spot>> {
         let (size, bytes) = (fs.superblock.block_size, &self.bytes[..self.end]);
         let (mut at, mut before) = (0, None);
@@ -166,13 +166,13 @@ impl Area {
         Ok(None)
     }
 
-    /// The same search, for the last area to be searched.
+    /// Like [`find`](Self::find), but returns the area together with the position.
     pub(super) fn into_found(self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Found>> {
         Ok(self.find(wanted, fs)?.map(|spot| Found { area: self, spot }))
     }
 }
 
-/// The entry at a byte, its name, and the start of the next one. Only the lengths are checked.
+/// The entry at offset `at`, its name, and the offset of the next entry. Only the lengths are checked.
 #[inline]
 fn record(bytes: &[u8], at: usize, size: BlockSize) -> Option<(&RawDirEntry, &[u8], usize)> {
     let bytes = &bytes[at..];
@@ -183,7 +183,7 @@ fn record(bytes: &[u8], at: usize, size: BlockSize) -> Option<(&RawDirEntry, &[u
     sound.then_some((raw, name, at + len))
 }
 
-/// The length of a record. In blocks of 64 KiB a record may fill the block, which 16 bits cannot express: 0 and 65535 mean that length.
+/// The length of a record. In a block of 64 KiB a record may fill the block, a length that 16 bits cannot express. It is stored as 0 or 65535.
 pub(super) fn record_length(raw: u16, block_size: BlockSize) -> usize {
     match raw {
         0 | u16::MAX if block_size.bytes() == 1 << 16 => 1 << 16,
@@ -191,12 +191,12 @@ pub(super) fn record_length(raw: u16, block_size: BlockSize) -> usize {
     }
 }
 
-/// The length of a record in 16 bits.
+/// The length of a record in its 16-bit form.
 pub(super) fn raw_record_length(length: usize) -> u16 {
     u16::try_from(length).unwrap_or(u16::MAX)
 }
 
-/// The code for a file type in entries.
+/// The code of a file type in directory entries.
 pub(super) fn entry_code(file_type: FileType) -> u8 {
     match file_type {
         FileType::Regular => 1,
@@ -210,7 +210,7 @@ pub(super) fn entry_code(file_type: FileType) -> u8 {
 }
 
 impl Inode {
-    /// The number of this directory's blocks, including holes.
+    /// The number of blocks in this directory, including holes.
     pub(super) fn dir_blocks(&self) -> Result<u64> {
         let sb = &self.fs.superblock;
         let blocks = self.size >> sb.block_size.shift();
@@ -218,13 +218,13 @@ impl Inode {
             let (size, count) = (self.size, sb.blocks_count);
             let place = Place::new("inode").inode(self.number).field("i_size");
             return Err(place.corrupt(format!(
-                "{size} bytes of a directory are not whole blocks or exceed the volume's {count}"
+                "{size} bytes are not whole blocks, or more than the volume's {count} blocks"
             )));
         }
         Ok(blocks)
     }
 
-    /// A block of this directory with a verified checksum; `None` for a hole.
+    /// Reads a block of this directory and verifies its checksum; `None` for a hole.
     pub(super) fn dir_block(&self, block: FileBlock) -> Result<Option<Area>> {
         let place = Place::new("directory block").inode(self.number);
         let Some(at) = self.allocated_block(block)? else { return Ok(None) };
@@ -248,7 +248,7 @@ impl Inode {
         Ok(Some(Area { bytes: AreaBytes::Block(content), end, home, place }))
     }
 
-    /// Whether a block is a node of the hash tree, which a linear reader takes for unused space. The first block is the root.
+    /// Whether a block is a node of the hash tree. To a linear reader such a block appears unused. The first block is the root.
     pub(super) fn is_dx_block(&self, block: FileBlock, content: &[u8]) -> bool {
         let Ok((first, _)) = RawDirEntry::ref_from_prefix(content) else { return false };
         let whole = record_length(first.rec_len.get(), self.fs.superblock.block_size);
@@ -258,7 +258,7 @@ impl Inode {
 }
 
 impl Superblock {
-    /// The end of the entries in a block, after which only the checksum follows.
+    /// The offset of the end of the entries in a block. Only the checksum may follow.
     pub(super) fn entries_end(&self) -> usize {
         self.block_size.bytes() - if self.seed.is_some() { TAIL } else { 0 }
     }
@@ -280,12 +280,12 @@ pub(super) fn verify_tail(seed: u32, entries: &[u8], tail: &[u8], place: Place) 
     if stored == computed { Ok(()) } else { Err(place.bad_checksum(stored, computed)) }
 }
 
-/// The checksum of a block of entries, over everything before the tail.
+/// The checksum of a block of entries. It covers everything before the tail.
 fn entries_checksum(seed: u32, entries: &[u8]) -> u32 {
     crc32c_raw(seed, entries)
 }
 
-/// Writes the tail of a block of entries, whose last bytes must be unused. The seed is the directory's.
+/// Writes the tail of a block of entries, whose last bytes must be unused. `seed` is the directory's seed.
 pub(crate) fn seal_dir_block(seed: Option<u32>, block: &mut [u8]) {
     let Some(seed) = seed else { return };
     let (entries, tail) = block.split_at_mut(block.len() - TAIL);

@@ -1,7 +1,8 @@
-//! The versions of metadata blocks that are not written home: they were changed in a transaction that has not been checkpointed.
+//! The versions of metadata blocks that have not been written to their home location. They were changed in a transaction that is not yet
+//! checkpointed.
 //!
-//! A block that a transaction changes gets a slot. If a reader or the commit of the previous transaction holds the old version, a new
-//! version replaces it. The slot is removed when its newest version has been written home.
+//! A changed block gets a slot with its newest version. If a reader or the commit of the previous transaction still holds that
+//! version, a change creates a new version. The slot is removed when its newest version has been written to its home location.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::units::FsBlock;
 
 const SHARDS: usize = 64;
 
-/// All slots, by block.
+/// All slots, by block number.
 pub(crate) struct Dirty {
     shards: [RwLock<HashMap<FsBlock, Arc<DirtyBlock>>>; SHARDS],
 }
@@ -31,21 +32,21 @@ pub(super) struct DirtyBlock(Mutex<Version>);
 
 pub(super) struct Version {
     content: Block,
-    /// The transaction of the last change.
+    /// The transaction that last changed the block.
     tid: Tid,
-    /// Whether the slot was removed: a thread with a reference to it must look up the block again.
+    /// Whether the slot was removed. If so, a thread with a reference to it must look up the block again.
     gone: bool,
 }
 
 impl DirtyBlock {
-    /// The locked version, unless the slot was removed.
+    /// Locks the version. `None` if the slot was removed.
     pub(super) fn lock(&self) -> Option<MutexGuard<'_, Version>> {
         Some(self.0.lock()).filter(|version| !version.gone)
     }
 }
 
 impl Version {
-    /// Changes the content. Gives whether this is the transaction's first change.
+    /// Changes the content. Returns whether this is the transaction's first change of the block.
     pub(super) fn change<R>(
         &mut self,
         member: &Member,
@@ -55,7 +56,7 @@ impl Version {
         Ok((result, self.joins(member)))
     }
 
-    /// Changes one part, whose checksum `change` stores.
+    /// Changes one part of the block. `change` stores the part's checksum.
     pub(super) fn change_sealed<R>(
         &mut self,
         member: &Member,
@@ -66,7 +67,7 @@ impl Version {
         Ok((result, self.joins(member)))
     }
 
-    /// Replaces the content. Gives whether this is the transaction's first change.
+    /// Replaces the content. Returns whether this is the transaction's first change of the block.
     pub(super) fn replace(&mut self, member: &Member, content: Block) -> bool {
         self.content = content;
         self.joins(member)
@@ -79,7 +80,7 @@ impl Version {
 
 impl Dirty {
     fn shard(&self, block: FsBlock) -> &RwLock<HashMap<FsBlock, Arc<DirtyBlock>>> {
-        // Adjoining blocks are usually changed together by one thread, so they share a shard.
+        // Adjoining blocks share a shard, because one thread usually changes them together.
         &self.shards[(block.0 / 4 % SHARDS as u64) as usize]
     }
 
@@ -94,7 +95,7 @@ impl Dirty {
     }
 
     /// The slot of a block. A missing slot is created from the clean content; `None` if that cannot be read. `clean` is called under
-    /// the lock, because an earlier read may be outdated; so the block should be in memory by then.
+    /// the shard's lock, because content that was read earlier may be outdated. The block should therefore be in memory already.
     pub(super) fn slot(
         &self,
         block: FsBlock,
@@ -113,7 +114,7 @@ impl Dirty {
         Some(slot)
     }
 
-    /// The version of a block at the end of a transaction, if the transaction changed it and did not forget it.
+    /// The newest version of a block, if the transaction was the last to change the block and did not free it.
     pub(super) fn of_transaction(&self, block: FsBlock, tid: Tid) -> Option<Block> {
         let slot = self.find(block)?;
         let version = slot.lock()?;
@@ -126,7 +127,7 @@ impl Dirty {
         }
     }
 
-    /// Removes the slot of a block if this is its newest version. `keep` gets the version before the slot disappears.
+    /// Removes the slot of a block if `version` is its newest version. `keep` receives the version before the slot is removed.
     pub(super) fn convert(&self, block: FsBlock, version: &Block, keep: impl FnOnce(Block)) {
         let mut shard = self.shard(block).write();
         let Some(slot) = shard.get(&block).cloned() else { return };

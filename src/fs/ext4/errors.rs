@@ -1,12 +1,12 @@
-//! Corruption on a volume that is open for writing: its record in the superblock, and the reaction of the volume.
+//! Corruption that is found on a volume that is open for writing: its record in the superblock, and the volume's reaction.
 //!
-//! An operation that [fails](Ext4::watch) with `Corrupt` counts as one error. `s_errors` gives the reaction: none (`continue`), no more
-//! changes (`remount-ro`), or no more reads either (`panic`). Errors that do not stop the volume are collected in memory. They are stored in
-//! the superblock together, with the next [`sync`](Ext4::sync), tick of the [timer](super::CommitTimer), or close, so a flood of errors does
-//! not cost one write each.
+//! An operation that [fails](Ext4::watch) with `Corrupt` counts as one error. `s_errors` selects the reaction: nothing
+//! (`continue`), refusing changes (`remount-ro`), or refusing reads too (`panic`). Errors that do not stop the volume
+//! are collected in memory. The next [`sync`](Ext4::sync), tick of the [timer](super::CommitTimer), or close stores all
+//! of them in the superblock in one write, so a flood of errors does not cost one write each.
 //!
-//! Only corruption that is found under the lock of an inode counts: a reader of an [`Inode`](super::Inode) that is changed at the same time
-//! can mistake valid data for corrupt data.
+//! Corruption counts only if it is found under the inode's lock. A reader of an
+//! [`Inode`](super::Inode) that changes at the same time can mistake valid data for corrupt data.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -30,7 +30,7 @@ const FIELDS: [Range<usize>; 2] = [
 ];
 
 impl OnError {
-    /// The reaction for a stored number. An unknown number means the same as in Linux, which differs from the text of dumpe2fs.
+    /// The reaction for a stored number. An unknown number means the same as in Linux, although dumpe2fs describes it differently.
     pub(super) const fn from_raw(raw: u16) -> Self {
         match raw {
             1 => Self::Continue,
@@ -51,13 +51,13 @@ impl OnError {
 /// The errors of a volume that is open for writing.
 pub(super) struct Errors {
     policy: OnError,
-    /// The errors that are not in the superblock yet.
+    /// The errors that have not been stored in the superblock yet.
     waiting: Mutex<Option<Met>>,
-    /// The reason why reads are refused.
+    /// The reason why reads are refused, once they are.
     stopped: OnceLock<String>,
 }
 
-/// The number of errors, with the first and the last one.
+/// The number of errors, and the first and the last of them.
 #[derive(Clone, Copy)]
 struct Met {
     count: u32,
@@ -71,7 +71,7 @@ struct Note {
     time: Timestamp,
     inode: u32,
     block: u64,
-    /// Linux stores a function name here, and a line number; ironmap stores its own name and the fault.
+    /// In these fields Linux stores the name of a function and a line number; ironmap stores its own name and the fault.
     function: [u8; 32],
     code: u8,
 }
@@ -81,14 +81,14 @@ impl Errors {
         Self { policy, waiting: Mutex::default(), stopped: OnceLock::new() }
     }
 
-    /// Moves the pending errors into the superblock.
+    /// Moves the pending errors into a superblock.
     pub(super) fn take_into(&self, raw: &mut RawSuperblock) {
         if let Some(met) = self.waiting.lock().take() {
             met.store(raw);
         }
     }
 
-    /// Refuses all further reads, if the volume asks for that.
+    /// Refuses all further reads, if the volume's reaction to errors is `panic`.
     pub(super) fn stop(&self, why: &Error) {
         if self.policy == OnError::Panic {
             self.stopped.get_or_init(|| why.to_string());
@@ -140,7 +140,7 @@ impl Note {
         let place = why.place();
         let mut function = [0; 32];
         let what = place.map_or("journal", |place| place.structure);
-        // The last byte must stay zero, as the end of the text.
+        // The last byte must stay zero, because it ends the text.
         for (to, from) in function[..31].iter_mut().zip(format!("ironmap: {what}").bytes()) {
             *to = from;
         }
@@ -154,7 +154,7 @@ impl Note {
     }
 }
 
-/// `s_last_error_errcode`: numbers that are the same on all machines. 1 means any other error.
+/// The value of `s_last_error_errcode`. Its numbers are the same on all machines; 1 means any other error.
 fn code(errno: Errno) -> u8 {
     match errno {
         Errno::EIO => 2,
@@ -167,8 +167,8 @@ fn code(errno: Errno) -> u8 {
 }
 
 impl Ext4 {
-    /// Runs an operation, which locks the structures that it reads. On a volume that is open for writing, `Corrupt` counts as an error. An
-    /// operation within another one does not count twice.
+    /// Runs an operation, which must lock the structures that it reads. On a volume that is open for writing,
+    /// `Corrupt` counts as an error. An error of a nested operation is counted only once.
     pub(crate) fn watch<R>(&self, operation: impl FnOnce() -> Result<R>) -> Result<R> {
         operation().map_err(|error| self.met(error))
     }
@@ -178,7 +178,7 @@ impl Ext4 {
         if let Some(writing) = &self.writing
             && error.kind() == ErrorKind::Corrupt
             && error.counts_once()
-            // An error that has ended the volume is already on the device, and later errors are its consequences.
+            // An error that has ended the volume has already been recorded on the device, and later errors are its consequences.
             && writing.transactions.check().is_ok()
         {
             match writing.errors.policy {
@@ -189,8 +189,8 @@ impl Ext4 {
         error
     }
 
-    /// Records errors of any kind that did not stop an operation, so that they are committed with its changes. If the volume must not be used
-    /// after an error, the changes are committed first. [`take_left`](Self::take_left) gives the lines.
+    /// Records errors that did not stop an operation, so that they are committed with its changes. If the volume must
+    /// not be used after an error, the changes are committed first. [`take_left`](Self::take_left) returns the lines.
     pub(super) fn note_left(&self, lines: Vec<String>, errors: &[Error]) -> Result<()> {
         let Some((last, earlier)) = errors.split_last() else { return Ok(()) };
         let writing = self.writing()?;
@@ -219,12 +219,12 @@ impl Ext4 {
             Ok(())
         };
         let stored = self.operate(|op| op.transact(1, |handle| handle.update_superblock(store)));
-        // An abort records these errors itself, or has come before.
+        // An abort will record these errors itself, or has already happened.
         stored.inspect_err(|_| errors.add(met))
     }
 
-    /// Records the error that ends the volume, and the pending ones, in the superblock on the device. Transactions may have recorded errors
-    /// that are not written home or never committed; these are included.
+    /// Records the error that ends the volume, and all pending errors, in the superblock on the device. This
+    /// includes errors in transactions that were not committed or not written to their home locations.
     pub(super) fn record_last(&self, why: &Error) -> Result<()> {
         let writing = self.writing()?;
         writing.errors.add(Met::one(why, writing.clock.now()));
@@ -239,8 +239,8 @@ impl Ext4 {
         })
     }
 
-    /// Merges the errors in the device's superblock into the journal's copy of that block, which will be written home. Errors that end a
-    /// volume are recorded outside the journal, and recovery would lose them.
+    /// Merges the errors in the device's superblock into the journal's copy of that block before a recovery writes the
+    /// copy. Errors that end a volume are recorded outside the journal, so the recovery would lose them otherwise.
     pub(super) fn keep_recorded(&self, copy: &mut Block) -> Result<()> {
         let (block, at) = self.superblock.position();
         let device = self.blocks.read_device(block)?;
@@ -250,8 +250,8 @@ impl Ext4 {
         })
     }
 
-    /// Refuses reads after an error with the reaction `panic`. This is checked for each inode that is read, but not for requests with an
-    /// existing map: an error outdates that map, and a request that is past this check is still answered.
+    /// Refuses reads after an error with the reaction `panic`. Each read of an inode checks this; a request with a loaded map
+    /// does not, but such a map becomes outdated with the error. A request that has passed the check still completes.
     ///
     /// # Errors
     /// `Io`, with the text of the first error.
@@ -264,7 +264,7 @@ impl Ext4 {
     }
 }
 
-/// Takes over the errors in another copy of the superblock, if it has more.
+/// Takes over the errors in another copy of the superblock, if that copy counts more errors.
 fn adopt(raw: &mut RawSuperblock, other: &[u8]) {
     let Ok((other, _)) = RawSuperblock::ref_from_prefix(other) else { return };
     let age = |raw: &RawSuperblock| {

@@ -1,7 +1,7 @@
-//! The three feature words of the superblock, and what this implementation does with each bit.
+//! The three feature words of the superblock, and which features this implementation supports.
 //!
-//! Source: "Super Block" in Linux's ext4 documentation. Unknown bits are kept, so that they can be reported and obeyed: an unknown INCOMPAT
-//! bit refuses the volume; an unknown RO_COMPAT bit permits only reads.
+//! Source: "Super Block" in Linux's ext4 documentation. Unknown bits are kept, so that they can be reported and obeyed:
+//! a volume with an unknown INCOMPAT bit is refused, and a volume with an unknown RO_COMPAT bit can only be read.
 
 use bitflags::bitflags;
 
@@ -9,7 +9,7 @@ bitflags! {
     /// Features that an implementation may ignore.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Compat: u32 {
-        /// Directory blocks are preallocated.
+        /// Blocks for directories are preallocated.
         const DIR_PREALLOC = 0x1;
         /// AFS server inodes.
         const IMAGIC_INODES = 0x2;
@@ -17,7 +17,7 @@ bitflags! {
         const HAS_JOURNAL = 0x4;
         /// Extended attributes.
         const EXT_ATTR = 0x8;
-        /// Reserved blocks for growth of the descriptor table.
+        /// Blocks are reserved for growth of the descriptor table.
         const RESIZE_INODE = 0x10;
         /// Hashed directories.
         const DIR_INDEX = 0x20;
@@ -31,7 +31,7 @@ bitflags! {
         const SPARSE_SUPER2 = 0x200;
         /// Fast commits.
         const FAST_COMMIT = 0x400;
-        /// Inode numbers and UUID do not change: encryption may use them.
+        /// Inode numbers and the UUID must not change, because encryption may use them.
         const STABLE_INODES = 0x800;
         /// An orphan file exists (`s_orphan_file_inum`).
         const ORPHAN_FILE = 0x1000;
@@ -49,7 +49,7 @@ bitflags! {
         const RECOVER = 0x4;
         /// The device is an external journal.
         const JOURNAL_DEV = 0x8;
-        /// Descriptor blocks live in their meta groups.
+        /// Descriptor blocks are stored in their meta groups.
         const META_BG = 0x10;
         /// Files may use extents.
         const EXTENTS = 0x40;
@@ -65,9 +65,9 @@ bitflags! {
         const DIRDATA = 0x1000;
         /// The checksum seed is stored (`s_checksum_seed`).
         const CSUM_SEED = 0x2000;
-        /// Directories above 2 GiB or with three levels of htree.
+        /// Directories may be larger than 2 GiB or have three levels of htree.
         const LARGEDIR = 0x4000;
-        /// Small files live in the inode.
+        /// Small files are stored in the inode.
         const INLINE_DATA = 0x8000;
         /// Encrypted inodes exist.
         const ENCRYPT = 0x10000;
@@ -79,17 +79,17 @@ bitflags! {
     /// Features that a writer must support.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RoCompat: u32 {
-        /// Backup superblocks in groups that are powers of 3, 5 and 7.
+        /// Backup superblocks are in group 1 and in groups whose numbers are powers of 3, 5 and 7.
         const SPARSE_SUPER = 0x1;
         /// Files above 2 GiB exist.
         const LARGE_FILE = 0x2;
-        /// Directories as b-trees, never used.
+        /// Directories as b-trees, a feature that was never used.
         const BTREE_DIR = 0x4;
         /// `i_blocks` may count file-system blocks.
         const HUGE_FILE = 0x8;
         /// Descriptors carry a CRC16.
         const GDT_CSUM = 0x10;
-        /// Directories with more than 65,000 subdirectories have a link count of 1.
+        /// A directory with more than 65,000 subdirectories has a link count of 1.
         const DIR_NLINK = 0x20;
         /// Inodes are larger than 128 bytes.
         const EXTRA_ISIZE = 0x40;
@@ -97,11 +97,11 @@ bitflags! {
         const HAS_SNAPSHOT = 0x80;
         /// Quota files are hidden inodes.
         const QUOTA = 0x100;
-        /// Allocation in clusters of blocks.
+        /// Blocks are allocated in clusters.
         const BIGALLOC = 0x200;
-        /// CRC32C on all metadata.
+        /// All metadata have a CRC32C.
         const METADATA_CSUM = 0x400;
-        /// Replicas, never used.
+        /// Replicas, a feature that was never used.
         const REPLICA = 0x800;
         /// The image is read-only.
         const READONLY = 0x1000;
@@ -118,7 +118,7 @@ bitflags! {
 }
 
 impl Incompat {
-    /// The features that reads support. ENCRYPT is included, because only encrypted inodes are refused, not their volume.
+    /// The features that reads support. ENCRYPT is included, because only encrypted inodes are refused; the volume can be read.
     pub const READABLE: Self = Self::FILETYPE
         .union(Self::RECOVER)
         .union(Self::META_BG)
@@ -135,7 +135,7 @@ impl Incompat {
 }
 
 impl Incompat {
-    /// The features that writes maintain.
+    /// The features that writes support.
     pub const WRITABLE: Self = Self::READABLE;
 }
 
@@ -157,7 +157,7 @@ impl RoCompat {
     /// The features that e2fsck supports.
     pub(super) const KNOWN: Self = Self::WRITABLE.union(Self::READONLY).union(Self::SHARED_BLOCKS);
 
-    /// The features that writes maintain. Files with fs-verity are read-only, not their volume.
+    /// The features that writes support. With VERITY, only the files with fs-verity are read-only.
     pub const WRITABLE: Self = Self::SPARSE_SUPER
         .union(Self::LARGE_FILE)
         .union(Self::HUGE_FILE)
@@ -175,14 +175,14 @@ impl RoCompat {
 macro_rules! names {
     ($type:ident: $($flag:ident = $name:literal),* $(,)?) => {
         impl $type {
-            /// The bit with this name in e2fsprogs' spelling.
+            /// The bit with this name in the spelling of e2fsprogs.
             #[must_use]
             pub fn of_name(name: &str) -> Option<Self> {
                 const KNOWN: &[($type, &str)] = &[$(($type::$flag, $name)),*];
                 KNOWN.iter().find(|(_, known)| *known == name).map(|(flag, _)| *flag)
             }
 
-            /// The names of the set bits in e2fsprogs' spelling. An unknown bit is `FEATURE_…` with its number.
+            /// The names of the set bits in the spelling of e2fsprogs. The name of an unknown bit is `FEATURE_…` with its number.
             pub fn names(self) -> impl Iterator<Item = String> {
                 const KNOWN: &[($type, &str)] = &[$(($type::$flag, $name)),*];
                 (0..32).filter(move |bit| self.bits() >> bit & 1 == 1).map(|bit| {

@@ -196,7 +196,7 @@ impl Writer for Arc<Ext4> {
     }
 
     fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        // Most files have none, and then no lock is waited for.
+        // Most files have no privileges; for these files no lock is needed.
         if !self.inspect(number, |inode| Ext4::has_privileges(inode, keep))? {
             return Ok(false);
         }
@@ -293,11 +293,11 @@ struct OpenForWriting {
     open: Arc<OpenInode>,
 }
 
-/// The file's inode as it was when it was read.
+/// The file's inode in the state in which it was read.
 struct WritableInode {
     inode: Inode,
     open: Arc<OpenInode>,
-    /// The file may have privileges that a write removes.
+    /// Present if the file may have privileges that a write removes.
     keep: Option<KeepSetId>,
 }
 
@@ -343,7 +343,7 @@ impl WriteFile for OpenForWriting {
 
     fn size(&self) -> Result<u64> {
         let fs = self.held.fs();
-        // The lock is needed because a conversion moves blocks from one state to the other.
+        // The lock is needed because a conversion moves blocks from the unwritten to the written state.
         let _shared = fs.share(self.held.number());
         let size = fs.watch(|| self.held.inode())?.size();
         Ok(size.max(self.open.pending.size()))

@@ -1,5 +1,5 @@
-//! Volumes for unit tests: mke2fs creates them in a file, and independent programs check them. Helpers that only one module needs are in
-//! that module.
+//! Volumes for unit tests. mke2fs makes them in a file, and independent programs check them.
+//! Helpers that only one module needs are in that module.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -17,12 +17,12 @@ use crate::fs::Clock;
 use crate::fs::Timestamp;
 use crate::units::InodeNo;
 
-/// An image file, which is deleted when this is dropped.
+/// An image file, which is deleted when this value is dropped.
 pub(super) struct Image {
     dir: TempDir,
 }
 
-/// The output of a program, even if it fails.
+/// Runs a program and returns its output, even if it fails.
 pub(super) fn output(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).envs([("LC_ALL", "C"), ("TZ", "UTC")]).output().unwrap()
 }
@@ -38,15 +38,15 @@ pub(super) fn run(program: &str, args: &[&str]) -> String {
 
 impl Image {
     fn empty() -> Self {
-        // The clean-up recognises the owner by the process id in the name.
+        // The clean-up finds the owner by the process id in the name.
         let prefix = format!("ironmap-test-{}-", std::process::id());
         Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
     }
 
-    /// A volume of this size with these options of mke2fs, separated by spaces.
+    /// Makes a volume of this size. `options` are options of mke2fs, separated by spaces.
     pub(super) fn new(options: &str, size: &str) -> Self {
         let image = Self::empty();
-        // Blocks that mke2fs does not write must not be zero by chance.
+        // Blocks that mke2fs does not write must not be zero by coincidence.
         if options.contains("nodiscard") {
             std::fs::write(image.path(), vec![0xA5; 32 << 20]).unwrap();
         }
@@ -54,7 +54,7 @@ impl Image {
         image
     }
 
-    /// A volume with a tree that `fill` creates in a directory.
+    /// Makes a volume with a tree of files that `fill` creates in a directory.
     pub(super) fn with_tree(options: &str, size: &str, fill: impl FnOnce(&Path)) -> Self {
         let image = Self::empty();
         let tree = image.beside("tree");
@@ -77,7 +77,7 @@ impl Image {
         self.beside("image")
     }
 
-    /// The path of a file beside the image.
+    /// The path of a file in the image's directory.
     pub(super) fn beside(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -97,33 +97,33 @@ impl Image {
         Ext4::open(self.device(false), &Arc::default()).unwrap()
     }
 
-    /// A copy of the device in its present state, as after a crash.
+    /// A copy of the device in its current state, as after a crash.
     pub(super) fn copy(&self) -> Self {
         let copy = Self::empty();
         std::fs::copy(self.path(), copy.path()).unwrap();
         copy
     }
 
-    /// The output of a debugfs command.
+    /// Runs a debugfs command and returns its output.
     pub(super) fn debugfs(&self, command: &str) -> String {
         let out = output("debugfs", &["-w", "-R", command, self.path().to_str().unwrap()]);
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// The output of `e2fsck -fn`, and whether it found nothing to repair.
+    /// Runs `e2fsck -fn`. Returns its output, and whether it found nothing to repair.
     pub(super) fn e2fsck(&self) -> (bool, String) {
         let out = output("e2fsck", &["-fn", self.path().to_str().unwrap()]);
         (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// Asserts that e2fsck finds nothing to repair. It may offer to rebuild a tree that has room in its nodes.
+    /// Asserts that e2fsck finds nothing to repair, except that it may offer to compact a hash tree.
     pub(super) fn fsck(&self) {
         let (clean, text) = self.e2fsck();
         let mut questions = text.lines().filter(|line| line.contains("? "));
         assert!(clean && questions.all(|line| line.contains("Optimize? no")), "{text}");
     }
 
-    /// Runs e2fsck to recover the journal; it must find nothing else.
+    /// Runs e2fsck to recover the journal. It must find nothing else.
     pub(super) fn recover(&self) {
         let out = output("e2fsck", &["-fy", self.path().to_str().unwrap()]);
         let text = String::from_utf8_lossy(&out.stdout);
@@ -132,7 +132,7 @@ impl Image {
         self.fsck();
     }
 
-    /// Mounts the image by the kernel; `None` without root.
+    /// Mounts the image with the kernel; `None` if the test does not run as root.
     pub(super) fn mount(&self) -> Option<Mount> {
         if !rustix::process::geteuid().is_root() {
             return None;
@@ -156,7 +156,7 @@ impl Ext4 {
     }
 }
 
-/// A proof for tests, which have a volume to themselves: no other thread changes the inode.
+/// A proof for tests. A test is the only user of its volume, so no other thread changes the inode.
 pub(super) struct Alone(pub(super) InodeNo);
 
 impl MayChange for Alone {
@@ -179,8 +179,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Other programs inspect a new mount for a moment, and the loop device goes away after its last user. Each try takes as long as a
-        // process runs.
+        // Other programs inspect a new mount for a moment, and the loop device disappears after its
+        // last user. Each attempt takes as long as a process runs.
         let gone = |program: &str, args: &[&str]| {
             (0..500).any(|_| {
                 let out = output(program, args);

@@ -32,13 +32,13 @@ pub(crate) struct Group {
     pub(crate) free_clusters: u32,
     pub(crate) free_inodes: u32,
     pub(crate) directories: u32,
-    /// The number of inodes at the table's end that were never in use; 0 if descriptors have no checksums.
+    /// The number of inodes at the end of the table that were never in use; 0 if descriptors have no checksums.
     pub(crate) unused_inodes: u32,
     pub(crate) block_bitmap_checksum: u32,
     pub(crate) inode_bitmap_checksum: u32,
 }
 
-/// A number whose upper half exists only in large descriptors.
+/// A number whose upper half is stored only in large descriptors.
 macro_rules! halves {
     ($low:ident, $high:ident, $low_field:ident, $high_field:ident) => {
         u32::from($low.$low_field.get())
@@ -47,7 +47,7 @@ macro_rules! halves {
 }
 
 impl Ext4 {
-    /// The block with the descriptor of a group.
+    /// The block that contains the descriptor of a group.
     pub(super) fn descriptor_block(&self, group: u32) -> FsBlock {
         let sb = &self.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.descriptor_size);
@@ -59,29 +59,29 @@ impl Ext4 {
             };
             return FsBlock(superblock + 1 + u64::from(index));
         }
-        // In a meta group the descriptor block is in the first group, after a backup superblock if there is one. With blocks of 1 KiB
-        // counted from 0 (bigalloc), the boot block precedes group 0's superblock.
+        // In a meta group, the descriptor block is in the first group, after a backup superblock if the group has one.
+        // With 1 KiB blocks counted from 0 (bigalloc), the boot block precedes the superblock of group 0.
         let first = index * per_block;
         let boot = first == 0 && sb.first_data_block == 0 && sb.block_size.bytes() == 1024;
         let before = u64::from(sb.group_has_backup(first)) + u64::from(boot);
         FsBlock(sb.group_start(first).0 + before)
     }
 
-    /// The range of a group's descriptor in its block.
+    /// The range of a group's descriptor in its block, in bytes.
     pub(super) fn descriptor_range(&self, group: u32) -> Range<usize> {
         let size = usize::from(self.superblock.descriptor_size);
         let at = (group as usize % (self.superblock.block_size.bytes() / size)) * size;
         at..at + size
     }
 
-    /// The descriptor of a group as a part with a checksum.
+    /// The descriptor of a group as a part of a block that has its own checksum.
     pub(super) fn descriptor_part(&self, group: u32) -> Part {
         let sb = &self.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.descriptor_size);
         Part::numbered(Kind::Descriptors, group, per_block)
     }
 
-    /// The descriptor of a group with a verified checksum. `group` must be below the number of groups.
+    /// Reads the descriptor of a group and verifies its checksum. `group` must be below the number of groups.
     pub(crate) fn group(&self, group: u32) -> Result<Group> {
         let sb = &self.superblock;
         let block = self.descriptor_block(group);
@@ -94,7 +94,7 @@ impl Ext4 {
         let verify = || self.verify_group(group, bytes, place);
         if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
             self.left.pass_over(group, error)?;
-            // Only the location of the table is used, which is checked below.
+            // The caller uses only the location of the table, which is checked below.
             group_found.inodes_uninit = false;
         }
         if sb.copy != 0 {
@@ -121,7 +121,7 @@ impl Ext4 {
 }
 
 impl Superblock {
-    /// A decoded descriptor, unchecked; `None` if it is cut short.
+    /// Decodes a descriptor without checks; `None` if it is cut short.
     pub(super) fn decode_group(&self, bytes: &[u8]) -> Option<Group> {
         let (low, rest) = RawGroupLow::ref_from_prefix(bytes).ok()?;
         let high = RawGroupHigh::ref_from_prefix(rest).ok().map(|(high, _)| high);
@@ -156,18 +156,18 @@ impl Superblock {
         })
     }
 
-    /// Whether descriptors have checksums, and therefore flags for uninitialised groups.
+    /// Whether descriptors have checksums. Only then they have flags for uninitialised groups.
     pub(super) fn has_uninit_groups(&self) -> bool {
         self.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
 
-    /// The stored checksum of a descriptor, and the computed one; `None` if the volume has none.
+    /// The stored and the computed checksum of a descriptor; `None` if the volume has no checksums.
     pub(super) fn descriptor_checksums(&self, group: u32, bytes: &[u8]) -> Option<(u16, u16)> {
         let stored = bytes.get(CHECKSUM_OFFSET..)?.first_chunk()?;
         Some((u16::from_le_bytes(*stored), self.descriptor_checksum(group, bytes)?))
     }
 
-    /// The checksum of a group's descriptor: CRC32C, or CRC16 without metadata_csum. `None` if the volume has neither.
+    /// The checksum of a group's descriptor: CRC32C with metadata_csum, CRC16 with uninit_bg; `None` if the volume has neither feature.
     fn descriptor_checksum(&self, group: u32, bytes: &[u8]) -> Option<u16> {
         let number = group.to_le_bytes();
         if let Some(seed) = self.seed {
@@ -181,33 +181,33 @@ impl Superblock {
         }
     }
 
-    /// Stores the checksum of a group's descriptor, whose length must be that of the superblock.
+    /// Stores the checksum of a group's descriptor. `descriptor` must have the length in the superblock.
     pub(crate) fn seal_descriptor(&self, group: u32, descriptor: &mut [u8]) {
         if let Some(sum) = self.descriptor_checksum(group, descriptor) {
             descriptor[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_le_bytes());
         }
     }
 
-    /// The checksum of a group's block bitmap, over the bits of its clusters.
+    /// The checksum of a group's block bitmap. It covers the bits of all clusters of a full group.
     pub(crate) fn block_bitmap_checksum(&self, bitmap: &[u8]) -> Option<u32> {
         let clusters = self.blocks_per_group / self.cluster_blocks;
         self.seed.map(|seed| crc32c_raw(seed.0, &bitmap[..clusters as usize / 8]))
     }
 
-    /// The checksum of a group's inode bitmap, over the bits of its inodes.
+    /// The checksum of a group's inode bitmap. It covers the bits of the group's inodes.
     pub(crate) fn inode_bitmap_checksum(&self, bitmap: &[u8]) -> Option<u32> {
         self.seed.map(|seed| crc32c_raw(seed.0, &bitmap[..self.inodes_per_group as usize / 8]))
     }
 
-    /// Stores the checksum of the block bitmap in the descriptor, which must be sealed afterwards. A descriptor of 32 bytes stores only the
-    /// lower half.
+    /// Stores the checksum of the block bitmap in the descriptor. The caller must seal the
+    /// descriptor afterwards. A 32-byte descriptor stores only the lower half of the checksum.
     pub(crate) fn seal_block_bitmap(&self, bitmap: &[u8], descriptor: &mut [u8]) {
         if let Some(sum) = self.block_bitmap_checksum(bitmap) {
             GroupMut::new(descriptor).set_block_bitmap_checksum(sum);
         }
     }
 
-    /// Stores the checksum of the inode bitmap in the descriptor, as above.
+    /// Stores the checksum of the inode bitmap in the descriptor, like [`seal_block_bitmap`](Self::seal_block_bitmap).
     pub(crate) fn seal_inode_bitmap(&self, bitmap: &[u8], descriptor: &mut [u8]) {
         if let Some(sum) = self.inode_bitmap_checksum(bitmap) {
             GroupMut::new(descriptor).set_inode_bitmap_checksum(sum);
@@ -221,12 +221,12 @@ impl Superblock {
     }
 }
 
-/// A group's descriptor under change. The function that created this value seals the descriptor afterwards.
+/// A group's descriptor for changes. The function that creates this value seals the descriptor afterwards.
 pub(crate) struct GroupMut<'a> {
     bytes: &'a mut [u8],
 }
 
-/// Stores a number in its two halves, if the descriptor has room for both.
+/// Stores a number in its two halves. A small descriptor has only the lower half.
 macro_rules! setter {
     ($(#[$doc:meta])* $name:ident: $low:ident, $high:ident) => {
         $(#[$doc])*
@@ -247,7 +247,7 @@ impl<'a> GroupMut<'a> {
     }
 
     setter!(
-        /// The number is in clusters.
+        /// Sets the number of free clusters.
         set_free_clusters: bg_free_blocks_count_lo, bg_free_blocks_count_hi
     );
     setter!(set_free_inodes: bg_free_inodes_count_lo, bg_free_inodes_count_hi);

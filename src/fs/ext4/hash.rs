@@ -1,18 +1,18 @@
 //! The hash of a name in a hashed directory.
 //!
-//! Sources: the table "dirhash" in Linux's ext4 documentation; MD4's rounds from RFC 1320 (ext4 runs half of each); the Tiny Encryption
-//! Algorithm from Wheeler and Needham's paper; the packing of names into words and the legacy function from FreeBSD's description of the
-//! same format. Tests compare with debugfs.
+//! Sources: the table "dirhash" in Linux's ext4 documentation; RFC 1320 for the rounds of MD4, half of which ext4 uses;
+//! the paper by Wheeler and Needham for the Tiny Encryption Algorithm; FreeBSD's description of the format for the
+//! legacy function and for the packing of names into words. Tests compare the results with debugfs.
 
-/// Hashes from here on mark the end of a directory for `readdir`, so no name has one.
+/// This hash and all higher hashes mark the end of a directory for `readdir`, so no name has them.
 const END_OF_DIRECTORY: u32 = 0xFFFF_FFFE;
 /// The highest hash of a name.
 pub(super) const LAST_HASH: u32 = END_OF_DIRECTORY - 2;
 
-/// MD4's initial state, which replaces a seed of zeros.
+/// MD4's initial state. It is used if the volume's seed is zero.
 const DEFAULT_SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
-/// The hash function in a directory's root.
+/// The hash function, as stored in a directory's root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HashVersion {
     Legacy,
@@ -21,8 +21,8 @@ pub(super) enum HashVersion {
 }
 
 impl HashVersion {
-    /// The function for a number on disk. 6 is SipHash, keyed by the encryption key: only encrypted directories have it, and those are
-    /// refused.
+    /// The function for a stored number. 6 is SipHash, keyed with the encryption key. Only
+    /// encrypted directories use it, and their names cannot be looked up.
     pub(super) fn from_raw(raw: u8) -> Option<Self> {
         match raw {
             0 => Some(Self::Legacy),
@@ -37,14 +37,14 @@ impl HashVersion {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameHash {
     pub(super) version: HashVersion,
-    /// Whether bytes above 127 count as positive. Volumes from machines with a signed `char` have this off.
+    /// Whether bytes above 127 count as positive. This is false for volumes from machines with a signed `char`.
     pub(super) unsigned: bool,
     /// `s_hash_seed`.
     pub(super) seed: [u32; 4],
 }
 
 impl NameHash {
-    /// The hash of a name. Its lowest bit is 0, because the tree uses it to mark a continued leaf.
+    /// The hash of a name. Its lowest bit is 0, because the tree uses that bit to mark a continued leaf.
     pub(super) fn of(&self, name: &[u8]) -> u32 {
         let mut state = if self.seed == [0; 4] { DEFAULT_SEED } else { self.seed };
         let hash = match self.version {
@@ -68,12 +68,12 @@ impl NameHash {
         }
     }
 
-    /// A byte as the number that the hash uses.
+    /// The value of a byte in the hash.
     fn widen(&self, byte: u8) -> u32 {
         if self.unsigned { u32::from(byte) } else { byte as i8 as u32 }
     }
 
-    /// The start of a name in `N` big-endian words. Missing bytes are filled with the length of the rest of the name.
+    /// The start of a name as `N` big-endian words. Missing bytes are filled with the length of the remaining name.
     fn pack<const N: usize>(&self, rest: &[u8]) -> [u32; N] {
         let pad = rest.len() as u32 * 0x0101_0101;
         let mut words = [pad; N];
@@ -96,7 +96,7 @@ impl NameHash {
     }
 }
 
-/// Three rounds of eight steps: half of MD4's, on eight words.
+/// Three rounds of eight steps on eight words, which is half of MD4.
 fn half_md4(state: &mut [u32; 4], words: &[u32; 8]) {
     type Round = (fn(u32, u32, u32) -> u32, u32, [usize; 8], [u32; 4]);
     const ROUNDS: [Round; 3] = [

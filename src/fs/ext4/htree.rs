@@ -1,7 +1,7 @@
-//! Hashed directories: from a name's hash, down a tree of hash ranges, to the block that holds the entry.
+//! Hashed directories: the search from a name's hash, down a tree of hash ranges, to the block that holds the entry.
 //!
-//! The tree is in blocks that a linear reader takes for unused space. It only locates blocks: names are compared in the leaves, which are
-//! ordinary blocks of entries.
+//! The nodes of the tree are in blocks that appear unused to a linear reader. The tree only locates
+//! blocks. Names are compared in the leaves, which are ordinary blocks of entries.
 
 use zerocopy::FromBytes;
 
@@ -36,19 +36,19 @@ struct Search<'a> {
     dir: &'a Inode,
     wanted: &'a Wanted<'a>,
     hash: u32,
-    /// The number of further blocks that may be visited: a sound tree leads to each block of the directory at most once.
+    /// The number of further blocks that the search may visit. A valid tree contains each block of the directory at most once.
     budget: u64,
 }
 
 impl Inode {
-    /// Whether names are looked up by their hash.
+    /// Whether the directory has a hash tree.
     pub(super) fn is_hashed(&self) -> bool {
         self.flags.contains(InodeFlags::INDEX)
             && !self.has_inline_data()
             && self.fs.superblock.compat.contains(Compat::DIR_INDEX)
     }
 
-    /// The entry of a name, found only by the tree.
+    /// Finds the entry of a name through the tree, without a linear search.
     pub(super) fn find_hashed(&self, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let root = self.dx_root()?;
         let hash = root.hash.of(wanted.hashed_bytes());
@@ -56,7 +56,7 @@ impl Inode {
         search.node(&root.area, root.levels)
     }
 
-    /// The root. Its entries are not checked.
+    /// Reads the root without checking its entries.
     pub(super) fn dx_root(&self) -> Result<DxRoot> {
         let Some(area) = self.dir_block(FileBlock(0))? else {
             return Err(PLACE.inode(self.number).corrupt("the root is a hole"));
@@ -69,7 +69,7 @@ impl Inode {
         Ok(DxRoot { area, hash, levels })
     }
 
-    /// The entries of a node, in order.
+    /// The entries of a node, in the order of their hashes.
     pub(super) fn dx_entries<'a>(&self, node: &'a Area) -> Result<&'a [RawDxEntry]> {
         let place = Place { structure: PLACE.structure, ..node.place };
         let offset = node.dx_offset();
@@ -78,14 +78,14 @@ impl Inode {
         let Ok(entries) = <[RawDxEntry]>::ref_from_bytes(bytes) else {
             return Err(place.corrupt("its entries are cut short"));
         };
-        // The first entry has no hash: it covers all hashes below the second one's.
+        // The first entry has no hash. It covers all hashes below the hash of the second entry.
         if !entries[1..].is_sorted_by_key(|entry| entry.hash.get()) {
             return Err(place.field("hash").corrupt("the entries are out of order"));
         }
         Ok(entries)
     }
 
-    /// The block of a node's entry.
+    /// Reads the block that an entry of a node points to.
     pub(super) fn dx_child(&self, entry: &RawDxEntry, node: &Area) -> Result<Area> {
         let place = Place { structure: PLACE.structure, ..node.place }.field("block");
         let block = FileBlock(u64::from(entry.block.get() & DX_BLOCK_MASK));
@@ -95,11 +95,11 @@ impl Inode {
         }
         match self.dir_block(block)? {
             Some(area) => Ok(area),
-            None => Err(place.corrupt(format!("points to block {block}, a hole"))),
+            None => Err(place.corrupt(format!("points to block {block}, which is a hole"))),
         }
     }
 
-    /// The hash function in a directory's root. All other fields of the root are checked.
+    /// The hash function of the directory, from the root. The other fields of the root are checked here too.
     fn name_hash(&self, info: &RawDxRootInfo, place: Place) -> Result<NameHash> {
         let sb = &self.fs.superblock;
         let corrupt = |field, value: u8| Err(place.field(field).corrupt(format!("{value}")));
@@ -143,14 +143,16 @@ impl Inode {
         }
     }
 
-    /// The capacity of a node and its number of entries; both count the header as one.
+    /// The capacity of a node and its number of entries. Both numbers include the header.
     fn capacity(&self, bytes: &[u8], offset: usize, place: Place) -> Result<(usize, usize)> {
         let header = bytes.get(offset..).and_then(|rest| RawDxCount::ref_from_prefix(rest).ok());
         let Some((header, _)) = header else { return Err(place.corrupt("it is cut short")) };
         let (limit, count) = (usize::from(header.limit.get()), usize::from(header.count.get()));
         let room = self.fs.superblock.dx_limit(offset);
         if limit != room {
-            return Err(place.field("limit").corrupt(format!("{limit} in a block with {room}")));
+            return Err(place
+                .field("limit")
+                .corrupt(format!("{limit} entries in a block with room for {room}")));
         }
         if count == 0 || count > limit {
             return Err(place.field("count").corrupt(format!("{count} of {limit} entries")));
@@ -165,7 +167,7 @@ impl Superblock {
         if self.incompat.contains(Incompat::LARGEDIR) { 2 } else { 1 }
     }
 
-    /// The capacity of a node whose entries begin at `offset`, with the header counted as one.
+    /// The capacity of a node whose entries begin at `offset`, including the header.
     pub(super) fn dx_limit(&self, offset: usize) -> usize {
         let tail = if self.seed.is_some() { size_of::<RawDxTail>() } else { 0 };
         (self.block_size.bytes() - offset - tail) / ENTRY
@@ -173,11 +175,11 @@ impl Superblock {
 }
 
 impl Search<'_> {
-    /// Searches below a node with `levels` levels of nodes under it, so the recursion ends.
+    /// Searches below a node with `levels` levels of nodes under it. `levels` falls at each step, so the recursion ends.
     fn node(&mut self, node: &Area, levels: u8) -> Result<Option<Found>> {
         let entries = self.dir.dx_entries(node)?;
         let start = dx_position(entries, self.hash);
-        // Names of one hash may continue in the next leaf: the lowest bit of that leaf's hash marks this.
+        // Names with the same hash may continue in the next leaf. The lowest bit of that leaf's hash marks this.
         let hash = self.hash;
         let continued =
             entries[start + 1..].iter().take_while(|entry| entry.hash.get() & !1 == hash);
@@ -197,7 +199,7 @@ impl Search<'_> {
     fn visit(&mut self, entry: &RawDxEntry, node: &Area) -> Result<Area> {
         let Some(budget) = self.budget.checked_sub(1) else {
             let place = Place { structure: PLACE.structure, ..node.place }.field("block");
-            return Err(place.corrupt("it leads to more blocks than the directory has"));
+            return Err(place.corrupt("the tree contains more blocks than the directory"));
         };
         self.budget = budget;
         self.dir.dx_child(entry, node)
@@ -205,7 +207,7 @@ impl Search<'_> {
 }
 
 impl Area {
-    /// The offset of the entries, if this is a node.
+    /// The offset of the entries, if this area is a node.
     pub(super) fn dx_offset(&self) -> usize {
         match self.home {
             Home::Block(block, _) => dx_offset(block),
@@ -214,23 +216,23 @@ impl Area {
     }
 }
 
-/// The index of the node's entry for a hash: the last one whose hash is not greater.
+/// The index of the node's entry that covers a hash, which is the last entry whose hash is not greater.
 pub(super) fn dx_position(entries: &[RawDxEntry], hash: u32) -> usize {
     entries[1..].partition_point(|entry| entry.hash.get() <= hash)
 }
 
-/// The offset of a node's entries. The first block holds the root.
+/// The offset of a node's entries. Block 0 holds the root.
 pub(super) fn dx_offset(block: FileBlock) -> usize {
     if block.0 == 0 { DX_ROOT_COUNT_OFFSET } else { DX_NODE_COUNT_OFFSET }
 }
 
-/// The checksum of a node: over everything up to the last used entry, then over the tail with the checksum as 0.
+/// The checksum of a node. It covers everything up to the last used entry, and then the tail with its checksum set to 0.
 fn dx_checksum(seed: u32, used: &[u8], tail: &RawDxTail) -> u32 {
     let sum = crc32c_raw(crc32c_raw(seed, used), &tail.dt_reserved.to_bytes());
     crc32c_raw(sum, &[0; 4])
 }
 
-/// Stores the checksum of a node, whose `limit` and `count` must be set. The seed is the directory's.
+/// Stores the checksum of a node, whose `limit` and `count` must already be set. `seed` is the directory's seed.
 pub(crate) fn seal_dx_block(seed: Option<u32>, block: FileBlock, bytes: &mut [u8]) {
     let Some(seed) = seed else { return };
     let offset = dx_offset(block);

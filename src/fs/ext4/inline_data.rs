@@ -1,4 +1,4 @@
-//! Small files whose content lies in the inode: the first 60 bytes in `i_block`, the rest in the attribute `system.data`.
+//! Small files whose content lies in the inode: the first 60 bytes in `i_block`, the remaining bytes in the attribute `system.data`.
 
 use super::dir_block::Area;
 use super::inode::Inode;
@@ -6,9 +6,9 @@ use crate::error::Result;
 use crate::fs::InodeFlags;
 use crate::units::{FilePos, InodeNo};
 
-/// The bytes in `i_block`.
+/// The number of content bytes in `i_block`.
 pub(super) const FRONT: usize = 60;
-/// The length of the parent's number at the start of an inline directory, which has no entries `.` and `..`.
+/// The length of the parent's inode number at the start of an inline directory, which has no entries `.` and `..`.
 pub(super) const PARENT: usize = 4;
 
 impl Inode {
@@ -17,8 +17,8 @@ impl Inode {
         self.flags.contains(InodeFlags::INLINE_DATA)
     }
 
-    /// The number of content bytes in the inode. Bytes of the size past them are zeros. Linux leaves a file in this state if a crash comes
-    /// between its new size and its new blocks; mke2fs does so for a file that is only a hole.
+    /// The number of content bytes in the inode. If the size is larger, the remaining bytes read as zeros. Linux leaves a file in this
+    /// state if a crash comes after its new size and before its new blocks; mke2fs creates such a file if its content is only a hole.
     pub(super) fn inline_len(&self) -> Result<usize> {
         let held = FRONT + self.inline_rest()?.len();
         Ok(usize::try_from(self.size).unwrap_or(usize::MAX).min(held))
@@ -35,7 +35,8 @@ impl Inode {
         Ok(())
     }
 
-    /// A part of an inline directory by its number: the two implicit entries, then those in `i_block`, then those in `system.data`.
+    /// A part of an inline directory by its number: 0 for the implicit entries `.` and `..`, 1 for the entries in `i_block`, 2 for those in
+    /// `system.data`.
     pub(super) fn inline_dir_part(&self, part: u64) -> Result<Option<Area>> {
         let bytes = match part {
             0 => return Ok(Some(Area::dots(self.number, self.inline_parent()))),

@@ -1,4 +1,4 @@
-//! Inodes: lookup by number, checks, and decoding.
+//! Inodes: reading by number, checks, and decoding.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +21,7 @@ use crate::iomap::ExtentMap;
 use crate::units::{BlockSize, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// The attributes of 256-byte inodes need no allocation.
+/// The space in an `Inode` for attributes. Those of a 256-byte inode fit without an allocation.
 const XATTR_ROOM: usize = 96;
 
 impl InodeFlags {
@@ -39,8 +39,8 @@ impl InodeFlags {
         .union(Self::TOP_DIR)
         .union(Self::PROJECT_INHERIT);
 
-    /// The changeable flags that a file of this type cannot get: the kernel would refuse every later `chattr` on it. A test compares with a kernel's
-    /// mount.
+    /// The changeable flags that a file of this type must not get, because the kernel would then
+    /// refuse every later `chattr` on the file. A test compares this set with a kernel's mount.
     pub(super) fn refused_by(file_type: FileType) -> Self {
         match file_type {
             FileType::Directory => Self::empty(),
@@ -49,8 +49,8 @@ impl InodeFlags {
         }
     }
 
-    /// The directory's flags that a new file inherits: those about the treatment of content. Only directories inherit flags about directories, and
-    /// files without content get the fewest. A test compares with a kernel's mount.
+    /// The directory's flags that a new file inherits. Every type inherits some flags about the treatment of content, but files without
+    /// content get the fewest. Only directories inherit flags about directories. A test compares this set with a kernel's mount.
     pub(super) fn inherited_by(file_type: FileType) -> Self {
         let any = Self::NO_DUMP | Self::NO_ATIME;
         let content = any
@@ -70,13 +70,13 @@ impl InodeFlags {
     }
 }
 
-/// The maximum number of reads of an inode that changes at the same time.
+/// The maximum number of attempts to read an inode that changes during the read.
 const ATTEMPTS: u32 = 64;
 
-/// The short name within this format.
+/// The short name of the type within this format.
 pub(super) type Inode = Ext4Inode;
 
-/// An inode in memory. Its map is loaded at the first use.
+/// An inode in memory. Its map is loaded when it is first used.
 pub struct Ext4Inode {
     pub(crate) fs: Arc<Ext4>,
     pub(crate) number: InodeNo,
@@ -88,9 +88,9 @@ pub struct Ext4Inode {
     pub(crate) i_block: [u8; 60],
     /// The block of extended attributes, if there is one.
     pub(crate) xattr_block: Option<FsBlock>,
-    /// The bytes past the fixed fields of the inode: extended attributes, from `i_extra_isize` on.
+    /// The bytes of the inode after the fixed fields and the extra part of length `i_extra_isize`: extended attributes.
     pub(crate) xattr_area: SmallVec<[u8; XATTR_ROOM]>,
-    /// Raw words of `i_version` and `i_atime`: an EA inode stores a reference count and a hash in them.
+    /// The raw words of `i_version` and `i_atime`. The inode of an attribute's value stores a reference count and a hash in them.
     pub(crate) raw_atime: u32,
     /// `i_dtime`: the deletion time, or the next inode in the orphan list.
     pub(super) raw_dtime: u32,
@@ -99,11 +99,11 @@ pub struct Ext4Inode {
 }
 
 impl Ext4 {
-    /// The checked inode with this number.
+    /// Reads and checks the inode with this number.
     ///
     /// # Errors
-    /// `NotFound` if it is not in use or has no name, or if no inode has this number: a deleted inode cannot be opened by its number, as with
-    /// Linux's file handles. `Corrupt` if the inode is damaged.
+    /// `NotFound` if the inode is not in use or has no name, or if the number is too large. Like Linux's file
+    /// handles, this function cannot open a deleted inode. `Corrupt` if the inode is damaged.
     pub fn inode(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         let mut inode = self.inode_or_orphan(number)?;
         if inode.stat.links == 0 {
@@ -113,10 +113,10 @@ impl Ext4 {
         Ok(inode)
     }
 
-    /// Reads an inode while no operation changes it. An inode without a name exists as long as a program [holds](Self::hold) it.
+    /// Reads an inode while no operation changes it. An inode without a name exists only while a program [holds](Self::hold) it.
     ///
     /// # Errors
-    /// As [`inode`](Self::inode), and the errors of `look`.
+    /// The errors of [`inode`](Self::inode), and the errors of `look`.
     pub fn inspect<T>(
         self: &Arc<Self>,
         number: InodeNo,
@@ -134,7 +134,7 @@ impl Ext4 {
         })
     }
 
-    /// Applies a size that was written but is not in the metadata yet.
+    /// Shows the size after writes that are not yet recorded in the metadata.
     fn show_unconverted(&self, inode: &mut Inode) {
         let writing = self.writing.as_ref();
         if let Some(open) = writing.and_then(|writing| writing.locks.open(inode.number)) {
@@ -143,7 +143,7 @@ impl Ext4 {
         }
     }
 
-    /// The inode with this number, even if it has no name.
+    /// Reads the inode with this number, even if it has no name.
     pub(crate) fn inode_or_orphan(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         self.check_stopped()?;
         let sb = &self.superblock;
@@ -152,16 +152,17 @@ impl Ext4 {
         let InodePlace { block, at, part, uninit } = self.inode_place(number)?;
         let edit = self.fast_commits.inode(number);
         if uninit {
-            // The table has undefined content here, unless a fast commit has created an inode in this group.
+            // This part of the table has undefined content, unless a fast commit has created an inode in this group.
             let Some(edit) = edit else { return Err(not_in_use(number)) };
             return Inode::decode(self, number, &edit.inode(&vec![0; size]), place, |_| Ok(()));
         }
-        // The stamps are read before the bytes: stamps that move to the bytes in between are seen in one place or in both.
+        // The stamps are read before the inode's bytes. If they are stored in the bytes between the two reads, they are seen twice, which does no
+        // harm.
         let stamps = self.writing.as_ref().map(|writing| writing.locks.stamps(number));
         let content = self.blocks.read(block, place)?;
         let (bytes, place) = (&content[at..at + size], place.block(block));
         if let Some(edit) = edit {
-            // The inode is combined from two parts, whose checksums were verified separately.
+            // The inode is combined from the table and a fast commit, whose checksums were verified separately.
             return Inode::decode(self, number, &edit.inode(bytes), place, |_| Ok(()));
         }
         let mut inode = Inode::decode(self, number, bytes, place, |generation| match sb.seed {
@@ -176,7 +177,7 @@ impl Ext4 {
         Ok(inode)
     }
 
-    /// Whether an inode is in memory at present, with everything that a write needs to decide about privileges.
+    /// Whether memory holds an inode and everything that a write needs to decide about its privileges.
     pub(crate) fn has_inode(self: &Arc<Self>, number: InodeNo) -> Result<bool> {
         if !self.blocks.has(self.inode_place(number)?.block) {
             return Ok(false);
@@ -186,24 +187,24 @@ impl Ext4 {
     }
 }
 
-/// The location of an inode.
+/// The location of an inode in the inode table.
 pub(super) struct InodePlace {
-    /// The block of the table, and the offset in it.
+    /// The block of the inode table, and the inode's offset in the block.
     pub(super) block: FsBlock,
     pub(super) at: usize,
-    /// The inode as a part with a checksum.
+    /// The inode as a part of a block that has its own checksum.
     pub(super) part: Part,
-    /// Whether no inode of its group is in use.
+    /// Whether no inode of the inode's group is in use.
     uninit: bool,
 }
 
 impl Ext4 {
-    /// The location of an inode.
+    /// The location of an inode in the inode table.
     pub(super) fn inode_place(&self, number: InodeNo) -> Result<InodePlace> {
         let sb = &self.superblock;
         let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
         let Some(number32) = number32 else {
-            // The number can come from outside the volume, so this is not an error of the volume.
+            // The number may come from outside the volume, so it is not a fault of the volume.
             let what = format!("inode {number}: the number is outside 1 to {}", sb.inodes_count);
             return Err(Error::new(ErrorKind::NotFound, what));
         };
@@ -219,7 +220,7 @@ impl Ext4 {
 }
 
 impl Inode {
-    /// Checks that the inode is the one that was decoded as `earlier`, not another one with the same number.
+    /// Checks that this is still the inode that was decoded as `earlier`, and not another inode with the same number.
     ///
     /// # Errors
     /// `NotFound`.
@@ -227,15 +228,18 @@ impl Inode {
         if self.generation == earlier.generation && self.file_type == earlier.file_type {
             return Ok(());
         }
-        let what = format!("inode {} has been removed: its number is another file's", self.number);
+        let what = format!(
+            "inode {} has been removed, and its number belongs to another file",
+            self.number
+        );
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// Runs `read` without the inode's lock, and repeats it if the inode has changed in between: the blocks that were read may have been reused, but
-    /// only after a change of the inode.
+    /// Runs `read` without the inode's lock, and repeats it if the inode has changed in between.
+    /// Blocks that were read may have been reused, but only after a change of the inode.
     ///
     /// # Errors
-    /// `NotFound` if its number belongs to another inode; `Busy` if the inode never stays the same; the errors of `read`.
+    /// `NotFound` if the number belongs to another inode; `Busy` if the inode changes during every attempt; the errors of `read`.
     pub(super) fn read_current<T>(&self, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
         if self.fs.writing.is_none() {
             return read(self);
@@ -248,8 +252,8 @@ impl Inode {
             now.check_is(&self.stat)?;
             if now.points_as(inode) {
                 match result {
-                    // A list of attributes changes in place, and a value that it named may have been reused since, so the list is read again.
-                    // Checksums detect this, and real corruption is found each time.
+                    // A list of attributes changes in place, and a value that it referred to may have been freed and its inode reused.
+                    // The list is therefore read again. Checksums detect this case; real corruption is found at every attempt.
                     Err(error) if error.kind() == ErrorKind::Corrupt => corrupt = Some(error),
                     result => return result,
                 }
@@ -257,13 +261,13 @@ impl Inode {
             newest = Some(now);
         }
         let busy = || {
-            let what = format!("inode {} changes each time that it is read", self.number);
+            let what = format!("inode {} changes during every attempt to read it", self.number);
             Error::new(ErrorKind::Busy, what)
         };
         Err(corrupt.unwrap_or_else(busy))
     }
 
-    /// Whether its content and attributes are in the same place as those of another version.
+    /// Whether the content and the attributes of this inode are at the same locations as those of another version of it.
     fn points_as(&self, other: &Self) -> bool {
         self.i_block == other.i_block
             && self.size == other.size
@@ -273,7 +277,7 @@ impl Inode {
 }
 
 impl Inode {
-    /// Decodes an inode. `verify` is called with its generation.
+    /// Decodes an inode. `verify` is called with the inode's generation.
     pub(super) fn decode(
         fs: &Arc<Ext4>,
         number: InodeNo,
@@ -290,7 +294,7 @@ impl Inode {
             return Err(not_in_use(number));
         }
 
-        // The extra part is zero-filled past i_extra_isize, so that a missing field reads as 0.
+        // The bytes of the extra part after i_extra_isize are set to zero, so that a missing field reads as 0.
         let mut extra_bytes = [0_u8; 32];
         let mut extra_size = 0;
         if let Some(length) = rest.first_chunk::<2>() {
@@ -307,7 +311,9 @@ impl Inode {
 
         let mode = u32::from(raw.i_mode.get());
         let Some(file_type) = FileType::from_mode(mode) else {
-            return Err(place.field("i_mode").corrupt(format!("{mode:#o} names no file type")));
+            return Err(place
+                .field("i_mode")
+                .corrupt(format!("{mode:#o} does not contain a valid file type")));
         };
         let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
         let mut size = u64::from(raw.i_size_lo.get());
@@ -326,12 +332,12 @@ impl Inode {
         }
 
         let mut blocks = sectors(sb, raw);
-        // Linux counts data in the inode too: otherwise a program that preserves holes would take the file for a hole.
+        // Like Linux, count data in the inode too. Otherwise a program that preserves holes would treat the file as a hole.
         if flags.contains(InodeFlags::INLINE_DATA) && file_type == FileType::Regular {
             blocks += size.div_ceil(512);
         }
         let mut xattr_block = u64::from(raw.i_file_acl_lo.get());
-        // Without 64bit, the upper half may never have been cleared, because block numbers do not need it.
+        // Without 64bit, the upper half may contain old bytes, because block numbers do not use it.
         if sb.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
             xattr_block |= u64::from(raw.i_file_acl_high.get()) << 32;
         }
@@ -361,7 +367,7 @@ impl Inode {
             project: (sb.ro_compat.contains(RoCompat::PROJECT) && has(32))
                 .then(|| extra.i_projid.get()),
         };
-        // Bytes 128 and 129 hold i_extra_isize itself; an inode of 128 bytes has no room for attributes.
+        // Bytes 128 and 129 hold i_extra_isize itself. An inode of 128 bytes has no room for attributes.
         let xattr_area = if extra_size == 0 { &[][..] } else { &rest[extra_size..] };
         Ok(Self {
             fs: Arc::clone(fs),
@@ -385,7 +391,7 @@ impl Inode {
         &self.fs
     }
 
-    /// Applies stamps that are not in its bytes yet.
+    /// Applies time stamps that are not yet in the inode's bytes.
     fn stamp(&mut self, stamps: Waiting) {
         let stat = &mut self.stat;
         stat.accessed = stamps.read.unwrap_or(stat.accessed);
@@ -417,7 +423,7 @@ impl Inode {
         self.size
     }
 
-    /// The block size of its file system.
+    /// The block size of the inode's file system.
     #[must_use]
     #[inline]
     pub fn block_size(&self) -> BlockSize {
@@ -431,7 +437,7 @@ impl Inode {
     }
 }
 
-/// `i_blocks` as the space of an inode in units of 512 bytes.
+/// `i_blocks`, converted to units of 512 bytes.
 pub(super) fn sectors(sb: &Superblock, raw: &RawInode) -> u64 {
     let low = u64::from(raw.i_blocks_lo.get());
     if !sb.ro_compat.contains(RoCompat::HUGE_FILE) {
@@ -442,7 +448,7 @@ pub(super) fn sectors(sb: &Superblock, raw: &RawInode) -> u64 {
     if in_blocks { blocks << (sb.block_size.shift() - 9) } else { blocks }
 }
 
-/// The checksum of an inode without the two checksum fields, and whether the inode has room for the upper half.
+/// Computes the checksum of an inode, with both checksum fields excluded. Also returns whether the inode has room for the upper half.
 fn inode_checksum(seed: u32, bytes: &[u8]) -> (u32, bool) {
     let (old, extra) = bytes.split_at(GOOD_OLD_SIZE);
     let mut sum = crc32c_raw(seed, &old[..CHECKSUM_LO_OFFSET]);
@@ -458,7 +464,7 @@ fn inode_checksum(seed: u32, bytes: &[u8]) -> (u32, bool) {
     (crc32c_raw(sum, &extra[at + 2..]), true)
 }
 
-/// The stored checksum of an inode, and the computed one.
+/// The stored and the computed checksum of an inode.
 pub(super) fn inode_checksums(seed: u32, bytes: &[u8]) -> (u32, u32) {
     let half = |at: usize| u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let (computed, wide) = inode_checksum(seed, bytes);
@@ -475,7 +481,7 @@ fn verify_inode(seed: u32, bytes: &[u8], place: Place) -> Result<()> {
     }
 }
 
-/// Stores the checksum of an inode. `bytes` are the whole inode, with the length in the superblock.
+/// Stores the checksum of an inode. `bytes` are the whole inode, whose length is in the superblock.
 pub(crate) fn seal_inode(sb: &Superblock, number: InodeNo, bytes: &mut [u8]) {
     let Ok((raw, _)) = RawInode::ref_from_prefix(bytes) else { return };
     let Some(seed) = sb.inode_seed(number, raw.i_generation.get()) else { return };
@@ -491,7 +497,7 @@ fn not_in_use(number: InodeNo) -> Error {
     Error::new(ErrorKind::NotFound, format!("inode {number} is not in use"))
 }
 
-/// A device number in Linux's two encodings in `i_block`: 8 + 8 bits in the first word, or 12 + 20 bits in the second.
+/// Decodes a device number in `i_block`. Linux stores 8 + 8 bits in the first word, or 12 + 20 bits in the second.
 fn device_number(file_type: FileType, i_block: &[u8; 60]) -> Option<(u32, u32)> {
     if !matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
         return None;

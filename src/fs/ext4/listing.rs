@@ -1,8 +1,9 @@
-//! Listings of a directory that may change at the same time: each entry that stays appears exactly once.
+//! Listings of a directory that may change at the same time. An entry that exists throughout the listing appears exactly once.
 //!
-//! A split moves entries between blocks, so a position in a block does not show which entries were listed. The hash of a name is constant. If there
-//! is a hash tree, or will be one when the directory grows, entries are listed in the order of their hashes, as in Linux. In a linear directory
-//! entries stay in place, and are listed in the order of their positions. Each part, a leaf or a block, is read under the directory's lock.
+//! A split moves entries between blocks, so a position in a block does not say which entries were already listed. The hash of a name is constant. If
+//! the directory has a hash tree, or will get one when it grows, entries are listed in the order of their hashes, as in Linux. In a linear directory
+//! entries do not move, and are listed in the order of their positions. Each part of the listing, which is a leaf or a block, is read under the
+//! directory's lock.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ impl DirCursor {
     /// The position after all entries.
     const END: Self = Self(i64::MAX as u64);
 
-    /// The position before the first name of a hash. `.` and `..` precede all names.
+    /// The position before the first name with this hash. `.` and `..` precede all names.
     fn at_hash(hash: u32) -> Self {
         Self((u64::from(hash.min(LAST_HASH) >> 1) << 32) + 2)
     }
@@ -39,13 +40,13 @@ impl DirCursor {
     }
 }
 
-/// The entries of a directory that may change, `.` and `..` first: an entry that exists all the time appears exactly once, in a stable order.
-/// [`Inode::list`] creates it. It holds the entries of one block, and the directory itself. On a volume that is open for reading, a damaged block is
-/// skipped and [reported](Ext4::take_left), as in the kernel. The listing ends after an error.
+/// The entries of a directory that may change, with `.` and `..` first. An entry that exists throughout the listing appears exactly once, and the
+/// order is stable. [`Inode::list`] creates the listing. It holds the entries of one block in memory, and keeps the directory open. On a volume that
+/// is open read-only, a damaged block is skipped and [reported](Ext4::take_left), as in the kernel. Any other error ends the listing.
 pub struct Ext4Listing {
     fs: Arc<Ext4>,
     number: InodeNo,
-    /// Keeps the directory alive, if it can be removed.
+    /// Keeps the directory's inode, if the directory can be removed.
     held: Option<Ext4Held>,
     next: DirCursor,
     /// The entries of the current part, in reverse order.
@@ -54,7 +55,7 @@ pub struct Ext4Listing {
     behind_part: DirCursor,
 }
 
-/// Entries with their positions in the order, and the start of the next part.
+/// Entries with their cursors, and the start of the next part.
 type Part = (Vec<(DirCursor, DirEntry)>, DirCursor);
 
 impl Ext4Listing {
@@ -107,18 +108,18 @@ impl Iterator for Ext4Listing {
 }
 
 impl Inode {
-    /// The entries of this directory from a cursor on. An entry that is added or removed during the listing may or may not appear; every other entry
-    /// appears exactly once. A directory that has been removed has no entries.
+    /// The entries of this directory from a cursor on. An entry that is added or removed during the listing might
+    /// appear or not; every other entry appears exactly once. A directory that has been removed has no entries.
     ///
     /// # Errors
-    /// As [`read_dir`](Self::read_dir); `NotFound` if it has already been removed.
+    /// The errors of [`read_dir`](Self::read_dir); `NotFound` if the directory has already been removed.
     pub fn list(&self, from: DirCursor) -> Result<Ext4Listing> {
         self.check_directory()?;
         self.check_readable_names()?;
         Ext4Listing::new(self, from)
     }
 
-    /// The entries from a cursor on that are read together.
+    /// Reads the next part of the listing, from a cursor on.
     fn part(&self, from: DirCursor) -> Result<Part> {
         let grows_a_tree = self.fs.superblock.compat.contains(Compat::DIR_INDEX)
             && !self.flags.contains(InodeFlags::INDEX)
@@ -132,14 +133,14 @@ impl Inode {
         }
     }
 
-    /// Whether the tree can be walked. If the root is damaged, a volume that is open for reading is read block by block, as in the kernel; a
-    /// writable one returns the error.
+    /// Whether the hash tree can be used. If the root is damaged, a volume that is open read-only is read
+    /// block by block, as in the kernel. On a writable volume, the listing returns the error.
     fn has_tree(&self) -> bool {
         let root = || self.dx_root().and_then(|root| self.dx_entries(&root.area).map(drop));
         self.fs.writing.is_some() || root().is_ok()
     }
 
-    /// All entries, in the order of their hashes.
+    /// All entries in the order of their hashes, as one part.
     fn whole(&self, from: DirCursor) -> Result<Part> {
         let hash = if self.is_hashed() && self.has_tree() {
             self.dx_root()?.hash
@@ -178,13 +179,13 @@ impl Inode {
         Ok(hash.of(self.wanted(name)?.hashed_bytes()))
     }
 
-    /// The entries of the first leaf with any, and of further leaves that may continue its last hash.
+    /// The entries of the first leaf that has any, and of the following leaves that may continue its last hash.
     fn leaves(&self, from: DirCursor) -> Result<Part> {
         let mut walk = Walk::new(self, from.hash())?;
         let hash = walk.hash;
         let mut entries = Vec::new();
         if from <= DirCursor::START.behind() {
-            // A linear reader sees only `.` and `..` in the root.
+            // In the root, a linear reader sees only `.` and `..`.
             for (dot, (_, entry)) in self.used(&walk.nodes[0].area)?.into_iter().enumerate().take(2)
             {
                 entries.push((DirCursor(dot as u64), entry));
@@ -196,7 +197,7 @@ impl Inode {
                 Ok((leaf, least)) => {
                     let most = next.map_or(LAST_HASH, |next| next.saturating_sub(1) & !1);
                     for (_, entry) in self.used(&leaf)? {
-                        // A name in a wrong leaf is listed with that leaf.
+                        // A name that is in a wrong leaf is listed together with the names of that leaf.
                         let hash = self.hash_of(&hash, &entry.name)?.clamp(least, most.max(least));
                         entries.push((place(&entry.name, hash), entry));
                     }
@@ -209,7 +210,7 @@ impl Inode {
             match next {
                 None => return Ok((entries, DirCursor::END)),
                 Some(next) => {
-                    // An odd hash continues the previous one.
+                    // An odd hash marks a leaf that continues the previous leaf's last hash.
                     let behind = DirCursor::at_hash(next);
                     let ends = next & 1 == 0 && next <= LAST_HASH && behind > from;
                     if ends && !entries.is_empty() {
@@ -221,7 +222,7 @@ impl Inode {
         }
     }
 
-    /// The entries of the first block with any.
+    /// The entries of the first block that has any.
     fn row(&self, from: DirCursor) -> Result<Part> {
         let size = self.fs.superblock.block_size;
         let mut block = FileBlock(from.0 >> size.shift());
@@ -250,7 +251,7 @@ impl Inode {
         }
     }
 
-    /// The entries of an area, with their offsets in it.
+    /// The entries of an area, each with its offset in the area.
     fn used(&self, area: &Area) -> Result<Vec<(usize, DirEntry)>> {
         let (mut at, mut entries) = (0, Vec::new());
         while at < area.end {
@@ -277,18 +278,18 @@ impl Inode {
 
 /// The position of a name in the order of hashes.
 fn place(name: &[u8], hash: u32) -> DirCursor {
-    // Names with the same hash need an order that depends only on the names; the format defines none.
+    // Names with the same hash need an order that depends only on the names. The format does not define one.
     DirCursor(DirCursor::at_hash(hash).0 + u64::from(crc32c_raw(!0, name)))
 }
 
-/// A walk of a hash tree, from leaf to leaf.
+/// A walk of a hash tree from leaf to leaf.
 struct Walk<'a> {
     dir: &'a Inode,
     hash: NameHash,
     levels: usize,
-    /// The nodes from the root down.
+    /// The nodes from the root downwards.
     nodes: SmallVec<[Step; 3]>,
-    /// The number of further blocks that may be visited: a sound tree leads to each block of the directory at most once.
+    /// The number of further blocks that the walk may visit. A valid tree contains each block of the directory at most once.
     budget: u64,
 }
 
@@ -312,7 +313,7 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    /// Goes down to the lowest nodes.
+    /// Descends to the lowest nodes; `choose` selects the entry of each node.
     fn descend(&mut self, choose: impl Fn(&[RawDxEntry]) -> usize) -> Result<()> {
         while self.nodes.len() <= self.levels {
             let (area, least) = self.child()?;
@@ -322,12 +323,12 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The block of the current entry of the lowest node, and the lowest hash in it.
+    /// The block to which the current entry of the lowest node points, and the lowest hash in that block.
     fn child(&mut self) -> Result<(Area, u32)> {
         let node = &self.nodes[self.nodes.len() - 1];
         let Some(budget) = self.budget.checked_sub(1) else {
             let place = node.area.place.field("block");
-            return Err(place.corrupt("the tree leads to more blocks than the directory has"));
+            return Err(place.corrupt("the tree contains more blocks than the directory"));
         };
         self.budget = budget;
         let entry = &self.dir.dx_entries(&node.area)?[node.entry];

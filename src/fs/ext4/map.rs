@@ -1,4 +1,4 @@
-//! The map of an ext4 file, in the form of the direct-I/O core.
+//! The map of an ext4 file, in the form that the direct-I/O core uses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::iomap::{
 };
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
-/// A map with at most this many leaves (of an extent tree or of indirect blocks) is read completely at the first use and kept: 64 MiB of
-/// metadata with blocks of 4 KiB. In a larger map, lookups read single leaves through the metadata cache.
+/// If a map has at most this many leaves (of an extent tree or of indirect blocks), it is read completely at its first use and kept in
+/// memory. The leaves take 64 MiB with blocks of 4 KiB. In a larger map, a lookup reads a single leaf through the metadata cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
-/// A map with more extents than this is not kept: they take 96 MiB, and the index 80 MiB.
+/// A map with more extents than this is not kept in memory. Its extents would take 96 MiB, and the index 80 MiB.
 const RESIDENT_EXTENTS: usize = 4 << 20;
 
 impl Inode {
-    /// Adds the extents of one leaf of the map to `into`, at least from `block` on. Gives the first block after the leaf. Changes by fast
-    /// commits are applied, and relocated blocks become separate extents.
+    /// Adds the extents of one leaf of the map to `into`, at least those from `block` on. Returns the first block after
+    /// the leaf. Changes by fast commits are applied, and relocated blocks become separate extents.
     fn leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         let before = into.len();
         let end = self.home_leaf(block, into)?;
@@ -30,15 +30,14 @@ impl Inode {
         }
         if !self.fs.blocks.overlay().is_empty() {
             let extents = into.split_off(before);
-            // Each block belongs to at most one extent; otherwise a small volume could split its extents without end.
+            // Each block may belong to only one extent. Otherwise the extents of a small volume could be split without end.
             let most = extents.len() + 2 * self.fs.blocks.overlay().len();
             for extent in extents {
                 self.split_relocated(extent, into);
                 if into.len() - before > most {
                     let place = Place::new("extent header").inode(self.number).field("ee_start");
-                    return Err(
-                        place.corrupt("several extents share blocks that are in the journal")
-                    );
+                    return Err(place
+                        .corrupt("several extents share a block whose content is in the journal"));
                 }
             }
         }
@@ -48,7 +47,7 @@ impl Inode {
         Ok(end)
     }
 
-    /// The extents of one leaf in the map itself.
+    /// Adds the extents of one leaf as stored in the map, without changes by fast commits and without relocated blocks.
     pub(super) fn home_leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         if self.flags.contains(InodeFlags::EXTENTS) {
             self.extent_leaf(block, into)
@@ -57,7 +56,7 @@ impl Inode {
         }
     }
 
-    /// The extents in a range of the map itself.
+    /// The extents in a range of the map as stored, without changes by fast commits and without relocated blocks.
     pub(super) fn home_extents(&self, range: Range<FileBlock>) -> Result<Vec<Extent>> {
         let (mut extents, mut next) = (Vec::new(), range.start);
         while next < range.end {
@@ -76,8 +75,8 @@ impl Inode {
         place.corrupt(format!("the map does not advance past block {block}"))
     }
 
-    /// The checks of Linux for an inode that it reads for itself: the first mapping, and the number of the attribute block. The blocks of the file system
-    /// itself end before the first that a file can have.
+    /// Makes the checks that Linux makes for an inode that it reads for its own use: of the first mapping, and of the
+    /// number of the attribute block. A file cannot have blocks before the end of the file system's first own blocks.
     pub(super) fn check_own(&self) -> Result<()> {
         let place = Place::new("inode").inode(self.number);
         let first = u64::from(self.fs.superblock.first_data_block);
@@ -97,7 +96,7 @@ impl Inode {
         }
     }
 
-    /// The own place of a block of this file, whether its content stands there or not: some checksums cover the number.
+    /// The home location of a block of this file, even if its content is in the journal. Some checksums cover this number.
     pub(super) fn home_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let mut extents = Vec::new();
         self.home_leaf(block, &mut extents)?;
@@ -110,7 +109,7 @@ impl Inode {
         let mut rest = extent;
         let physical = extent.start..FsBlock(extent.start.0 + u64::from(extent.len));
         for (block, content) in self.fs.blocks.overlay().range(physical) {
-            // The blocks of an unwritten extent hold no data, whatever their content.
+            // The blocks of an unwritten extent hold no data, whatever is in them.
             if extent.state == ExtentState::Unwritten {
                 break;
             }
@@ -140,7 +139,7 @@ impl Inode {
         }
     }
 
-    /// The whole map in memory; `None` if it is too large to be kept.
+    /// The whole map in memory; `None` if it is too large to keep.
     fn resident(&self) -> Result<Option<&ExtentMap>> {
         if let Some(map) = self.map.get() {
             return Ok(map.as_deref());
@@ -149,7 +148,7 @@ impl Inode {
         Ok(self.map.get_or_init(|| map).as_deref())
     }
 
-    /// Reads the whole map into memory, unless it is too large.
+    /// Reads the whole map into memory, unless it is too large to keep.
     pub(super) fn keep_map(&self) -> Result<()> {
         if self.has_inline_data() { Ok(()) } else { self.resident().map(|_| ()) }
     }
@@ -161,7 +160,7 @@ impl Inode {
         let mut block = FileBlock(0);
         for _ in 0..RESIDENT_LEAVES {
             block = self.leaf(block, &mut extents)?;
-            // An indirect map is walked only up to the size: the trees past it may be huge and empty.
+            // An indirect map is walked only up to the file's size, because the trees after it may be huge and empty.
             let done = block >= limit
                 || (!self.flags.contains(InodeFlags::EXTENTS)
                     && block.0 >= size.blocks_for(self.size));
@@ -169,7 +168,7 @@ impl Inode {
                 let map = ExtentMap::new(extents, size).map_err(|extent| {
                     let place = Place::new("extent header").inode(self.number).field("ee_block");
                     place.corrupt(format!(
-                        "the extent of block {} overlaps the one before",
+                        "the extent of block {} overlaps the previous extent",
                         extent.first
                     ))
                 })?;
@@ -182,7 +181,7 @@ impl Inode {
         Ok(None)
     }
 
-    /// Reads a map whose root holds all of it, so that it is resident.
+    /// Reads a map that fits entirely into its root, so that it is kept in memory.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -193,12 +192,12 @@ impl Inode {
         Ok(())
     }
 
-    /// The whole map, if it is in memory.
+    /// The whole map, if it has been read into memory.
     pub(crate) fn resident_map(&self) -> Option<&Arc<ExtentMap>> {
         self.map.get()?.as_ref()
     }
 
-    /// The mapping of a position from only its leaf: for a map that is about to change, or that is used rarely.
+    /// Maps a position by reading only its leaf. This is for a map that is about to change, or that is used rarely.
     pub(crate) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
         let mut extents = Vec::new();
         let block = self.fs.superblock.block_size.block_of(pos);
@@ -222,14 +221,15 @@ impl Inode {
         }
     }
 
-    /// The block of the volume for a block of this file, or `None` for a hole. This is for metadata: directories, the journal, quota files. A
-    /// caller that needs many blocks first [keeps the map](Self::keep_map).
+    /// The volume's block for a block of this file, or `None` for a hole or an unwritten block. This is for metadata:
+    /// directories, the journal and quota files. A caller that needs many blocks should first [keep the map](Self::keep_map).
     pub(crate) fn fs_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let (at, state) = self.block_and_state(block)?;
         Ok(at.filter(|_| state != IomapType::Unwritten))
     }
 
-    /// The block of the volume, even if it is unwritten. Linux reads the blocks of a directory so: they hold names.
+    /// The volume's block for a block of this file, even if it is unwritten. Linux reads the blocks of a directory in this way, since they hold
+    /// names.
     pub(crate) fn allocated_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         Ok(self.block_and_state(block)?.0)
     }
@@ -248,7 +248,7 @@ impl Inode {
         Ok((at, iomap.kind))
     }
 
-    /// The map of a file whose content lies in the inode: one inline extent, then a hole.
+    /// The map of a file whose content is in the inode: one inline extent, then a hole.
     fn inline_map(&self, pos: FilePos) -> Iomap {
         let hole = pos.0 >= self.size;
         Iomap {
@@ -285,7 +285,7 @@ impl MapFile for Inode {
         if self.has_inline_data() {
             return self.read_inline_data(buf, pos);
         }
-        // The block's copy in the journal is escaped. A metadata read restores its first bytes.
+        // The block's copy in the journal is escaped, and a metadata read restores its first bytes.
         let size = self.fs.superblock.block_size;
         let (mut done, mut pos) = (0, pos);
         while done < buf.len() {

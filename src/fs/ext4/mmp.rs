@@ -1,8 +1,8 @@
 //! Multiple mount protection: detects whether another node uses the volume.
 //!
-//! Linux checks it only for read-write mounts. A reader beside a writer on another node would see blocks change, so a read-only open is refused
-//! too while the other node is alive. A live node increments the sequence number regularly. If the number does not change, its node is dead:
-//! the volume is opened, and its journal is recovered as after any crash.
+//! Linux checks this only for read-write mounts. If another node wrote to the volume during reads on this node, the reader would see blocks
+//! change. A read-only open is therefore refused too while the other node is alive. A live node increments the sequence number regularly. If
+//! the number does not change, the node is dead; the volume is then opened, and its journal is recovered as after any crash.
 
 use std::time::Duration;
 
@@ -18,15 +18,16 @@ use crate::units::FsBlock;
 
 /// The interval at which the sequence number is polled.
 const LOOK: Duration = Duration::from_millis(250);
-/// The longest interval of the format, in seconds. A longer one on a volume is not trusted.
+/// The longest update interval in the format, in seconds. A longer interval on a volume is replaced by this one.
 const LONGEST_INTERVAL: u16 = 300;
 
-/// The purpose of the open, which determines how long to wait for a holder.
+/// The purpose of the open, which determines how long the open waits for a sign of a live holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Reads wait at most 20 seconds, whatever interval the volume has: a wrong decision gives wrong data, but does no harm.
+    /// An open for reading waits at most 20 seconds, whatever the volume's interval. A wrong decision can return wrong data, but does not damage the
+    /// volume.
     Read,
-    /// Writes wait as long as a live holder may take for an update.
+    /// An open for writing waits as long as a live holder may need for an update.
     Write,
 }
 
@@ -39,13 +40,13 @@ impl Purpose {
     }
 }
 
-/// The wait for a node with this update interval: twice the interval, but at most a minute more than the interval.
+/// How long to wait for a node with this update interval: twice the interval, but at most a minute longer than the interval.
 pub(super) fn patience(interval: u16) -> Duration {
     let interval = u64::from(interval.clamp(1, LONGEST_INTERVAL));
     Duration::from_secs((2 * interval + 1).min(interval + 60))
 }
 
-/// Refuses a volume that another node holds: `Busy`, with the node's name.
+/// Refuses a volume that another node holds, with `Busy` and the node's name.
 pub(super) fn check(device: &dyn Device, sb: &Superblock, purpose: Purpose) -> Result<()> {
     let Some(block) = sb.mmp_block else { return Ok(()) };
     check_with(device, sb, block, purpose, std::thread::sleep)
@@ -72,10 +73,10 @@ fn check_with(
         return Ok(());
     }
     if seq == SEQ_FSCK {
-        let what = format!("e2fsck is running on it, from {}", holder());
+        let what = format!("e2fsck is running on the volume, started from {}", holder());
         return Err(Error::new(ErrorKind::Busy, what));
     }
-    // A holder raises its interval if its device is slow.
+    // A holder raises its interval if its device is slow, so the larger interval counts.
     let limit =
         patience(first.mmp_check_interval.get().max(sb.mmp_interval)).min(purpose.longest());
     for _ in 0..limit.as_millis() / LOOK.as_millis() {
@@ -87,7 +88,7 @@ fn check_with(
     Ok(())
 }
 
-/// The block as it is on the device. It changes, so it is never cached.
+/// Reads the block from the device. Other nodes change it, so it is never cached.
 pub(super) fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Result<RawMmp> {
     let place = Place::new("MMP block").block(block);
     if block.0 == 0 || !sb.contains(block) {
@@ -113,7 +114,7 @@ pub(super) fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Resu
     Ok(raw)
 }
 
-/// The checksum of the block, over everything before the checksum field.
+/// The checksum of the block. It covers everything before the checksum field.
 fn mmp_checksum(seed: MetadataSeed, block: &[u8]) -> u32 {
     crc32c_raw(seed.0, &block[..CHECKSUM_OFFSET])
 }
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
     use crate::device::{BlockFile, OpenMode, Psync};
 
-    /// Opens a volume made by mke2fs whose sequence number is set to `seq` and grows by `step` at each wait. Gives the outcome and the time
+    /// Opens a volume made by mke2fs whose sequence number is set to `seq` and grows by `step` at each wait. Returns the outcome and the time
     /// waited.
     fn opened(features: &str, seq: Option<u32>, step: u32) -> (Result<()>, Duration) {
         opened_to(Purpose::Read, 5, features, seq, step)

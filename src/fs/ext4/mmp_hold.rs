@@ -1,5 +1,5 @@
-//! Multiple mount protection of a volume that is open for writing: it updates the sequence number, so that other nodes do not use the volume, and
-//! detects a node that does.
+//! Multiple mount protection of a volume that is open for writing. The code updates the sequence number, so
+//! that other nodes do not use the volume, and detects when another node has taken the volume.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -23,10 +23,11 @@ use crate::units::{DevOffset, FsBlock};
 
 /// Sequence numbers above this have special meanings.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
-/// The number of newest values that may be on the device: each attempt to reconnect uses one, and earlier ones are sent again after it.
+/// The number of newest values of this node that may be on the device. Each attempt to reconnect writes a new value, and earlier writes may be sent
+/// again after it.
 const OURS: u32 = 1024;
 
-/// The protection of a volume, until it is dropped. A separate thread updates the number.
+/// The protection of a volume until this value is dropped. A separate thread updates the sequence number.
 pub(crate) struct MmpHold {
     count: Arc<Count>,
     thread: Option<JoinHandle<()>>,
@@ -38,7 +39,7 @@ struct Count {
     sb: Superblock,
     block: FsBlock,
     clock: Clock,
-    /// The newest number that was written or is about to be.
+    /// The newest number that was written, or is about to be written.
     newest: Mutex<u32>,
     ended: Mutex<bool>,
     told: Condvar,
@@ -53,12 +54,12 @@ impl fmt::Debug for Count {
 }
 
 impl MmpHold {
-    /// Takes a volume whose last holder is gone, which [`mmp::check`] has verified. It waits as long as two nodes need to see each other, and updates
-    /// the number during the wait: a third node that polls the number sees it change. Data that were read from the volume before may be outdated
-    /// afterwards, because another node may have held it between the check and this call.
+    /// Takes a volume whose last holder is gone, which [`mmp::check`] has verified. The function waits as long as two nodes need to
+    /// detect each other. During the wait it updates the number, so that a third node that polls it sees it change. Data that were read
+    /// before this call may be outdated, because another node may have held the volume between the check and this call.
     ///
     /// # Errors
-    /// `Busy` if another node took it at the same time; `Io`.
+    /// `Busy` if another node took the volume at the same time; `Io`.
     pub(super) fn take(
         device: &Arc<dyn Device>,
         sb: &Superblock,
@@ -92,12 +93,15 @@ impl MmpHold {
         let held = Self { count, thread: Some(thread) };
         std::thread::sleep(mmp::patience(sb.mmp_interval));
         if held.check().is_err() || !held.count.is_ours()? {
-            return Err(Error::new(ErrorKind::Busy, "another node took it at the same time (mmp)"));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "another node took the volume at the same time (mmp)",
+            ));
         }
         Ok(Some(held))
     }
 
-    /// `Busy` if another node has taken the volume, or the device does not answer: nothing may be written any more.
+    /// `Busy` if another node has taken the volume, or if the device does not answer. Nothing may be written after this error.
     pub(super) fn check(&self) -> Result<()> {
         if self.count.lost.load(Ordering::Relaxed) { Err(taken()) } else { Ok(()) }
     }
@@ -114,7 +118,7 @@ impl Drop for MmpHold {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // A node that was stopped for a long time must not release a volume that another node has taken.
+        // A node that was suspended for a long time must not release a volume that another node has taken.
         if self.check().is_ok() && self.count.is_ours().unwrap_or(false) {
             let _ = self.count.write(SEQ_CLEAN);
         }
@@ -143,14 +147,14 @@ impl Count {
         Ok(self.wrote(raw.mmp_seq.get()))
     }
 
-    /// Whether a number is one of the newest that this node wrote.
+    /// Whether a number is one of the newest numbers that this node wrote.
     fn wrote(&self, seq: u32) -> bool {
         let newest = *self.newest.lock();
         let age = if seq <= newest { newest - seq } else { newest + (SEQ_MAX - seq.min(SEQ_MAX)) };
         seq < SEQ_MAX && age < OURS
     }
 
-    /// The next number, which counts as written from now on.
+    /// The next number. It counts as written from this call on.
     fn next(&self) -> u32 {
         let mut newest = self.newest.lock();
         *newest = (*newest + 1) % SEQ_MAX;
@@ -164,7 +168,7 @@ impl Count {
         if let Ok((raw, _)) = RawMmp::mut_from_prefix(&mut buffer) {
             self.fill(raw, seq);
         }
-        // Other nodes see the number in the device's cache too. A failed flush here would be reported to no caller.
+        // A number in the device's cache is visible to other nodes too, so no flush is needed. An error of a flush here would not reach any caller.
         let through = !self.events.durability().calls_flush();
         self.device.write_all_at(&[IoSlice::new(&buffer)], at, through)
     }
@@ -181,8 +185,8 @@ impl Count {
     }
 }
 
-/// A node that takes a volume waits for an update of the number. So an update right after a lost connection either makes that node wait again, or
-/// comes too late: in that case the number belongs to the other node.
+/// A node that takes a volume waits for an update of the number. An update right after a reconnection either makes that
+/// node wait again or comes too late; in the second case the number on the device is the other node's.
 impl Fence for Count {
     fn place(&self) -> (DevOffset, usize) {
         (self.sb.block_size.offset_of(self.block), self.sb.block_size.bytes())

@@ -91,32 +91,33 @@ pub struct Ext4 {
     pub(crate) blocks: Blocks,
     pub(crate) fast_commits: FastCommits,
     journal: Journal,
-    /// The range at which an external journal's device appears, if there is one.
+    /// The range at which an external journal's device appears, if the volume has one.
     journal_range: Option<DeviceRange>,
     writing: Option<Writing>,
-    /// The quota files of a volume that is open for writing, if there are any.
+    /// The quota files of a volume that is open for writing, if the volume has any.
     quota: OnceLock<Quota>,
     left: PassedOver,
 }
 
 impl Ext4 {
-    /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory: nothing is written. The open
-    /// tolerates a wrong checksum of a group descriptor or of the block of multiple mount protection, and a damaged superblock that has a
-    /// backup: such faults are [reported](Self::take_left).
+    /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory, and nothing
+    /// is written. The open tolerates a wrong checksum of a group descriptor, a damaged block of multiple mount
+    /// protection, and a damaged superblock that has a backup. It [reports](Self::take_left) such faults.
     ///
     /// # Errors
-    /// `UnknownFormat` if the device has none, `Unsupported` with the feature's name, `Corrupt` with block and field, `Busy` if another node
-    /// holds the volume by multiple mount protection: the check may take some seconds. Errors of the device are also reported to `events`.
+    /// `UnknownFormat` if the device has no such file system; `Unsupported` with the name of the feature; `Corrupt` with the block and the field;
+    /// `Busy` if another node holds the volume by multiple mount protection, a check that may take some seconds. Errors of the device are also
+    /// reported to `events`.
     pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         Self::open_damaged(device, events, Rescue::default())
     }
 
-    /// Opens the file system with a given backup of its superblock, with the given device of its journal, or without its journal. Without the
-    /// journal its changes are missing, and metadata may contradict each other.
+    /// Opens the file system with a given backup of its superblock, with a given device of its journal, or
+    /// without its journal. Without the journal, recent changes are missing and metadata may be inconsistent.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `UnknownFormat` if the block has no superblock; `InvalidInput` if the device does not hold the volume's
-    /// journal.
+    /// The errors of [`open`](Self::open); `UnknownFormat` if the block holds no superblock;
+    /// `InvalidInput` if the device does not hold the volume's journal.
     pub fn open_damaged(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
@@ -132,7 +133,7 @@ impl Ext4 {
             return Self::open_held(device, superblock, events, left, rescue.journal);
         }
         let what = if superblock.incompat.contains(Incompat::RECOVER) && superblock.copy == 0 {
-            "the journal needs recovery and is not read: its changes are missing"
+            "the journal needs recovery but is not read, so its changes are missing"
         } else {
             "the journal is not read"
         };
@@ -142,7 +143,7 @@ impl Ext4 {
         Ok(Arc::new(fs))
     }
 
-    /// The superblock, or a backup of it: the requested one, or any if the superblock is damaged.
+    /// The superblock or a backup of it: the requested backup, or any backup if the superblock is damaged.
     fn superblock_for_reading(
         device: &dyn Device,
         rescue: Rescue,
@@ -168,18 +169,20 @@ impl Ext4 {
         Self::check_sectors(device, backup)
     }
 
-    /// Refuses a volume that another node holds. For reads, a damaged block of that protection is ignored, as in Linux.
+    /// Refuses a volume that another node holds. For reads, a damaged block of multiple mount protection is ignored, as in Linux.
     fn check_holder(device: &dyn Device, superblock: &Superblock, left: &PassedOver) -> Result<()> {
         match mmp::check(device, superblock, mmp::Purpose::Read) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                left.tell(format!("whether another node has the volume is not known: {error}"));
+                left.tell(format!(
+                    "cannot determine whether another node holds the volume: {error}"
+                ));
                 Ok(())
             }
             checked => checked,
         }
     }
 
-    /// Opens the volume for a caller that holds its multiple mount protection, or needs none.
+    /// Opens the volume. The caller has already checked or taken its multiple mount protection, if that is needed.
     fn open_held(
         device: Arc<dyn Device>,
         superblock: Superblock,
@@ -201,7 +204,7 @@ impl Ext4 {
         Ok(Arc::new(fs))
     }
 
-    /// The checked superblock on a device.
+    /// Reads and checks the superblock on a device.
     fn superblock_of(device: &dyn Device) -> Result<Superblock> {
         let (at, len) = Superblock::RANGE;
         let mut bytes = vec![0; len];
@@ -217,10 +220,12 @@ impl Ext4 {
 
     /// Refuses a device whose sectors are larger than a block.
     fn check_sectors(device: &dyn Device, superblock: Superblock) -> Result<Superblock> {
-        // This must come before any write: recovery writes single blocks.
+        // This check must precede any write, because recovery writes single blocks.
         let (block, unit) = (superblock.block_size.bytes(), device.limits().logical_block);
         if unit as usize > block {
-            let text = format!("blocks of {block} bytes on a device with sectors of {unit}");
+            let text = format!(
+                "blocks of {block} bytes are smaller than the device's sectors of {unit} bytes"
+            );
             return Err(Error::unsupported(text));
         }
         Ok(superblock)
@@ -242,7 +247,7 @@ impl Ext4 {
         }
     }
 
-    /// The superblock's copy in the journal, or the present one if the journal has none.
+    /// The superblock's copy in the journal, or the current superblock if the journal has no copy.
     fn recovered_superblock(&self, overlay: &Overlay) -> Result<Superblock> {
         let (at, len) = Superblock::RANGE;
         let size = self.superblock.block_size;
@@ -251,7 +256,7 @@ impl Ext4 {
         let content = self.blocks.read_relocated(copy)?;
         let start = at.0 as usize % size.bytes();
         let bytes = &content[start..start + len];
-        // The journal's own blocks were counted with the block size in the device's superblock.
+        // The positions of the journal's blocks were computed with the block size in the device's superblock.
         if Superblock::block_size_of(bytes) != Some(size) {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
             return Err(place.corrupt("it differs between the device and the journal"));

@@ -1,9 +1,9 @@
-//! The order in which a thread takes locks, checked in debug builds: a file's content, the rename lock,
-//! inodes, a transaction's handle, a group, a block.
+//! The order in which a thread takes locks, which debug builds check: a file's content, the rename
+//! lock, inodes, a transaction's handle, a group, a block.
 //!
-//! A thread that holds a later lock never waits for an earlier one. It holds at most one lock of each kind, except for several inodes, each
-//! once: a directory before its entries, otherwise in the order of numbers. A commit waits for handles, and a handle may wait for a commit:
-//! waiting for an inode while holding a handle would deadlock the volume.
+//! A thread that holds a later lock must not wait for an earlier one. A thread may hold only one lock of each kind, except that it may hold
+//! several inodes: a directory is locked before its entries, other inodes in the order of their numbers. A commit waits for handles, and a
+//! handle may wait for a commit. A thread that waits for an inode while it holds a handle could therefore cause a deadlock.
 
 use std::ops::{Deref, DerefMut};
 
@@ -15,7 +15,7 @@ pub(super) enum Rank {
     Content,
     Rename,
     Inode(InodeNo),
-    /// A handle. A commit counts as one while it waits for other handles.
+    /// A handle. A commit counts as a handle while it waits for other handles.
     Handle,
     Group,
     Block,
@@ -81,7 +81,7 @@ mod checked {
 
     impl Drop for Held {
         fn drop(&mut self) {
-            // A guard may be dropped while its thread ends.
+            // A guard may be dropped while its thread is exiting.
             let _ = HELD.try_with(|all| {
                 let mut all = all.borrow_mut();
                 if let Some(at) = all.iter().rposition(|rank| *rank == self.0) {
@@ -105,5 +105,5 @@ mod checked {
     }
 }
 
-/// Checks the order before a wait for a lock.
+/// Checks the order before a thread waits for a lock.
 pub(super) use checked::before;

@@ -1,4 +1,4 @@
-//! Orphans: inodes without a name that were open, or that were being truncated. Reads do not need them; they are counted for reports.
+//! Orphans: inodes that were open without a name, or that were being truncated. Reads do not need them; they are counted for reports.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use super::inode::Inode;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The maximum length of the list: the set of visited inodes takes 16 MiB.
+/// The maximum length of the list. The set of visited inodes then takes 16 MiB.
 const MAX_LISTED: usize = 1 << 20;
-/// The blocks of an orphan file. Source: Linux 6.18 mounts no volume whose orphan file has more.
+/// The maximum number of blocks of an orphan file. Source: Linux 6.18 does not mount a volume whose orphan file has more.
 pub(super) const MAX_BLOCKS: u64 = 512;
 const SUPERBLOCK: Place = Place::new("superblock");
 const FILE: Place = Place::new("orphan file");
 
 impl Ext4 {
-    /// The number of recorded orphans, in the list that begins in the superblock and in the orphan file.
+    /// The number of recorded orphans, both in the list that begins in the superblock and in the orphan file.
     ///
     /// # Errors
-    /// `Corrupt` where the list loops or leaves the volume, or a block of the file is wrong; `LimitExceeded` past a million, or for a
-    /// file of more than 512 blocks.
+    /// `Corrupt` if the list has a loop or leaves the volume, or if a block of the file is damaged;
+    /// `LimitExceeded` for more than a million orphans, or for a file of more than 512 blocks.
     pub fn orphans(self: &Arc<Self>) -> Result<u64> {
         let (listed, filed) = (self.listed_orphans()?, self.filed_orphans()?);
         Ok((listed.len() + filed.len()) as u64)
     }
 
-    /// The orphans of the orphan file.
+    /// The orphans recorded in the orphan file.
     pub(super) fn filed_orphans(self: &Arc<Self>) -> Result<Vec<FiledOrphan>> {
         match self.superblock.orphan_file {
             Some(number) => self.inode(number)?.filed_orphans(),
@@ -39,7 +39,7 @@ impl Ext4 {
         }
     }
 
-    /// The first inode of the list, or 0, from the present superblock.
+    /// The first inode of the list, or 0, from the current superblock.
     fn newest_orphan(&self) -> Result<u32> {
         let (block, at) = self.superblock.position();
         let content = self.blocks.read(block, SUPERBLOCK)?;
@@ -48,7 +48,7 @@ impl Ext4 {
             .map_err(|_| SUPERBLOCK.corrupt("it is cut short"))
     }
 
-    /// The list, newest first.
+    /// The orphans of the list, newest first.
     fn listed_orphans(self: &Arc<Self>) -> Result<Vec<InodeNo>> {
         match self.follow_orphans(|number| self.inode_or_orphan(number))? {
             (listed, None) => Ok(listed),
@@ -56,7 +56,8 @@ impl Ext4 {
         }
     }
 
-    /// Follows the list, newest first: each orphan has the next in `i_dtime`. Also gives the error that ends it early.
+    /// Follows the list, newest orphan first. Each orphan holds the next one in `i_dtime`. If an error ends the list early, the error is returned
+    /// too.
     pub(super) fn follow_orphans(
         &self,
         look: impl Fn(InodeNo) -> Result<Inode>,
@@ -85,8 +86,8 @@ impl Ext4 {
     }
 }
 
-/// The list in memory: its orphans in the order in which they were added. Every operation takes constant time, because a hostile orphan file can
-/// name millions.
+/// The list in memory. Its orphans are in the order in which they were added. Every operation takes
+/// constant or logarithmic time, because a hostile orphan file can name millions of inodes.
 #[derive(Debug, Default)]
 pub(crate) struct OrphanList {
     by_age: BTreeMap<u64, InodeNo>,
@@ -106,7 +107,7 @@ impl OrphanList {
         self.by_age.values().rev().copied()
     }
 
-    /// The orphans that were added just after this one and just before it; `None` if it is not on the list.
+    /// The orphans that were added just after this one and just before it; `None` if this inode is not on the list.
     pub(super) fn beside(&self, number: InodeNo) -> Option<(Option<InodeNo>, Option<InodeNo>)> {
         let age = *self.ages.get(&number)?;
         let newer = self.by_age.range(age + 1..).next();
@@ -128,7 +129,7 @@ impl OrphanList {
 }
 
 impl FromIterator<InodeNo> for OrphanList {
-    /// The oldest orphan comes first.
+    /// `numbers` begin with the oldest orphan.
     fn from_iter<I: IntoIterator<Item = InodeNo>>(numbers: I) -> Self {
         let mut list = Self::default();
         numbers.into_iter().for_each(|number| list.push(number));
@@ -138,7 +139,7 @@ impl FromIterator<InodeNo> for OrphanList {
 
 /// An entry of the orphan file.
 pub(super) struct FiledOrphan {
-    /// The block, and the index of the entry in it.
+    /// The block of the orphan file, and the index of the entry in the block.
     pub(super) block: FsBlock,
     pub(super) index: usize,
     pub(super) inode: InodeNo,
@@ -149,12 +150,14 @@ impl Inode {
         let size = self.fs.superblock.block_size;
         let blocks = size.blocks_for(self.size);
         if blocks > MAX_BLOCKS {
-            let what = format!("an orphan file of {blocks} blocks, the limit is {MAX_BLOCKS}");
+            let what = format!("an orphan file of {blocks} blocks; the limit is {MAX_BLOCKS}");
             return Err(Error::new(ErrorKind::LimitExceeded, what));
         }
         if let Some(block) = self.xattr_block {
             let place = FILE.inode(self.number).field("i_file_acl");
-            return Err(place.corrupt(format!("block {block}, where it has no attributes")));
+            return Err(
+                place.corrupt(format!("block {block}, but the orphan file cannot have attributes"))
+            );
         }
         let mut filed = Vec::new();
         for block in 0..blocks {
@@ -197,12 +200,12 @@ impl Inode {
     }
 }
 
-/// The checksum of a block of the orphan file, over the block's number and the entries.
+/// The checksum of a block of the orphan file. It covers the block's number and its entries.
 fn orphan_checksum(seed: u32, block: FsBlock, entries: &[u8]) -> u32 {
     crc32c_raw(crc32c_raw(seed, &block.0.to_le_bytes()), entries)
 }
 
-/// Writes the tail of the block of the orphan file at `block`. The seed is that of the orphan file.
+/// Writes the tail of the block of the orphan file at `block`. `seed` is the orphan file's seed.
 pub(crate) fn seal_orphan_block(seed: Option<u32>, block: FsBlock, bytes: &mut [u8]) {
     let (entries, tail) = bytes.split_at_mut(bytes.len() - size_of::<RawOrphanTail>());
     let Ok(tail) = RawOrphanTail::mut_from_bytes(tail) else { return };

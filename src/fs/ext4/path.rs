@@ -1,4 +1,4 @@
-//! Path walks: component by component from the root, with the targets of symbolic links inserted.
+//! Path walks: components are looked up one by one from the root, and the targets of symbolic links are inserted.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::fs::{FileType, Follow};
 use crate::units::InodeNo;
 
 impl Ext4 {
-    /// The inode that a path names. The path and absolute links start at the root of the volume; `..` of the root is the root; an empty
-    /// path is the root. A path with slashes at its end must name a directory. Permissions are not checked.
+    /// The inode that a path refers to. The path and absolute links start at the root of the volume. `..` of the root is the root, and
+    /// an empty path refers to the root. A path with a slash at its end must refer to a directory. Permissions are not checked.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`, `Loop` and the errors of [`Inode::lookup`], each with the path.
@@ -21,7 +21,7 @@ impl Ext4 {
         self.watch(|| self.walk(path, follow)).at(|| String::from_utf8_lossy(path).into_owned())
     }
 
-    /// The inode of a name in a directory. Waits for running changes of the directory.
+    /// Looks up a name in a directory. If another thread is changing the directory, waits until the change is finished.
     ///
     /// # Errors
     /// The errors of [`Inode::lookup`].
@@ -32,8 +32,8 @@ impl Ext4 {
     fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
         let mut current = self.enter(ROOT)?;
         let mut links = 0;
-        // The rest of the path, with the targets of at most MAX_LINKS links inserted, a block each. A position walks it: removing each
-        // component from the front would take quadratic time in a length that the volume controls.
+        // The remaining path, into which the targets of at most MAX_LINKS links are inserted; each target is at most a block long. A position
+        // advances through it, because removing components from the front would take quadratic time in a length that the volume controls.
         let (mut text, mut at) = (Cow::Borrowed(path), 0);
         while let Some((name, behind)) = next_component(&text[at..]) {
             let dir = &current.inode;
@@ -43,7 +43,7 @@ impl Ext4 {
             }
             let last = behind.is_empty();
             let number = dir.entry_number(name)?;
-            // The lock is taken before the entry can change: the inode decoded here need not be decoded again.
+            // The lock is taken before the entry can change, so the inode decoded here need not be decoded again.
             let lock = (!last).then(|| self.try_share(number));
             let found = dir.entry_inode(number, name)?;
             if found.file_type == FileType::Symlink && !(last && follow == Follow::NotLast) {
@@ -68,8 +68,8 @@ impl Ext4 {
             }
             at = text.len() - behind.len();
             current = match lock {
-                // Another thread changes the directory. The walk does not wait for it with another directory's lock: a damaged directory
-                // may be below itself.
+                // Another thread is changing the directory. The walk releases the lock of the
+                // parent before it waits, because a damaged directory may be below itself.
                 Some(Err(_)) => {
                     drop(current);
                     self.enter(number)?
@@ -80,14 +80,14 @@ impl Ext4 {
         Ok(current.inode)
     }
 
-    /// Waits for running changes of a directory.
+    /// Waits until changes of the directory are finished.
     fn enter(self: &Arc<Self>, number: InodeNo) -> Result<Entered<'_>> {
         let _lock = self.share(number);
         Ok(Entered { inode: self.inode(number)?, _lock })
     }
 }
 
-/// A directory on the path, which does not change during the step.
+/// A directory on the path. It does not change during one step of the walk.
 struct Entered<'a> {
     inode: Inode,
     _lock: Option<Shared<'a>>,

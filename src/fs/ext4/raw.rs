@@ -1,4 +1,4 @@
-//! Changes of the superblock, group descriptors and inodes, each with a new checksum.
+//! Changes of the superblock, group descriptors and inodes. Each change also stores a new checksum.
 
 use bitflags::bitflags;
 use zerocopy::FromBytes;
@@ -18,14 +18,14 @@ const SUPERBLOCK: Place = Place::new("superblock");
 const GROUP: Place = Place::new("group descriptor");
 const INODE: Place = Place::new("inode");
 
-/// An inode's bytes in its table, for changes.
+/// An inode's bytes in the inode table, for changes.
 pub(crate) struct InodeMut<'a> {
     number: InodeNo,
     bytes: &'a mut [u8],
     stage: Stage,
     values: i64,
     values_added: i64,
-    /// The time stamps that were set: pending ones for these are older.
+    /// The time stamps that this change has set. Pending time stamps of the same kind are older.
     times_set: TimesSet,
 }
 
@@ -39,13 +39,13 @@ bitflags! {
     }
 }
 
-/// Whether an inode is charged to its owners.
+/// Whether a change makes an inode new, keeps it, or frees it. This decides how its owners are charged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The inode is new: the previous bytes in its place are not charged.
+    /// The inode is new, so the previous bytes in its slot are not charged.
     Begins,
     Goes,
-    /// The inode is freed and no longer charged.
+    /// The inode is freed, so it is no longer charged.
     Ends,
 }
 
@@ -53,7 +53,7 @@ impl Handle<'_> {
     /// Changes the superblock.
     ///
     /// # Errors
-    /// As [`update`](Self::update).
+    /// The errors of [`update`](Self::update).
     pub(crate) fn update_superblock<R>(
         &mut self,
         change: impl FnOnce(&mut RawSuperblock) -> Result<R>,
@@ -62,7 +62,7 @@ impl Handle<'_> {
         self.update(block, SUPERBLOCK, |bytes| change_superblock(&mut bytes[at..], change))
     }
 
-    /// Sets the error mark in the superblock, in the transaction that leaves errors: a crash cannot separate the two.
+    /// Sets the error mark in the superblock. This happens in the transaction that leaves the errors, so that a crash cannot separate them.
     pub(super) fn mark_errors(&mut self) -> Result<()> {
         self.update_superblock(|raw| {
             raw.s_state.set(raw.s_state.get() | STATE_ERROR);
@@ -73,7 +73,7 @@ impl Handle<'_> {
     /// Changes a group's descriptor. `group` must be below the number of groups.
     ///
     /// # Errors
-    /// As [`update`](Self::update).
+    /// The errors of [`update`](Self::update).
     pub(crate) fn update_group<R>(
         &mut self,
         group: u32,
@@ -90,10 +90,10 @@ impl Handle<'_> {
         })
     }
 
-    /// Changes an inode in its table. Its pending time stamps are stored too.
+    /// Changes an inode in the inode table. Also stores its pending time stamps.
     ///
     /// # Errors
-    /// As [`update`](Self::update); `Corrupt` for a number that no inode has.
+    /// The errors of [`update`](Self::update); `Corrupt` for 0 or a number above the volume's number of inodes.
     pub(crate) fn update_inode<R>(
         &mut self,
         inode: &impl MayChange,
@@ -102,11 +102,11 @@ impl Handle<'_> {
         self.change_inode(inode.number(), change)
     }
 
-    /// Moves the pending time stamps of an inode into its table. Pending stamps have a separate lock, so this needs no proof that no other
-    /// thread changes the inode.
+    /// Moves the pending time stamps of an inode into the inode table. They have a separate lock,
+    /// so no proof is needed that no other thread changes the inode.
     ///
     /// # Errors
-    /// As [`update_inode`](Self::update_inode).
+    /// The errors of [`update_inode`](Self::update_inode).
     pub(crate) fn store_stamps(&mut self, number: InodeNo) -> Result<()> {
         self.change_inode(number, |_| Ok(()))
     }
@@ -160,32 +160,33 @@ impl Handle<'_> {
 }
 
 impl InodeMut<'_> {
-    /// Marks the inode as new: from now on its owners are charged.
+    /// Marks the inode as new. Its owners are charged from this change on.
     pub(crate) fn begin(&mut self) {
         self.stage = Stage::Begins;
     }
 
-    /// Marks the inode as freed: its owners are no longer charged.
+    /// Marks the inode as freed. Its owners are no longer charged.
     pub(crate) fn end(&mut self) {
         self.stage = Stage::Ends;
     }
 
-    /// Sets the number of its attributes with values in inodes, which count as its own. A change of the owner needs this.
+    /// Sets the number of the inode's attributes with values in separate inodes. They are charged to its owners, so a change of the owner needs the
+    /// number.
     pub(crate) fn has_values(&mut self, count: usize) {
         self.values = count as i64;
     }
 
-    /// Adds to the number of its attributes with values in inodes.
+    /// Adds to the number of the inode's attributes with values in separate inodes.
     pub(crate) fn add_values(&mut self, change: i64) {
         self.values_added += change;
     }
 
-    /// Records that a time stamp was set.
+    /// Records that time stamps were set.
     pub(crate) fn note_set(&mut self, times: TimesSet) {
         self.times_set |= times;
     }
 
-    /// The time stamps that were set.
+    /// The time stamps that this change has set.
     pub(crate) fn times_set(&self) -> TimesSet {
         self.times_set
     }
@@ -202,13 +203,14 @@ impl InodeMut<'_> {
         fields.map(|(fields, _)| fields).map_err(|_| place.corrupt("it is cut short"))
     }
 
-    /// The length of the fields after the first 128 bytes.
+    /// The length of the valid fields after the first 128 bytes.
     pub(crate) fn extra_size(&self) -> usize {
         let length = self.bytes.get(GOOD_OLD_SIZE..).and_then(|rest| rest.first_chunk::<2>());
         length.map_or(0, |length| usize::from(u16::from_le_bytes(*length)))
     }
 
-    /// The fields after them, if the inode has room for all; [`extra_size`](Self::extra_size) gives the valid part.
+    /// The fields after the first 128 bytes, if the inode has room for all of them. [`extra_size`](Self::extra_size) returns the length of the valid
+    /// part.
     pub(crate) fn extra(&mut self) -> Option<&mut RawInodeExtra> {
         let rest = self.bytes.get_mut(GOOD_OLD_SIZE..)?;
         RawInodeExtra::mut_from_prefix(rest).ok().map(|(extra, _)| extra)

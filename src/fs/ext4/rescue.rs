@@ -1,7 +1,8 @@
 //! Backups of the superblock, for reads of a volume with a damaged superblock.
 //!
-//! A backup is trusted if it passes every check of a superblock, has the number of its group, and is where that group begins. As with Linux (`sb=N`),
-//! the descriptors beside it are used with it. It does not record whether the journal needs recovery, so the journal itself decides, as in e2fsck.
+//! A backup is trusted if it passes every check of a superblock, contains the number of its group, and is at the start of that group. As in Linux
+//! (`sb=N`), the descriptors next to the backup are used with it. A backup does not record whether the journal needs recovery, so the journal itself
+//! decides, as in e2fsck.
 
 use zerocopy::FromBytes;
 
@@ -12,21 +13,21 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// Groups that have a backup with sparse_super, and with most other layouts too.
+/// Groups that have a backup with sparse_super, and with most other layouts.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
-/// Block sizes, as powers of two.
+/// The possible block sizes, as powers of two.
 const SHIFTS: std::ops::RangeInclusive<u8> = 10..=16;
-/// Blocks in a cluster: without bigalloc, and the choice of mke2fs with it.
+/// The numbers of blocks in a cluster that are tried: without bigalloc, and mke2fs's default with bigalloc.
 const CLUSTERS: [u64; 2] = [1, 16];
 
 impl Superblock {
-    /// The superblock in a block, which is counted in blocks of the volume.
+    /// Reads the superblock in a block. The number counts blocks of the volume.
     ///
     /// # Errors
-    /// `UnknownFormat` if the block has none; as [`parse`](Self::parse); errors of the device.
+    /// `UnknownFormat` if the block has no superblock; the errors of [`parse`](Self::parse); errors of the device.
     pub(super) fn backup_at(device: &dyn Device, block: u64) -> Result<Self> {
         for size in SHIFTS.filter_map(BlockSize::from_shift) {
-            // The primary superblock comes after the boot block.
+            // The primary superblock follows the boot block.
             let at = match block {
                 0 => Some(Self::RANGE.0.0),
                 block => block.checked_mul(size.bytes() as u64),
@@ -42,8 +43,8 @@ impl Superblock {
         Err(Error::new(ErrorKind::UnknownFormat, what))
     }
 
-    /// Refuses a superblock of revision 0 with a backup of a newer revision: it was partly overwritten, because no program lowers the revision.
-    /// Otherwise, fields without a meaning in revision 0 are not checked.
+    /// Refuses a superblock of revision 0 if a backup has a newer revision. No program lowers the revision, so the superblock
+    /// was partly overwritten. Without this check, fields that have no meaning in revision 0 would not be checked.
     ///
     /// # Errors
     /// `Corrupt`; errors of the device.
@@ -52,7 +53,7 @@ impl Superblock {
             return Ok(());
         }
         let Some(backup) = Self::find_backup(device)? else { return Ok(()) };
-        // The upper half of the number of blocks has no meaning in revision 0.
+        // In revision 0, the upper half of the number of blocks has no meaning.
         let same = backup.blocks_count as u32 == self.blocks_count as u32
             && backup.inodes_count == self.inodes_count;
         if !same || backup.revision == self.revision {
@@ -64,7 +65,7 @@ impl Superblock {
         Err(PLACE.field("s_rev_level").corrupt(what))
     }
 
-    /// The first sound backup, at the places that mke2fs uses, or at the group starts that the damaged superblock gives.
+    /// The first valid backup, at the positions that mke2fs uses, or at the group starts according to the damaged superblock.
     ///
     /// # Errors
     /// Errors of the device.
@@ -99,7 +100,7 @@ impl Superblock {
     }
 }
 
-/// The block size of the volume on a device, from the backup in `block`, or from the first sound backup.
+/// The block size of the volume on a device, from the backup in `block`, or from the first valid backup.
 pub(crate) fn block_size_by_backup(device: &dyn Device, block: Option<u64>) -> Option<usize> {
     let backup = match block {
         Some(block) => Superblock::backup_at(device, block).ok(),
@@ -116,7 +117,7 @@ fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     Some((size, u64::from(raw.s_first_data_block.get().min(1)), blocks))
 }
 
-/// The superblock at a byte of the device, which must be the copy of a group that begins there; `None` without one.
+/// Reads the superblock at a byte of the device. It must be the copy of a group that begins there; `None` if it is not.
 fn copy_at(device: &dyn Device, at: u64) -> Result<Option<Superblock>> {
     let len = Superblock::RANGE.1;
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {

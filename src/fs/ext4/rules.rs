@@ -1,7 +1,7 @@
-//! The rules for a superblock: those that Linux enforces at a mount, and those that e2fsck adds. An opening enforces the first; a check reports the
-//! others. The fields for the geometry are checked in [`superblock`](super::superblock).
+//! The rules for a superblock: the rules that Linux enforces at a mount, and the rules that e2fsck adds. Opening a volume enforces the
+//! first; a check reports violations of the others. The fields for the geometry are checked in [`superblock`](super::superblock).
 //!
-//! Source: each field was set to hostile values, mounted by Linux 6.18 and checked by e2fsck 1.47; the test `sweep` repeats this.
+//! Source: each field was set to hostile values, then mounted by Linux 6.18 and checked by e2fsck 1.47. The test `sweep` repeats this.
 
 use super::disk::inode::GOOD_OLD_SIZE;
 use super::disk::superblock::{FIRST_INODE, REV_DYNAMIC, RawSuperblock};
@@ -10,25 +10,25 @@ use super::superblock::{PLACE, Superblock, features};
 use crate::error::Result;
 use crate::fs::check::{Findings, Kind};
 
-/// `s_log_groups_per_flex` is a shift in 32 bits.
+/// The maximum of `s_log_groups_per_flex`, which is a shift of a 32-bit number.
 const MOST_FLEX: u8 = 31;
-/// The largest cluster has 2 to this power KiB.
+/// The maximum of `s_log_cluster_size`: a cluster has at most 2 to this power KiB.
 const MOST_CLUSTER: u32 = 20;
-/// `s_creator_os`: the GNU Hurd, whose inodes have other fields.
+/// `s_creator_os` of the GNU Hurd, whose inodes have different fields.
 const HURD: u32 = 1;
-/// `s_def_hash_version`: TEA of unsigned bytes. The next one, SipHash, is never the default of a volume.
+/// The maximum of `s_def_hash_version`, which is TEA of unsigned bytes. The next value, SipHash, is never a volume's default.
 const LAST_HASH: u8 = 5;
-/// The largest `s_desc_size`.
+/// The maximum of `s_desc_size`.
 const MOST_DESCRIPTOR: u16 = 1024;
-/// `s_encoding`: UTF-8 after Unicode 12.1.
+/// `s_encoding` for UTF-8 with Unicode 12.1.
 const UTF8: u16 = 1;
 
-/// The program that refuses a superblock for a violation.
+/// The program that refuses a superblock that breaks a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
-    /// Every mount.
+    /// Linux, at every mount.
     Mount,
-    /// A mount for writing.
+    /// Linux, at a mount for writing.
     Writing,
     Fsck,
 }
@@ -36,12 +36,12 @@ pub(super) enum By {
 struct Rule {
     by: By,
     field: &'static str,
-    /// The text for the fault.
+    /// The text that describes the fault.
     fault: &'static str,
     broken: Broken,
 }
 
-/// Gives the value if it breaks the rule. It reads only the superblock: no rule takes time or memory for each group.
+/// Returns the value if it breaks the rule. It may read only the superblock, so no rule takes time or memory for each group.
 type Broken = fn(&RawSuperblock, &Superblock) -> Option<u64>;
 
 const fn mount(field: &'static str, fault: &'static str, broken: Broken) -> Rule {
@@ -60,7 +60,7 @@ fn unless(kept: bool, value: impl Into<u64>) -> Option<u64> {
     (!kept).then(|| value.into())
 }
 
-/// The rules in the order in which Linux checks them, so that a value that a later rule relies on has been checked.
+/// The rules in the order in which Linux checks them. A value that a later rule relies on has then been checked.
 const RULES: &[Rule] = &[
     mount("s_log_cluster_size", "not the size of a block, without bigalloc", |raw, sb| {
         let log = raw.s_log_cluster_size.get();
@@ -81,10 +81,10 @@ const RULES: &[Rule] = &[
         let (size, block) = (usize::from(sb.inode_size), sb.block_size.bytes());
         unless((GOOD_OLD_SIZE..=block).contains(&size) && size.is_power_of_two(), sb.inode_size)
     }),
-    mount("s_want_extra_isize", "more than an inode has room for", |raw, sb| {
+    mount("s_want_extra_isize", "larger than the room in an inode", |raw, sb| {
         unless(sb.has_room_for(raw.s_want_extra_isize.get()), raw.s_want_extra_isize)
     }),
-    mount("s_min_extra_isize", "more than an inode has room for", |raw, sb| {
+    mount("s_min_extra_isize", "larger than the room in an inode", |raw, sb| {
         unless(sb.has_room_for(raw.s_min_extra_isize.get()), raw.s_min_extra_isize)
     }),
     mount("s_inodes_per_group", "not from a block of inodes to a block of bits", |_, sb| {
@@ -107,7 +107,7 @@ const RULES: &[Rule] = &[
             sb.first_meta_bg,
         )
     }),
-    mount("s_reserved_gdt_blocks", "more than a block of pointers can name", |_, sb| {
+    mount("s_reserved_gdt_blocks", "larger than the number of pointers in a block", |_, sb| {
         let reserved = sb.reserved_descriptor_blocks;
         unless(usize::from(reserved) <= sb.block_size.bytes() / 4, reserved)
     }),
@@ -129,7 +129,7 @@ const RULES: &[Rule] = &[
     mount("s_def_hash_version", "not a hash function", |_, sb| {
         unless(sb.hash_version <= LAST_HASH, sb.hash_version)
     }),
-    mount("s_journal_dev", "a second journal, beside that of s_journal_inum", |raw, sb| {
+    mount("s_journal_dev", "a second journal, in addition to s_journal_inum", |raw, sb| {
         unless(sb.journal_inode.is_none() || raw.s_journal_dev.get() == 0, raw.s_journal_dev)
     }),
     mount("s_journal_inum", "no journal, with has_journal", |raw, sb| {
@@ -160,13 +160,13 @@ const RULES: &[Rule] = &[
         let plain = size == 0 || size.is_power_of_two() && size <= MOST_DESCRIPTOR;
         unless(plain || sb.incompat.contains(Incompat::SIXTY_FOUR_BIT), size)
     }),
-    fsck("s_log_groups_per_flex", "more than 31", |raw, _| {
+    fsck("s_log_groups_per_flex", "larger than 31", |raw, _| {
         unless(raw.s_log_groups_per_flex <= MOST_FLEX, raw.s_log_groups_per_flex)
     }),
     fsck("s_r_blocks_count", "more than half of the volume is reserved", |_, sb| {
         unless(sb.reserved_blocks <= sb.blocks_count / 2, sb.reserved_blocks)
     }),
-    fsck("s_rev_level", "at most 1", |_, sb| unless(sb.revision <= REV_DYNAMIC, sb.revision)),
+    fsck("s_rev_level", "larger than 1", |_, sb| unless(sb.revision <= REV_DYNAMIC, sb.revision)),
     fsck("s_journal_inum", "no journal, and no UUID of one, with has_journal", |_, sb| {
         unless(!sb.has_external_journal() || sb.journal_uuid != [0; 16], 0_u64)
     }),
@@ -174,7 +174,7 @@ const RULES: &[Rule] = &[
         let journal = sb.compat.contains(Compat::HAS_JOURNAL);
         unless(journal || !sb.compat.contains(Compat::ORPHAN_FILE), sb.compat.bits())
     }),
-    fsck("s_feature_compat", "features that e2fsck does not know", |raw, _| {
+    fsck("s_feature_compat", "features that e2fsck does not support", |raw, _| {
         unless(Compat::KNOWN.contains(features(raw).compat), raw.s_feature_compat)
     }),
     fsck("s_feature_ro_compat", "orphan_present without orphan_file", |_, sb| {
@@ -185,7 +185,7 @@ const RULES: &[Rule] = &[
         let wide = sb.incompat.contains(Incompat::SIXTY_FOUR_BIT);
         unless(!wide || sb.incompat.contains(Incompat::EXTENTS), sb.incompat.bits())
     }),
-    fsck("s_feature_ro_compat", "features that e2fsck does not know", |raw, _| {
+    fsck("s_feature_ro_compat", "features that e2fsck does not support", |raw, _| {
         unless(RoCompat::KNOWN.contains(features(raw).ro_compat), raw.s_feature_ro_compat)
     }),
 ];
@@ -195,16 +195,16 @@ impl Superblock {
         self.ro_compat.contains(RoCompat::BIGALLOC)
     }
 
-    /// Whether inodes have room for `extra` bytes of fields after the first 128.
+    /// Whether inodes have room for `extra` bytes of fields after their first 128 bytes.
     fn has_room_for(&self, extra: u16) -> bool {
         let room = usize::from(self.inode_size) - GOOD_OLD_SIZE;
         room == 0 || !self.ro_compat.contains(RoCompat::EXTRA_ISIZE) || usize::from(extra) <= room
     }
 
-    /// Refuses a superblock that a program would refuse.
+    /// Refuses a superblock that the given program would refuse.
     ///
     /// # Errors
-    /// `Corrupt`, with the field.
+    /// `Corrupt`, with the name of the field.
     pub(super) fn obey(&self, by: By, raw: &RawSuperblock) -> Result<()> {
         for rule in RULES.iter().filter(|rule| rule.by == by) {
             if let Some(value) = (rule.broken)(raw, self) {
@@ -214,7 +214,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Reports the violations of a superblock that Linux mounts for reading.
+    /// Reports the rules that a superblock breaks although Linux mounts it for reading.
     pub(super) fn find_broken_rules(&self, raw: &RawSuperblock, findings: &mut Findings) {
         for rule in RULES.iter().filter(|rule| rule.by != By::Mount) {
             if let Some(stored) = (rule.broken)(raw, self) {

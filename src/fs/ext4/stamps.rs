@@ -1,42 +1,42 @@
-//! Lazy time stamps: reads and overwrites set them on an open inode, without a transaction.
+//! Lazy time stamps. Reads and overwrites set them on an open inode without a transaction.
 //!
-//! They are kept beside the inode's lock, in two words that are set without a lock; every reader of the inode sees them. They are stored in
-//! the inode with its next change; with [`sync`](super::Ext4::sync), `close`, and the last [`Held`](super::Ext4Held); and otherwise by the
-//! [timer](super::CommitTimer). A crash loses stamps that are not stored: the file then has the times of its last transaction.
+//! They are stored next to the inode's lock, in two words that are set without a lock. Every reader of the inode sees them. They are written to
+//! the inode with its next change; with [`sync`](super::Ext4::sync), `close`, or the drop of the last [`Held`](super::Ext4Held); and otherwise
+//! by the [timer](super::CommitTimer). A crash loses stamps that were not written; the file then has the times of its last transaction.
 
 use crate::fs::{Access, Timestamp};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The first second that an inode can represent, and the number of seconds.
+/// The first second that an inode can represent, and the number of seconds that it can represent.
 const FIRST: i64 = i32::MIN as i64;
 const SECONDS: i64 = 1 << 34;
 const SECOND: u64 = 1_000_000_000;
 /// No stamp.
 const NONE: u64 = 0;
 
-/// The stamps of an inode that are in no transaction yet.
+/// The stamps of an inode that are not in a transaction yet.
 #[derive(Default)]
 pub(crate) struct Stamps {
     read: Stamp,
     written: Stamp,
 }
 
-/// The values of the stamps at one moment.
+/// The values of the stamps at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// The last read of the content.
+    /// The time of the last read of the content.
     pub(crate) read: Option<Timestamp>,
-    /// The last change of the content, and of the inode with it.
+    /// The time of the last change of the content, which is also a change of the inode.
     pub(crate) written: Option<Timestamp>,
 }
 
-/// Nanoseconds since the one before [`FIRST`], enough for all times of an inode; or [`NONE`].
+/// Nanoseconds since the second before [`FIRST`], which cover all times of an inode; or [`NONE`].
 #[derive(Default)]
 struct Stamp(AtomicU64);
 
 impl Stamps {
-    /// Whether this stamp is pending. Between two ticks of the clock nothing changes, so the cache line stays shared by all processors that
-    /// read it.
+    /// Whether this stamp is already pending. Between two ticks of the clock nothing is written, so
+    /// all processors that read the cache line can share it.
     #[inline]
     pub(crate) fn has(&self, access: Access, now: Timestamp) -> bool {
         let slot = match access {
@@ -46,7 +46,7 @@ impl Stamps {
         slot.0.load(Ordering::Relaxed) == encode(now)
     }
 
-    /// Sets a stamp. Gives whether there was none.
+    /// Sets a stamp. Returns whether none was set before.
     #[inline]
     pub(crate) fn set(&self, access: Access, now: Timestamp) -> bool {
         match access {
@@ -59,7 +59,7 @@ impl Stamps {
         Waiting { read: self.read.get(), written: self.written.get() }
     }
 
-    /// Takes the stamps, and gives their number.
+    /// Removes the stamps. Returns them and their number.
     pub(crate) fn take(&self) -> (Waiting, usize) {
         let pending = Waiting { read: self.read.take(), written: self.written.take() };
         (pending, usize::from(pending.read.is_some()) + usize::from(pending.written.is_some()))
@@ -97,7 +97,7 @@ fn decode(slot: u64) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
-    /// A fixed clock may have any time that an inode can represent, including the epoch.
+    /// A fixed clock may have any time that an inode can represent, including the first second of 1970.
     #[test]
     fn all_times_of_an_inode_can_wait() {
         let stamps = Stamps::default();

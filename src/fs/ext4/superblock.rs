@@ -20,62 +20,62 @@ use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 pub(super) const PLACE: Place = Place::new("superblock");
 const CHECKSUM_OFFSET: usize = 0x3FC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
-/// `s_flags`: directory hashes are computed on unsigned characters.
+/// `s_flags`: directory hashes are computed from unsigned characters.
 const FLAG_UNSIGNED_HASH: u32 = 2;
 
 /// `s_encoding_flags`: names that violate the encoding are refused.
 const ENCODING_STRICT: u16 = 1;
 
-/// The decoded superblock. Every field that other code relies on was checked against the others and the device's size.
+/// The decoded superblock. Every field that other code relies on was checked against the other fields and the device's size.
 #[derive(Clone, Debug)]
 pub struct Superblock {
     /// The block size.
     pub block_size: BlockSize,
     /// The number of blocks.
     pub blocks_count: u64,
-    /// Blocks in an allocation cluster; 1 without bigalloc.
+    /// The number of blocks in an allocation cluster; 1 without bigalloc.
     pub cluster_blocks: u32,
-    /// Free blocks as last recorded.
+    /// The number of free blocks, as last recorded.
     pub free_blocks: u64,
-    /// Blocks reserved for the superuser.
+    /// The number of blocks reserved for the superuser.
     pub reserved_blocks: u64,
-    /// Blocks of static metadata, as counted by `mke2fs` (`s_overhead_clusters`); 0 if it did not.
+    /// The number of blocks of static metadata (`s_overhead_clusters`), which `mke2fs` counts; 0 if it was not recorded.
     pub overhead_blocks: u64,
-    /// First block of group 0.
+    /// The first block of group 0.
     pub first_data_block: u32,
-    /// Blocks in a group.
+    /// The number of blocks in a group.
     pub blocks_per_group: u32,
     /// The number of inodes.
     pub inodes_count: u32,
-    /// Free inodes as last recorded.
+    /// The number of free inodes, as last recorded.
     pub free_inodes: u32,
-    /// Inodes in a group.
+    /// The number of inodes in a group.
     pub inodes_per_group: u32,
-    /// Size of an inode in bytes.
+    /// The size of an inode in bytes.
     pub inode_size: u16,
     /// The first inode that is not reserved.
     pub first_inode: u32,
-    /// Revision of the format: 0, or 1 with features and inodes of any size.
+    /// The revision of the format: 0, or 1 for volumes with features and inodes of any size.
     pub revision: u32,
-    /// Size of a group descriptor in bytes.
+    /// The size of a group descriptor in bytes.
     pub descriptor_size: u16,
-    /// Number of groups.
+    /// The number of groups.
     pub groups: u32,
-    /// Features that may be ignored.
+    /// The features that an implementation may ignore.
     pub compat: Compat,
-    /// Features that a reader must support.
+    /// The features that a reader must support.
     pub incompat: Incompat,
-    /// Features that a writer must support.
+    /// The features that a writer must support.
     pub ro_compat: RoCompat,
-    /// UUID of the volume.
+    /// The UUID of the volume.
     pub uuid: [u8; 16],
     /// The label, without trailing NULs.
     pub label: Vec<u8>,
     /// The last mount point, without trailing NULs.
     pub last_mounted: Vec<u8>,
-    /// Whether it was unmounted cleanly, by `s_state`.
+    /// Whether the volume was unmounted cleanly, according to `s_state`.
     pub clean: bool,
-    /// The recorded errors, or zero.
+    /// The recorded errors; all fields are zero if there are none.
     pub errors: RecordedErrors,
     /// The reaction of the volume to corruption.
     pub on_error: OnError,
@@ -89,25 +89,25 @@ pub struct Superblock {
     /// `s_def_hash_version`: the hash function of directories that become hashed.
     pub(crate) hash_version: u8,
     pub(crate) journal_inode: Option<InodeNo>,
-    /// The UUID of an external journal.
+    /// The UUID of an external journal; zeros if the volume has none.
     pub(crate) journal_uuid: [u8; 16],
     pub(crate) first_meta_bg: u32,
-    /// Blocks reserved after each copy of the descriptors, for growth.
+    /// The number of blocks reserved after each copy of the descriptors, for growth.
     pub(crate) reserved_descriptor_blocks: u16,
-    /// Groups whose bitmaps and tables are stored together; 1 without flex_bg.
+    /// The number of groups whose bitmaps and tables are stored together; 1 without flex_bg.
     pub(crate) flex_groups: u32,
-    /// Blocks in a RAID stripe, or 0.
+    /// The number of blocks in a RAID stripe, or 0.
     pub(crate) stripe: u32,
     pub(crate) backup_groups: [u32; 2],
     pub(crate) mmp_block: Option<FsBlock>,
     pub(crate) mmp_interval: u16,
     pub(crate) encoding: u16,
-    /// Names in case-insensitive directories must obey the encoding.
+    /// Whether names in case-insensitive directories must be valid in the encoding.
     pub(crate) encoding_strict: bool,
     pub(crate) orphan_file: Option<InodeNo>,
     /// The quota files of users, groups and projects.
     pub(crate) quota_files: [Option<InodeNo>; 3],
-    /// The group of the copy that was read, whose descriptors are used: 0 except in a rescue.
+    /// The group of the copy of the superblock that was read, and whose descriptors are used. 0 unless a backup was read.
     pub(crate) copy: u32,
 }
 
@@ -133,18 +133,18 @@ pub struct RecordedErrors {
 /// The superblock's time stamps, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Creation.
+    /// The time of creation.
     pub made: u64,
-    /// Last mounted.
+    /// The time of the last mount.
     pub mounted: u64,
-    /// Last written.
+    /// The time of the last write.
     pub written: u64,
-    /// Last checked.
+    /// The time of the last check.
     pub checked: u64,
 }
 
 impl Superblock {
-    /// The oldest of ext2, ext3 and ext4 that supports all the features.
+    /// The oldest of the formats ext2, ext3 and ext4 that supports all features of the volume.
     #[must_use]
     pub fn format(&self) -> &'static str {
         let incompat = Incompat::FILETYPE | Incompat::RECOVER | Incompat::META_BG;
@@ -161,7 +161,7 @@ impl Superblock {
     /// The position of the superblock on the device, and its length.
     pub(crate) const RANGE: (DevOffset, usize) = (DevOffset(OFFSET), 1024);
 
-    /// Whether the device holds an ext2, ext3 or ext4, sound or damaged.
+    /// Whether the device holds a valid or damaged ext2, ext3 or ext4 volume.
     pub(crate) fn is_on(device: &dyn Device) -> Result<bool> {
         let mut magic = [0; 2];
         let at = OFFSET + std::mem::offset_of!(RawSuperblock, s_magic) as u64;
@@ -172,13 +172,13 @@ impl Superblock {
         Ok(u16::from_le_bytes(magic) == MAGIC)
     }
 
-    /// The block size in a superblock's bytes, if it is valid.
+    /// The block size in the bytes of a superblock, if the size is valid.
     pub(super) fn block_size_of(bytes: &[u8]) -> Option<BlockSize> {
         let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
         BlockSize::from_shift(u8::try_from(raw.s_log_block_size.get()).ok()?.checked_add(10)?)
     }
 
-    /// Checks the bytes at [`Self::RANGE`] against each other, the device's size, and the rules of a mount.
+    /// Checks the bytes at [`Self::RANGE`]: against each other, against the device's size, and against the rules of a mount.
     pub(crate) fn parse(bytes: &[u8], device_size: u64) -> Result<Self> {
         let superblock = Self::decode(bytes, device_size)?;
         let (raw, _) =
@@ -187,10 +187,10 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Decodes without the rules, which a superblock under construction does not obey yet.
+    /// Decodes a superblock without the rules, because a superblock that is being made does not obey them yet.
     pub(super) fn decode(bytes: &[u8], device_size: u64) -> Result<Self> {
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
-            return Err(PLACE.corrupt("the device ends within it"));
+            return Err(PLACE.corrupt("the device ends within the superblock"));
         };
         if raw.s_magic.get() != MAGIC {
             return Err(Error::new(ErrorKind::UnknownFormat, "no ext2, ext3 or ext4 file system"));
@@ -201,7 +201,7 @@ impl Superblock {
             let names: Vec<_> = refused.names().collect();
             return Err(Error::unsupported(format!("the volume needs {}", names.join(", "))));
         }
-        // If uninit_bg is set too, only metadata_csum counts.
+        // If uninit_bg is set too, it is ignored.
         let seed = Self::verify(raw, bytes, incompat, ro_compat)?;
         let geometry = Geometry::parse(raw, incompat, ro_compat, device_size)?;
 
@@ -230,7 +230,7 @@ impl Superblock {
             block_size: geometry.block_size,
             blocks_count: geometry.blocks_count,
             cluster_blocks: geometry.cluster_blocks,
-            // The counter is in blocks, even if groups count clusters.
+            // The counter is in blocks, even if groups count in clusters.
             free_blocks: hi32(raw.s_free_blocks_count_lo.get(), raw.s_free_blocks_count_hi.get()),
             overhead_blocks: u64::from(raw.s_overhead_clusters.get())
                 * u64::from(geometry.cluster_blocks),
@@ -298,7 +298,7 @@ impl Superblock {
         })
     }
 
-    /// Verifies the superblock's own checksum and gives the seed for all the others.
+    /// Verifies the superblock's own checksum and returns the seed of all other checksums.
     fn verify(
         raw: &RawSuperblock,
         bytes: &[u8],
@@ -330,7 +330,7 @@ impl Superblock {
         self.compat.contains(Compat::HAS_JOURNAL) && self.journal_inode.is_none()
     }
 
-    /// The seed of structures that belong to one inode; `None` if the volume has no checksums.
+    /// The checksum seed for structures that belong to one inode; `None` if the volume has no checksums.
     pub(crate) fn inode_seed(&self, inode: InodeNo, generation: u32) -> Option<u32> {
         self.seed.map(|seed| seed.of_inode(inode, generation))
     }
@@ -352,14 +352,14 @@ impl Superblock {
         }
     }
 
-    /// The group of a block; `None` for the boot block, and outside the volume.
+    /// The group of a block; `None` for the boot block and for blocks outside the volume.
     pub(super) fn group_of_block(&self, block: FsBlock) -> Option<u32> {
         let within = block.0.checked_sub(u64::from(self.first_data_block))?;
         let group = u32::try_from(within / u64::from(self.blocks_per_group)).ok()?;
         (group < self.groups).then_some(group)
     }
 
-    /// First block of a group.
+    /// The first block of a group.
     pub(crate) fn group_start(&self, group: u32) -> FsBlock {
         FsBlock(
             u64::from(self.first_data_block) + u64::from(group) * u64::from(self.blocks_per_group),
@@ -367,8 +367,8 @@ impl Superblock {
     }
 }
 
-/// The length of the fields after the first 128 bytes in a new inode: the wanted size if it fits, otherwise the size of the fields that Linux
-/// supports.
+/// The length of the fields after the first 128 bytes of a new inode: the wanted length in the
+/// superblock if it fits, otherwise the length of the fields that Linux supports.
 fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16 {
     let room = inode_size.saturating_sub(GOOD_OLD_SIZE as u16);
     let known = (size_of::<RawInodeExtra>() as u16).min(room);
@@ -377,7 +377,7 @@ fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16
     if ro_compat.contains(RoCompat::EXTRA_ISIZE) && fits { wanted } else { known }
 }
 
-/// Whether a group holds a backup with sparse_super: 0, 1, and the powers of 3, 5 and 7.
+/// Whether a group holds a backup with sparse_super. The groups 0 and 1 and the powers of 3, 5 and 7 do.
 pub(crate) fn sparse_backup(group: u32) -> bool {
     let power_of = |base: u32| {
         let mut power = base;
@@ -389,7 +389,7 @@ pub(crate) fn sparse_backup(group: u32) -> bool {
     group <= 1 || power_of(3) || power_of(5) || power_of(7)
 }
 
-/// The checksum of a superblock, over everything except the checksum field.
+/// The checksum of a superblock. It covers everything before the checksum field.
 pub(super) fn superblock_checksum(bytes: &[u8]) -> u32 {
     crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET])
 }
@@ -401,7 +401,7 @@ pub(crate) fn seal_superblock(raw: &mut RawSuperblock) {
     }
 }
 
-/// The sizes that depend on each other.
+/// The sizes in a superblock, which depend on each other.
 struct Geometry {
     block_size: BlockSize,
     blocks_count: u64,
@@ -428,7 +428,9 @@ impl Geometry {
             .filter(|size| *size <= i64::MAX as u64);
         let field = PLACE.field("s_blocks_count");
         let Some(size) = size else {
-            return Err(field.corrupt(format!("{blocks_count} blocks exceed every device")));
+            return Err(
+                field.corrupt(format!("{blocks_count} blocks are more than any device can have"))
+            );
         };
         if size > device_size {
             return Err(field.corrupt(format!(
@@ -480,7 +482,7 @@ impl Geometry {
     }
 }
 
-/// The alignment of large requests, in blocks: the width of a stripe, or the part of one disk.
+/// The alignment of large requests in blocks: the width of a RAID stripe, or the stride of one disk.
 fn stripe(raw: &RawSuperblock) -> u32 {
     let candidates = [raw.s_raid_stripe_width.get(), u32::from(raw.s_raid_stride.get())];
     let fits = |blocks: &u32| *blocks > 1 && *blocks <= raw.s_blocks_per_group.get();
@@ -492,7 +494,7 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 }
 
 impl Superblock {
-    /// The block of the superblock, and its offset there.
+    /// The block that contains the superblock, and the offset in that block.
     pub(super) fn position(&self) -> (FsBlock, usize) {
         let (at, _) = Self::RANGE;
         let size = self.block_size;
@@ -500,7 +502,7 @@ impl Superblock {
     }
 }
 
-/// The features of a volume of any revision: Linux obeys them in revision 0 too.
+/// The features of a volume of any revision. Linux obeys them in revision 0 too.
 pub(super) fn features(raw: &RawSuperblock) -> Features {
     Features {
         compat: Compat::from_bits_retain(raw.s_feature_compat.get()),
@@ -509,8 +511,8 @@ pub(super) fn features(raw: &RawSuperblock) -> Features {
     }
 }
 
-/// Stores changed features. A volume of revision 0 that gets a feature becomes one of revision 1, with the fields that revision 0 implies, as in
-/// Linux.
+/// Stores changed features. If a volume of revision 0 gets a feature, its revision becomes 1, and
+/// the fields that revision 0 implies are set, as in Linux.
 pub(super) fn change_features(raw: &mut RawSuperblock, change: impl FnOnce(&mut Features)) {
     let mut now = features(raw);
     change(&mut now);

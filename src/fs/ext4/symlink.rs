@@ -1,4 +1,4 @@
-//! Symbolic links: a short target in `i_block`, a long one in a block, or inline data.
+//! Symbolic links. A short target is in `i_block`, a long target in a block, or the target is inline data.
 
 use super::features::Incompat;
 use super::inode::Inode;
@@ -9,11 +9,11 @@ use crate::fs::FileType;
 use crate::fs::InodeFlags;
 use crate::units::{FileBlock, FilePos};
 
-/// The size of `i_block`, which holds a short target and its NUL.
+/// The size of `i_block`. A short target and the NUL after it must fit into it.
 pub(super) const SHORT_LINK: u64 = 60;
 
-/// Whether a link's target is in the inode, decided as in Linux: the link has no blocks except that of its attributes, because a short target can be
-/// in a block too. With ea_inode the size decides, because blocks of other inodes count as its own.
+/// Whether a link's target is in the inode, decided as in Linux. A short target can be in a block too, so the target is in the inode only if the link
+/// has no blocks except that of its attributes. With ea_inode the size decides instead, because the inode is also charged for blocks of other inodes.
 pub(super) fn is_in_inode(sb: &Superblock, size: u64, sectors: u64, attributes: bool) -> bool {
     if sb.incompat.contains(Incompat::EA_INODE) {
         return (1..SHORT_LINK).contains(&size);
@@ -23,7 +23,7 @@ pub(super) fn is_in_inode(sb: &Superblock, size: u64, sectors: u64, attributes: 
 }
 
 impl Inode {
-    /// Whether this is a link with its target in the inode.
+    /// Whether this is a link whose target is in the inode.
     pub(super) fn is_fast_symlink(&self) -> bool {
         let (size, sectors) = (self.size, self.stat().blocks);
         self.file_type == FileType::Symlink
@@ -34,7 +34,7 @@ impl Inode {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `WrongFileType` for anything else; `Encrypted`; `Corrupt` if the target is empty, too long or contains a NUL.
+    /// `WrongFileType` if the inode is not a symbolic link; `Encrypted`; `Corrupt` if the target is empty, too long or contains a NUL.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         self.read_current(Self::target)
     }
@@ -50,7 +50,7 @@ impl Inode {
             return Err(Error::new(ErrorKind::Encrypted, what));
         }
         let place = Place::new("symbolic link").inode(number);
-        // A target is stored with a NUL after it, in at most one block.
+        // A target is stored with a NUL after it, so it is shorter than a block.
         let block_size = self.fs.superblock.block_size.bytes();
         let len = usize::try_from(self.size).ok().filter(|len| (1..block_size).contains(len));
         let Some(len) = len else {
@@ -62,7 +62,7 @@ impl Inode {
             target
         } else if self.is_fast_symlink() {
             if self.size >= SHORT_LINK {
-                let what = format!("{len} bytes, and no block for them");
+                let what = format!("{len} bytes, but the link has no block");
                 return Err(place.field("i_size").corrupt(what));
             }
             self.i_block[..len].to_vec()

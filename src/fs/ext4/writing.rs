@@ -1,4 +1,4 @@
-//! A volume that is open for writing: its opening, its additional state, and its end.
+//! A volume that is open for writing: how it is opened, its additional state, and how it is closed.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::open_file::Alone;
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
 
-/// Without a journal: the number of changed blocks after which they are written.
+/// The number of changed blocks after which a volume without a journal writes them.
 const UNJOURNALED_LIMIT: u32 = 8192;
 
 impl Clock {
@@ -43,7 +43,7 @@ impl Clock {
     }
 }
 
-/// The state of a volume that is open for writing.
+/// The additional state of a volume that is open for writing.
 pub(crate) struct Writing {
     pub(crate) transactions: Transactions,
     /// The log; `None` if the volume has no journal.
@@ -51,26 +51,26 @@ pub(crate) struct Writing {
     pub(crate) alloc: Allocator,
     pub(crate) locks: Locks,
     pub(crate) clock: Clock,
-    /// The list of orphans on the device.
+    /// The orphans on the device's list.
     pub(crate) orphans: Mutex<OrphanList>,
     /// The source of the generations of new inodes.
     generations: AtomicU32,
-    /// The protection against other nodes, on a volume with multiple mount protection.
+    /// The multiple mount protection, on a volume that has it.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
-    /// The result of the close, once it has run. A second close waits until the first is done.
+    /// The result of the close, once it has ended. A second close waits for the first.
     closed: Mutex<Option<Result<(), (ErrorKind, String)>>>,
     /// The costs of writing.
     pub(crate) counters: Counters,
-    /// An error that occurred at the last close of a file and was returned to no caller: the next sync returns it.
+    /// An error of the last close of a file that was not returned to any caller. The next sync returns it.
     pub(crate) unheard: Mutex<Option<Error>>,
-    /// The corruption that was found.
+    /// The corruption that was found, and the reaction to it.
     pub(super) errors: Errors,
-    /// Whether an operation has enabled a feature that the backups of the superblock do not have yet.
+    /// Whether an operation has enabled a feature that is not yet set in the backups of the superblock.
     pub(super) features_switched: AtomicBool,
 }
 
 impl Writing {
-    /// The state without a log. A transaction changes at most `limit` blocks.
+    /// The state without a log. A transaction may change at most `limit` blocks.
     fn new(fs: &Ext4, alloc: Allocator, limit: u32, clock: Clock) -> Self {
         Self {
             transactions: Transactions::new(limit),
@@ -85,7 +85,7 @@ impl Writing {
             counters: Counters::default(),
             unheard: Mutex::default(),
             errors: Errors::new(fs.superblock.on_error),
-            // On revision 0 with a journal, needs_recovery was the first feature.
+            // On a volume of revision 0 with a journal, needs_recovery is the first feature, so the open itself enabled one.
             features_switched: AtomicBool::new(
                 fs.superblock.revision < REV_DYNAMIC
                     && fs.superblock.compat.contains(Compat::HAS_JOURNAL),
@@ -93,9 +93,9 @@ impl Writing {
         }
     }
 
-    /// The generation of a new inode: file handles of an earlier inode with its number are not valid for it.
+    /// The generation of a new inode. File handles of an earlier inode with the same number are not valid for the new inode.
     pub(crate) fn generation(&self) -> u32 {
-        // Any odd step visits all numbers; this one spreads them.
+        // Any odd step visits all numbers. This step spreads consecutive generations.
         self.generations.fetch_add(0x9E37_79B9, Ordering::Relaxed)
     }
 }
@@ -104,7 +104,7 @@ impl Ext4 {
     /// Opens the file system on a device for reading and writing. A journal that needs recovery is recovered on the device.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `ReadOnly` for volumes that do not support writes, with the reason.
+    /// The errors of [`open`](Self::open); `ReadOnly`, with the reason, for volumes that do not support writes.
     pub fn open_for_writing(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
@@ -115,7 +115,7 @@ impl Ext4 {
         }
         let superblock = Self::read_superblock(&*device)?;
         mmp::check(&*device, &superblock, mmp::Purpose::Write)?;
-        // A holder may have changed the volume during the wait.
+        // Another node may have changed the volume during the wait for it.
         let open = || {
             let superblock = Self::read_superblock(&*device)?;
             let (device, left) = (Arc::clone(&device), PassedOver::default());
@@ -125,7 +125,7 @@ impl Ext4 {
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock, events, clock)?;
         if mmp.is_some() {
-            // Another node may have written until it saw this one.
+            // Another node may have written until it detected this node.
             found = open()?;
             found.check_writable()?;
         }
@@ -133,17 +133,17 @@ impl Ext4 {
         let mut wrong = Vec::new();
         if !found.fast_commits.is_empty() {
             wrong = found.recover_fast_commits(&device, events, clock)?;
-            // The recovered changes are now in their home blocks.
+            // The recovered changes have been written to their home locations.
             found = open()?;
         }
-        // All checks that can refuse the volume come before any write.
+        // All checks that can refuse the volume precede any write.
         let alloc = Allocator::load(&found)?;
         found.check_own_inodes()?;
         let mut log = jbd2::restore(&found)?;
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = journal;
         drop(found);
-        // This comes first: e2fsck asks the user about a log in a volume whose superblock does not record it.
+        // The superblock is marked first. If the log were in use and the superblock did not record this, e2fsck would ask the user what to do.
         fs.mark_open(log.as_ref(), clock)?;
         if let Some(log) = &mut log {
             log.forget_abort()?;
@@ -159,8 +159,8 @@ impl Ext4 {
         Ok(fs)
     }
 
-    /// The found volume, for changes that form one transaction of any size: nothing is written before [`commit_to`](Self::commit_to), and a
-    /// drop writes nothing. The blocks of the log must be written home.
+    /// The volume `found`, for changes that form one transaction of any size. Nothing is written before [`commit_to`](Self::commit_to),
+    /// and dropping the volume writes nothing. The blocks in the log must already be written home.
     pub(super) fn for_one_transaction(
         found: &Self,
         device: &Arc<dyn Device>,
@@ -170,7 +170,7 @@ impl Ext4 {
         let mut fs = Self::assemble(Arc::clone(device), found.superblock.clone(), events);
         let mut writing = Writing::new(&fs, Allocator::load(&fs)?, u32::MAX, clock);
         writing.closed = Mutex::new(Some(Ok(())));
-        // Errors are reported only to the caller that opens it.
+        // Errors are reported only to the caller of this function, not in the superblock.
         writing.errors = Errors::new(OnError::Continue);
         fs.writing = Some(writing);
         Ok(Arc::new(fs))
@@ -185,7 +185,7 @@ impl Ext4 {
     /// The volume's state for writing.
     ///
     /// # Errors
-    /// `ReadOnly` if it was not opened for writing.
+    /// `ReadOnly` if the volume was not opened for writing.
     pub(crate) fn writing(&self) -> Result<&Writing> {
         self.writing.as_ref().ok_or_else(|| Error::read_only("the volume was opened read-only"))
     }
@@ -197,7 +197,7 @@ impl Ext4 {
     pub fn check_writable(&self) -> Result<()> {
         if self.superblock.has_external_journal() {
             return Err(Error::read_only(
-                "volumes with a journal on another device (journal_dev) are not written: tune2fs -O ^has_journal removes it",
+                "volumes with a journal on another device (journal_dev) are not written: tune2fs -O ^has_journal removes the journal",
             ));
         }
         let sb = &self.superblock;
@@ -214,10 +214,11 @@ impl Ext4 {
         Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
     }
 
-    /// Linux mounts no volume whose root is not a directory with a block, and none whose root or journal has an unsound map or attribute block.
+    /// Makes the checks of Linux's mount: the root must be a directory with a block, and the maps and attribute blocks of the root and of the journal
+    /// must be valid.
     ///
     /// # Errors
-    /// `Corrupt`; as [`inode`](Self::inode).
+    /// `Corrupt`; the errors of [`inode`](Self::inode).
     fn check_own_inodes(self: &Arc<Self>) -> Result<()> {
         let root = self.inode_or_orphan(ROOT)?;
         let stat = root.stat();
@@ -243,7 +244,7 @@ impl Ext4 {
         raw.map(|(raw, _)| raw).map_err(|_| PLACE.corrupt("it is cut short"))
     }
 
-    /// Marks the volume as in use on the device, and as having errors if only the journal records them.
+    /// Marks the volume on the device as in use. If only the journal records errors, also marks the volume as having errors.
     fn mark_open(&self, log: Option<&LogWriter>, clock: Clock) -> Result<()> {
         let now = clock.now();
         self.write_superblock(|raw| {
@@ -261,14 +262,14 @@ impl Ext4 {
         })
     }
 
-    /// Commits, writes everything home, and records that no recovery is needed. Further changes are refused. A second close gives the same
-    /// result.
+    /// Commits all changes, writes all blocks home, and records that no recovery is needed. Further
+    /// changes are refused. A second close returns the same result.
     ///
-    /// The close waits for requests in flight of other threads.
+    /// The close waits for requests in flight that belong to other threads.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync), the volume being then as after a crash; `Busy` where the calling thread has requests in flight, and may try
-    /// again after they completed.
+    /// The errors of [`sync`](Self::sync), after which the volume is in the state of a crash; `Busy` if the
+    /// calling thread has requests in flight. After `Busy`, it may close again when they have completed.
     pub(crate) fn end_writing(self: &Arc<Self>) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let mut closed = writing.closed.lock();
@@ -279,12 +280,12 @@ impl Ext4 {
             }
             None => {}
         }
-        // Their writes are recorded when they end, and could not be converted after the close.
+        // Requests in flight record their writes when they end. After the close, such writes could not be converted.
         let mut alone = Ok(());
         for open in writing.locks.opened() {
             match Alone::wait(&open, 0..u64::MAX).map(drop) {
                 Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
-                // Requests of a lost queue may never end; such a loss has ended the volume.
+                // Requests of a lost queue may never end, but the loss of a queue has already ended the volume.
                 waited => alone = alone.and(waited),
             }
         }
@@ -292,14 +293,15 @@ impl Ext4 {
         if converted.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
             return converted;
         }
-        // A file that cannot be converted is no reason to lose the rest.
+        // If a file cannot be converted, all other changes are still written.
         let ended = self.store_waiting().and_then(|()| self.end(writing));
         let ended = ended.and(converted).and(alone);
         *closed = Some(ended.as_ref().map_err(|error| (error.kind(), error.to_string())).copied());
         ended
     }
 
-    /// Ends the volume after all files are converted and pending stamps stored. If the volume is dropped, errors may still be pending.
+    /// Ends the use of the volume, after all files have been converted and pending stamps stored. If the volume is being dropped, errors may still be
+    /// pending.
     fn end(&self, writing: &Writing) -> Result<()> {
         self.check_stopped()?;
         writing.transactions.check()?;
@@ -326,7 +328,7 @@ impl Ext4 {
         self.tell_unheard()
     }
 
-    /// Changes the superblock on the device, outside of transactions. No other thread may change it at the same time.
+    /// Changes the superblock on the device, outside of transactions. No other thread may be changing it at the same time.
     pub(super) fn write_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
         let (block, at) = self.superblock.position();
         let mut content = self.blocks.read_device(block)?;
@@ -342,7 +344,7 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // A caller that needs the result calls `close`. No file is open any more.
+        // A caller that needs the result calls `close` before the drop. No file is open here.
         if let Some(writing) = &self.writing
             && writing.closed.lock().is_none()
         {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// A bitmap for searches. A bit that is set here or in the bitmap of kept-back blocks is not available.
+/// A bitmap to search. A bit is available only if it is clear both here and in the bitmap of kept-back blocks.
 #[derive(Clone, Copy)]
 pub(in crate::fs::ext4) struct Bits<'a> {
     bytes: &'a [u8],
@@ -26,7 +26,7 @@ impl<'a> Bits<'a> {
         word(self.bytes) | self.kept_back.map_or(0, word)
     }
 
-    /// The first bit in `from..end` that is one after an exclusive-or with `flip` (0 or all ones), or `end`.
+    /// The first bit in `from..end` that is one after an exclusive-or of the bitmap with `flip` (0 or all ones), or `end`.
     fn next(&self, from: u32, end: u32, flip: u64) -> u32 {
         let mut at = from;
         while at < end {
@@ -70,7 +70,7 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// The bytes that hold a range of bits, each with the mask of its bits in the range.
+/// The bytes that hold a range of bits, each with a mask of those of its bits that lie in the range.
 fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
     let bytes = range.start / 8..range.end.div_ceil(8);
     bytes.map(move |byte| {

@@ -1,4 +1,4 @@
-//! Allocation of blocks near a goal, and their release.
+//! Allocation of blocks near a goal, and freeing of blocks.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -19,12 +19,12 @@ use crate::units::{FsBlock, InodeNo};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
     Data,
-    /// Content that the journal may hold.
+    /// Content that may also be in the journal.
     Metadata,
 }
 
 impl Freed {
-    /// Whether a file's content goes through the journal: directory entries, link targets and attribute values do.
+    /// Whether freed blocks of this inode held data or metadata. Directory entries, link targets and attribute values are metadata.
     pub(crate) fn content_of(inode: &Inode) -> Self {
         let data =
             inode.file_type() == FileType::Regular && !inode.flags().contains(InodeFlags::EA_INODE);
@@ -35,7 +35,7 @@ impl Freed {
 /// The reserved blocks that a caller may allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// All blocks, including those reserved for nodes of maps.
+    /// All free blocks, including the blocks reserved for nodes of maps.
     Allowed,
     /// The blocks reserved for the superuser.
     Superuser,
@@ -47,12 +47,12 @@ pub(crate) enum Reserve {
 pub(crate) struct Goal {
     /// The search starts at this block, and prefers blocks after it.
     pub(crate) block: FsBlock,
-    /// The file will grow: if this block is taken, a place with free space after it is better than the next free block. Otherwise, files that
-    /// grow side by side would have one extent for each block.
+    /// The file is expected to grow. If the goal block is in use, the search then prefers a start with free space after
+    /// it to the next free block. Otherwise, files that grow at the same time would have one extent for each block.
     pub(crate) grows: bool,
 }
 
-/// The changes in a group when its clusters are allocated or freed.
+/// A change of clusters in one group: their allocation or release.
 struct Change {
     clusters: Range<u32>,
     in_use: bool,
@@ -65,12 +65,12 @@ impl From<FsBlock> for Goal {
 }
 
 impl Handle<'_> {
-    /// Allocates at least one block and at most `want`, contiguous and as close after `goal` as possible. With bigalloc it allocates whole
-    /// clusters, so there can be more than `want`. Changes two blocks. The last free blocks stay reserved for nodes of maps; the superuser's
-    /// blocks are withheld only [on request](Ext4::keep_reserve).
+    /// Allocates at least one block and at most `want` blocks, contiguous and as close after `goal` as possible. With bigalloc,
+    /// whole clusters are allocated, so the result can exceed `want`. Changes two blocks. The last free blocks stay reserved
+    /// for nodes of maps; the superuser's reserved blocks are withheld only [on request](Ext4::keep_reserve).
     ///
     /// # Errors
-    /// `NoSpace` on a full volume, without any change: if [`commit_frees`](Allocator::commit_frees) is true, a commit helps. `Corrupt`.
+    /// `NoSpace` on a full volume, without any change; if [`commit_frees`](Allocator::commit_frees) is true, a commit makes space. `Corrupt`.
     pub(crate) fn allocate_blocks(
         &mut self,
         goal: impl Into<Goal>,
@@ -79,7 +79,7 @@ impl Handle<'_> {
         self.allocate_blocks_for(goal, want, self.writing.alloc.reserve())
     }
 
-    /// Allocates as above, for a caller that may lack the right to reserved blocks.
+    /// Allocates blocks like [`allocate_blocks`](Self::allocate_blocks); `reserve` says which reserved blocks the caller may use.
     pub(crate) fn allocate_blocks_for(
         &mut self,
         goal: impl Into<Goal>,
@@ -117,7 +117,7 @@ impl Handle<'_> {
         Err(no_space())
     }
 
-    /// Allocates in one group, if it has a long enough run.
+    /// Allocates clusters in one group, if the group has a long enough run.
     fn allocate_in(
         &mut self,
         number: u32,
@@ -143,7 +143,7 @@ impl Handle<'_> {
                 return Ok(None);
             }
         };
-        // A version without other references is changed in place.
+        // A block version with a single reference is changed in place, so this reference is dropped first.
         drop(content);
         let change = Change { clusters: run.clone(), in_use: true };
         group.mark_clusters(self, change)?;
@@ -153,7 +153,7 @@ impl Handle<'_> {
         Ok(Some(run))
     }
 
-    /// Allocates exactly these blocks, which a recovery reports as used. Not for bigalloc. Changes two blocks for each group.
+    /// Allocates exactly these blocks, because a recovery has found them in use. Not for bigalloc. Changes two blocks for each group.
     ///
     /// # Errors
     /// `Corrupt` for blocks that are already in use.
@@ -161,7 +161,7 @@ impl Handle<'_> {
         let (sb, allocator) = (&self.fs.superblock, &self.writing.alloc);
         if start.0 < u64::from(sb.first_data_block) || !self.fs.blocks.contain(start, count) {
             let all = sb.blocks_count;
-            let what = format!("{count} blocks from {start} of {all} are claimed");
+            let what = format!("{count} blocks from {start} of {all} cannot be claimed");
             return Err(BLOCK_BITMAP.corrupt(what));
         }
         for (number, range) in sb.cluster_ranges(start, count) {
@@ -172,7 +172,9 @@ impl Handle<'_> {
             if used < range.end {
                 let block = sb.cluster_start(number, used);
                 let place = BLOCK_BITMAP.block(group.descriptor.block_bitmap);
-                return Err(place.corrupt(format!("block {block} is claimed and is in use")));
+                return Err(
+                    place.corrupt(format!("block {block} is claimed but is already in use"))
+                );
             }
             drop(content);
             let change = Change { clusters: range.clone(), in_use: true };
@@ -184,8 +186,8 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Frees blocks. With bigalloc a whole cluster is freed, once, when none of its blocks is in use. Freed blocks become available when the
-    /// transaction has committed. Changes two blocks for each group.
+    /// Frees blocks. With bigalloc, the caller frees a whole cluster in one call, when none of its blocks is in use.
+    /// Freed blocks become available when the transaction has committed. Changes two blocks for each group.
     ///
     /// # Errors
     /// `Corrupt` for blocks that are already free or belong to the file system itself; nothing is changed in that case.
@@ -195,13 +197,12 @@ impl Handle<'_> {
         let first = u64::from(sb.first_data_block);
         if start.0 < first || !self.fs.blocks.contain(start, count) {
             let all = sb.blocks_count;
-            return Err(
-                BLOCK_BITMAP.corrupt(format!("{count} blocks from {start} of {all} are freed"))
-            );
+            return Err(BLOCK_BITMAP
+                .corrupt(format!("{count} blocks from {start} of {all} cannot be freed")));
         }
         if !(start.0 - first).is_multiple_of(cluster) || !count.is_multiple_of(cluster) {
             return Err(Error::invalid(format!(
-                "{count} blocks from {start} are freed, a part of a cluster"
+                "{count} blocks from {start} are freed, but they are only a part of a cluster"
             )));
         }
         let several =
@@ -221,7 +222,7 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Frees clusters of one group.
+    /// Frees a range of clusters in one group.
     fn free_in(&mut self, number: u32, range: Range<u32>) -> Result<()> {
         let allocator = &self.writing.alloc;
         let mut group = allocator.group_to_free(self.fs, number, &range)?;
@@ -236,10 +237,10 @@ impl Handle<'_> {
 }
 
 impl Allocator {
-    /// Locks a group, after a check that these clusters are in use and may be freed.
+    /// Locks a group and checks that these clusters are in use and do not belong to the file system itself.
     ///
     /// # Errors
-    /// `Corrupt` if they may not be freed.
+    /// `Corrupt` if a cluster is free or belongs to the file system itself.
     fn group_to_free<'a>(
         &'a self,
         fs: &'a Ext4,
@@ -259,20 +260,24 @@ impl LockedGroup<'_> {
         let start = |cluster| self.fs.superblock.cluster_start(self.number, cluster);
         let free = Bits::new(content, None).next_clear(range.start, range.end);
         if free < range.end {
-            return Err(place.corrupt(format!("block {} is freed and is free", start(free))));
+            return Err(
+                place.corrupt(format!("block {} is freed but is already free", start(free)))
+            );
         }
         let mut system = self.system().iter();
         let hit = system.find(|own| own.start < range.end && range.start < own.end);
         match hit {
             Some(own) => {
                 let block = start(own.start.max(range.start));
-                Err(place.corrupt(format!("block {block} is freed and is the file system's own")))
+                Err(place.corrupt(format!(
+                    "block {block} is freed but belongs to the file system itself"
+                )))
             }
             None => Ok(()),
         }
     }
 
-    /// Changes the bits of clusters, which must all be in the other state, and updates the descriptor.
+    /// Flips the bits of clusters, all of which must have the opposite value, and updates the descriptor.
     fn mark_clusters(
         &self,
         handle: &mut Handle<'_>,
@@ -323,7 +328,7 @@ impl Allocator {
         if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
     }
 
-    /// The number of clusters that may be allocated.
+    /// The number of clusters that a caller with this right to reserved blocks may allocate.
     fn left(&self, fs: &Ext4, reserve: Reserve) -> u32 {
         let free = self.free_clusters.load(Ordering::Relaxed);
         let sb = &fs.superblock;
@@ -345,8 +350,8 @@ impl Superblock {
         self.group_start(self.group_of(inode))
     }
 
-    /// The number of free clusters reserved for nodes of extent trees. A write that splits a preallocated extent, or a hole punched into any
-    /// extent, needs one. Without extents no such change needs a block. Linux reserves the same number.
+    /// The number of free clusters reserved for nodes of extent trees. A write that splits a preallocated extent, or a hole punched
+    /// into any extent, may need a new node. Without extents no such change needs a block. Linux reserves the same number.
     pub(super) fn clusters_for_nodes(&self) -> u64 {
         if !self.incompat.contains(Incompat::EXTENTS) {
             return 0;
@@ -356,12 +361,12 @@ impl Superblock {
 }
 
 impl GroupState {
-    /// Whether the group may have a run of `length` clusters.
+    /// Whether the group may contain a free run of `length` clusters, by its summary.
     fn may_have(&self, length: u32) -> bool {
         get(&self.available) >= length && get(&self.longest) >= length
     }
 }
 
 fn no_space() -> Error {
-    Error::new(ErrorKind::NoSpace, "no blocks are left")
+    Error::new(ErrorKind::NoSpace, "no free blocks remain")
 }

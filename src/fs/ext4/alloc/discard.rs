@@ -1,4 +1,4 @@
-//! Discards of free space, which permit the device to drop its content.
+//! Discards of free space: the device may drop the content of discarded blocks.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -20,8 +20,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Discards all free runs of at least `min_len` bytes on the device. Gives the number of bytes; 0 if the device does not support
-    /// discard. Other operations can run at the same time.
+    /// Discards all free runs of at least `min_len` bytes on the device. Returns the number of discarded
+    /// bytes, 0 if the device does not support discard. Other operations can run at the same time.
     ///
     /// # Errors
     /// `ReadOnly`; `Io`; `Corrupt` for a bitmap.
@@ -56,7 +56,7 @@ impl Ext4 {
 }
 
 impl Allocator {
-    /// The next free run of a group that is long enough. It cannot be allocated while it is discarded.
+    /// Finds the next free run of a group that is long enough, and keeps it back: no allocation can use it during the discard.
     fn keep_back_run(
         &self,
         fs: &Ext4,
@@ -79,8 +79,8 @@ impl Allocator {
         Ok(Some(run))
     }
 
-    /// Discards the blocks that a transaction has freed, before they become available. Adjoining runs are merged. A failure of the device
-    /// does no harm.
+    /// Discards the blocks that a transaction has freed, before they become available. Adjoining
+    /// runs are discarded as one. An error of the device is ignored.
     pub(super) fn discard_freed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
         let mut freed = freed.to_vec();
         freed.sort_unstable();

@@ -1,4 +1,4 @@
-//! A group under its lock.
+//! A locked group.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::fs::ext4::group::Group;
 use crate::fs::ext4::order::Ordered;
 use crate::sync::MutexGuard;
 
-/// A group under its lock: its descriptor and its bitmaps do not change.
+/// A locked group. Its descriptor and its bitmaps change only under this lock.
 pub(super) struct LockedGroup<'a> {
     pub(super) fs: &'a Ext4,
     pub(super) allocator: &'a Allocator,
@@ -31,7 +31,7 @@ impl Allocator {
 }
 
 impl LockedGroup<'_> {
-    /// The clusters of the file system's own structures, which are known once the block bitmap was read.
+    /// The clusters of the file system's own structures. The list is empty until the block bitmap has been read.
     pub(super) fn system(&self) -> &[Range<u32>] {
         self.state.system.as_deref().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Allocation of inodes near their directory, and their release. Only bitmaps and counts change here: the caller writes the inode itself.
+//! Allocation of inodes near their directory, and their release. This module changes only bitmaps and counts; the caller writes the inode itself.
 
 use super::bitmap::{self, Bits};
 use super::group::LockedGroup;
@@ -10,7 +10,7 @@ use crate::fs::ext4::operation::MayChange;
 use crate::fs::ext4::{Ext4, Superblock};
 use crate::units::{FsBlock, InodeNo};
 
-/// The changes in a group when one of its inodes is allocated or freed.
+/// An allocation or release of one inode in a group.
 struct Change {
     bit: u32,
     in_use: bool,
@@ -19,7 +19,7 @@ struct Change {
     unused_inodes: u32,
 }
 
-/// An inode that was allocated in this transaction. No name leads to it yet, so no other thread uses it.
+/// An inode that was allocated in this transaction. No directory entry names it yet, so no other thread uses it.
 pub(crate) struct FreshInode(InodeNo);
 
 impl MayChange for FreshInode {
@@ -29,7 +29,7 @@ impl MayChange for FreshInode {
 }
 
 impl Handle<'_> {
-    /// Allocates a free inode. Changes at most three blocks: a part of the table that was never in use is zeroed.
+    /// Allocates a free inode. Changes at most three blocks, because a block of the table that was never in use must be zeroed.
     ///
     /// # Errors
     /// `NoSpace` if no inode is free, without any change; `Corrupt`.
@@ -49,7 +49,7 @@ impl Handle<'_> {
                 return Ok(FreshInode(number));
             }
         }
-        Err(Error::new(ErrorKind::NoSpace, "no inodes are left"))
+        Err(Error::new(ErrorKind::NoSpace, "no free inodes remain"))
     }
 
     fn allocate_inode_in(&mut self, number: u32, directory: bool) -> Result<Option<InodeNo>> {
@@ -59,7 +59,7 @@ impl Handle<'_> {
             return Ok(None);
         }
         let mut group = allocator.lock_group(self.fs, number)?;
-        // Another thread may have taken the last free inode.
+        // Another thread may have allocated the last free inode.
         if get(free_inodes) == 0 {
             return Ok(None);
         }
@@ -70,7 +70,7 @@ impl Handle<'_> {
         drop(content);
         if bit == sb.inodes_per_group {
             let place = INODE_BITMAP.block(group.descriptor.inode_bitmap);
-            return Err(place.corrupt("it has no free inode, the descriptor counts some"));
+            return Err(place.corrupt("it has no free inode, but the descriptor counts some"));
         }
         group.take_inode(self, bit, directory)?;
         group.state.first_inode = bit + 1;
@@ -78,7 +78,7 @@ impl Handle<'_> {
         Ok(Some(InodeNo(index + 1)))
     }
 
-    /// Allocates exactly this inode, which a recovery reports as used.
+    /// Allocates exactly this inode, because a recovery has found it in use.
     ///
     /// # Errors
     /// `Corrupt` for an inode that is in use or reserved, without any change.
@@ -88,14 +88,14 @@ impl Handle<'_> {
         let content = group.inode_bitmap()?;
         if Bits::new(&content, None).is_set(bit..bit + 1) {
             let place = INODE_BITMAP.block(group.descriptor.inode_bitmap).inode(inode);
-            return Err(place.corrupt("it is in use already"));
+            return Err(place.corrupt("the inode is already in use"));
         }
         drop(content);
         group.take_inode(self, bit, directory)?;
         Ok(FreshInode(inode))
     }
 
-    /// Frees an inode whose bytes already mark it as unused. Its number can be allocated again at once. Changes two blocks.
+    /// Frees an inode whose bytes already mark it as unused. Its number is available immediately. Changes two blocks.
     ///
     /// # Errors
     /// `Corrupt` for an inode that is free or reserved, without any change.
@@ -107,7 +107,7 @@ impl Handle<'_> {
         let content = group.inode_bitmap()?;
         let place = INODE_BITMAP.block(group.descriptor.inode_bitmap).inode(inode);
         if !Bits::new(&content, None).is_set(bit..bit + 1) {
-            return Err(place.corrupt("it is freed but is already free"));
+            return Err(place.corrupt("the inode is freed but is already free"));
         }
         drop(content);
         let Some(directories) = group.descriptor.directories.checked_sub(u32::from(directory))
@@ -115,7 +115,7 @@ impl Handle<'_> {
             let place = DESCRIPTOR.block(self.fs.descriptor_block(number));
             return Err(place
                 .field("bg_used_dirs_count")
-                .corrupt("a directory is freed, it counts none"));
+                .corrupt("a directory is freed, but the descriptor counts none"));
         };
         let (free_inodes, unused_inodes) =
             (group.descriptor.free_inodes + 1, group.descriptor.unused_inodes);
@@ -131,7 +131,7 @@ impl Ext4 {
     /// Whether the bitmap marks an inode as used.
     ///
     /// # Errors
-    /// `Corrupt` for a number that is reserved or that no inode has.
+    /// `Corrupt` for a number that is reserved or larger than the volume's number of inodes.
     pub(crate) fn is_inode_in_use(&self, inode: InodeNo) -> Result<bool> {
         let (number, bit) = self.superblock.place_of_bit(inode)?;
         let content = self.allocator()?.lock_group(self, number)?.inode_bitmap()?;
@@ -140,11 +140,13 @@ impl Ext4 {
 }
 
 impl Superblock {
-    /// The group and the bit of an inode that is not reserved.
+    /// The group and the bit number of an inode that is not reserved.
     fn place_of_bit(&self, inode: InodeNo) -> Result<(u32, u32)> {
         let numbers = u64::from(self.first_inode)..=u64::from(self.inodes_count);
         if !numbers.contains(&inode.0) {
-            return Err(INODE_BITMAP.inode(inode).corrupt("it is not an inode of a file"));
+            return Err(INODE_BITMAP
+                .inode(inode)
+                .corrupt("the inode is reserved or does not exist"));
         }
         let bit = ((inode.0 - 1) % u64::from(self.inodes_per_group)) as u32;
         Ok((self.group_of(inode), bit))
@@ -168,7 +170,7 @@ impl LockedGroup<'_> {
         Ok(())
     }
 
-    /// Zeroes the blocks of the table that an inode brings into use, since their content on the device is undefined.
+    /// Zeroes the blocks of the inode table that hold this inode if they were never in use, because their content on the device is undefined.
     fn zero_table(&self, handle: &mut Handle<'_>, bit: u32) -> Result<()> {
         let sb = &self.fs.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.inode_size);

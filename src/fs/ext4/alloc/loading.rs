@@ -1,4 +1,4 @@
-//! Reads from disk: descriptors, which are summed when the volume is opened, and bitmaps, each checked before its first use.
+//! Reads descriptors and bitmaps from disk. Descriptors are added up when the volume is opened; each bitmap is checked before its first use.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
@@ -22,7 +22,7 @@ impl Allocator {
     /// Reads all descriptors.
     ///
     /// # Errors
-    /// `Corrupt` for a descriptor with larger counts than its group has, or with a pointer outside the volume.
+    /// `Corrupt` for a descriptor with a count above the size of its group, or with a pointer outside the volume.
     pub(crate) fn load(fs: &Ext4) -> Result<Self> {
         let sb = &fs.superblock;
         let (mut clusters, mut inodes, mut directories) = (0_u64, 0, 0_u32);
@@ -69,13 +69,13 @@ impl Allocator {
     }
 }
 
-/// The ranges of superblocks, descriptors, bitmaps and inode tables: the first block of each, sorted, and its length.
+/// The ranges of superblocks, descriptors, bitmaps and inode tables, sorted. Each is a first block and a length.
 #[derive(Default)]
 pub(in crate::fs::ext4) struct Zones(Vec<(u64, u64)>);
 
 impl Zones {
     /// # Errors
-    /// `Corrupt` for a bitmap or table outside its group, without flex_bg; errors of the device.
+    /// `Corrupt` for a bitmap or table outside its group on a volume without flex_bg; errors of the device.
     pub(in crate::fs::ext4) fn of(fs: &Ext4) -> Result<Self> {
         let mut zones = Self::default();
         for number in 0..fs.superblock.groups {
@@ -85,7 +85,7 @@ impl Zones {
         Ok(zones)
     }
 
-    /// Whether a block belongs to one of these ranges, provided that they do not overlap.
+    /// Whether a block belongs to one of these ranges. The ranges must not overlap.
     pub(in crate::fs::ext4) fn has(&self, block: FsBlock) -> bool {
         let after = self.0.partition_point(|(start, _)| *start <= block.0);
         let before = after.checked_sub(1).and_then(|at| self.0.get(at));
@@ -93,7 +93,7 @@ impl Zones {
     }
 
     /// # Errors
-    /// `Corrupt` for a bitmap or table outside its group, without flex_bg.
+    /// `Corrupt` for a bitmap or table outside its group on a volume without flex_bg.
     fn add_group(&mut self, sb: &Superblock, number: u32, group: &Group) -> Result<()> {
         let start = sb.group_start(number);
         let end = start.0.saturating_add(sb.blocks_per_group.into()).min(sb.blocks_count);
@@ -115,7 +115,7 @@ impl Zones {
         Ok(())
     }
 
-    /// Checks that the ranges do not overlap: a write to one would change the other. Linux refuses most such volumes.
+    /// Checks that the ranges do not overlap, because a write to one structure would damage the other. Linux refuses most such volumes.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -132,7 +132,7 @@ impl Zones {
 }
 
 impl LockedGroup<'_> {
-    /// The block bitmap of a group. If it was never written, it is computed.
+    /// The block bitmap of a group, read from the device, or computed if the group is uninitialised.
     pub(super) fn block_bitmap(&mut self) -> Result<Block> {
         if self.state.system.is_none() {
             self.state.system = Some(self.fs.system_clusters(self.number)?);
@@ -151,7 +151,7 @@ impl LockedGroup<'_> {
         Ok(content)
     }
 
-    /// Fills in the block bitmap of a group without allocations. `bytes` are zeros.
+    /// Fills in the block bitmap of a group without allocated blocks. The caller passes zeroed `bytes`.
     pub(super) fn fill_block_bitmap(&self, bytes: &mut [u8]) {
         self.fs.superblock.fill_block_bitmap(self.number, self.system(), bytes);
     }
@@ -167,20 +167,21 @@ impl LockedGroup<'_> {
         let (free, counted) =
             (bits.clear_bits(0..sb.clusters_in(self.number)), self.descriptor.free_clusters);
         if free != counted {
-            return Err(
-                place.corrupt(format!("{free} clusters are free, the descriptor counts {counted}"))
-            );
+            return Err(place.corrupt(format!(
+                "{free} clusters are free, but the descriptor counts {counted}"
+            )));
         }
         match self.system().iter().find(|range| !bits.is_set((*range).clone())) {
             Some(range) => {
                 let start = sb.cluster_start(self.number, range.start);
-                Err(place.corrupt(format!("metadata from block {start} on is not marked in use")))
+                Err(place
+                    .corrupt(format!("metadata from block {start} on is not marked as in use")))
             }
             None => Ok(()),
         }
     }
 
-    /// The inode bitmap of a group. If it was never written, it is computed.
+    /// The inode bitmap of a group, read from the device, or computed if the group is uninitialised.
     pub(super) fn inode_bitmap(&mut self) -> Result<Block> {
         let content = if self.descriptor.inodes_uninit {
             let mut fresh = Buffer::aligned(self.fs.superblock.block_size.bytes())?;
@@ -196,7 +197,7 @@ impl LockedGroup<'_> {
         Ok(content)
     }
 
-    /// Fills in the inode bitmap of a group without inodes. `bytes` are zeros.
+    /// Fills in the inode bitmap of a group without allocated inodes. The caller passes zeroed `bytes`.
     pub(super) fn fill_inode_bitmap(&self, bytes: &mut [u8]) {
         bitmap::set(bytes, self.fs.superblock.inodes_per_group..bytes.len() as u32 * 8);
     }
@@ -212,9 +213,8 @@ impl LockedGroup<'_> {
         let (free, counted) =
             (bits.clear_bits(0..sb.inodes_per_group), self.descriptor.free_inodes);
         if free != counted {
-            return Err(
-                place.corrupt(format!("{free} inodes are free, the descriptor counts {counted}"))
-            );
+            return Err(place
+                .corrupt(format!("{free} inodes are free, but the descriptor counts {counted}")));
         }
         let used = sb.inodes_per_group - self.descriptor.unused_inodes;
         if bits.next_set(used, sb.inodes_per_group) < sb.inodes_per_group {
@@ -223,7 +223,7 @@ impl LockedGroup<'_> {
         Ok(())
     }
 
-    /// Compares the checksum. A small descriptor holds only its lower half.
+    /// Compares a bitmap's checksum. A small descriptor stores only the lower half of the checksum.
     fn compare_checksum(&self, stored: u32, computed: Option<u32>, place: Place) -> Result<()> {
         let Some(computed) = computed else { return Ok(()) };
         let whole = self.fs.superblock.descriptor_size >= 64;

@@ -1,11 +1,11 @@
 //! Allocation of blocks and inodes.
 //!
-//! The bitmap of a group is the only record of used blocks; its descriptor counts the free ones. This module keeps numbers that make the search
-//! short. For each group these are the available space and an upper limit of its longest run; the search for a group reads them without a lock. The
-//! module also records blocks freed by transactions that are not committed. They cannot be allocated before the commit, because after a crash they
-//! still belong to their file.
+//! On disk, the bitmap of a group is the only record of used blocks; the group's descriptor counts the free blocks. This module
+//! keeps a summary of each group in memory: the available space, and an upper limit of the longest free run. The search for a
+//! group reads the summaries without a lock. The module also records blocks freed by transactions that are not committed. They
+//! cannot be allocated before the commit, because after a crash they still belong to their file.
 //!
-//! Each bit of a block bitmap is a cluster. Callers count in blocks; numbers of clusters are named so.
+//! Each bit of a block bitmap stands for one cluster. Callers count in blocks; a number of clusters has `cluster` in its name.
 
 pub(super) mod bitmap;
 mod blocks;
@@ -39,9 +39,9 @@ pub(crate) struct Allocator {
     groups: Box<[GroupState]>,
     chunks: Box<[Chunk]>,
     cluster_blocks: u32,
-    /// The number of free clusters by the descriptors.
+    /// The number of free clusters, as the descriptors count them.
     free_clusters: AtomicU64,
-    /// The number of kept-back clusters among these.
+    /// The number of kept-back clusters among the free ones.
     kept_back: AtomicU64,
     free_inodes: AtomicU32,
     directories: AtomicU32,
@@ -75,12 +75,12 @@ impl Allocator {
         }
     }
 
-    /// Whether freed blocks wait for a commit: a caller that found no space can commit and try again.
+    /// Whether freed blocks wait for a commit. If so, a caller that found no space can commit and try again.
     pub(crate) fn commit_frees(&self) -> bool {
         self.kept_back.load(Ordering::Relaxed) > 0
     }
 
-    /// Makes the blocks available that a committed transaction has freed.
+    /// Makes the blocks that a committed transaction has freed available.
     pub(crate) fn committed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
         if self.discard.load(Ordering::Relaxed) {
             self.discard_freed(fs, freed);
@@ -94,8 +94,8 @@ impl Allocator {
 }
 
 impl Ext4 {
-    /// Withholds the blocks that the volume reserves for the superuser, or permits their allocation again. They are permitted at first, because a
-    /// program that opens a volume owns it.
+    /// Withholds the blocks that the volume reserves for the superuser, or permits their allocation again.
+    /// Initially their allocation is permitted, because a program that opens a volume owns it.
     ///
     /// # Errors
     /// `ReadOnly`.
@@ -108,7 +108,7 @@ impl Ext4 {
         Ok(&self.writing()?.alloc)
     }
 
-    /// The free space of the volume. For a volume that is open for reading, the last recorded one.
+    /// The free space of the volume. If the volume is open read-only, this is the free space recorded in the superblock.
     #[must_use]
     pub fn free_space(&self) -> FreeSpace {
         let sb = &self.superblock;

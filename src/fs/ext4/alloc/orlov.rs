@@ -1,8 +1,8 @@
 //! The choice of a group for a new inode.
 //!
-//! Files are allocated near their directory, and blocks near their file. So the place of a directory decides which data lie together. This
-//! follows Orlov's idea: directories in the root are spread over the volume, since they have little in common; others stay near their
-//! parents while there is room for their content.
+//! A file is allocated near its directory, and its blocks near the file. The group of a directory therefore decides which data
+//! are stored together. This module follows Orlov's idea. Directories in the root are spread over the volume, since they have
+//! little in common. Other directories stay near their parents while there is room for their content.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -13,9 +13,9 @@ use crate::fs::ext4::ROOT;
 use crate::fs::ext4::superblock::Superblock;
 use crate::units::InodeNo;
 
-/// The number of files for which room is reserved in a region for each of its directories.
+/// The number of files for which a region reserves room for each of its directories.
 const FILES_OF_A_DIRECTORY: u64 = 64;
-/// The permitted shortage of free space of a region that takes directories, compared with the average, as a divisor of its total.
+/// A region takes another directory if its free space is below the average by at most its total size divided by this number.
 const SHORTAGE: u64 = 4;
 
 /// Groups whose inode tables are adjacent, and their free resources.
@@ -27,7 +27,7 @@ struct Region {
 }
 
 impl Allocator {
-    /// The group of a file's directory, or a nearby one with free inodes and blocks.
+    /// The group of the parent directory, or a nearby group with free inodes and blocks.
     pub(super) fn group_for_file(&self, sb: &Superblock, parent: InodeNo) -> u32 {
         let home = sb.group_of(parent);
         let flex = sb.flex_of(home);
@@ -73,7 +73,8 @@ impl Allocator {
         Region { groups, clusters, inodes, directories }
     }
 
-    /// The group with the fewest directories: their files are apart, and threads that fill them do not contend for one group.
+    /// The group with the fewest directories. Files of different directories then lie apart, and threads that create them do not contend for one
+    /// group.
     fn emptiest(&self, groups: Range<u32>) -> u32 {
         let first = groups.start;
         let directories = |group: &u32| get(&self.group(*group).directories);
@@ -87,7 +88,7 @@ impl Allocator {
 }
 
 impl Region {
-    /// Whether the region is not much fuller than the average.
+    /// Whether the region is not much fuller than the average region.
     fn fits(&self, sb: &Superblock, average: &Self) -> bool {
         let clusters = self.count() * u64::from(sb.blocks_per_group / sb.cluster_blocks);
         self.inodes > 0

@@ -28,14 +28,14 @@ impl Superblock {
         FsBlock(self.group_start(group).0 + u64::from(cluster) * u64::from(self.cluster_blocks))
     }
 
-    /// The number of clusters of a group; the last group has fewer. A cluster that extends past the file system's end does not count.
+    /// The number of clusters of a group; the last group may have fewer. A cluster that extends past the file system's end is not counted.
     pub(in crate::fs::ext4) fn clusters_in(&self, group: u32) -> u32 {
         let blocks =
             (self.blocks_count - self.group_start(group).0).min(u64::from(self.blocks_per_group));
         (blocks / u64::from(self.cluster_blocks)) as u32
     }
 
-    /// The cluster ranges for a range of blocks within the file system, group by group.
+    /// Splits a range of blocks within the file system into ranges of clusters, one for each group.
     pub(in crate::fs::ext4) fn cluster_ranges(
         &self,
         start: FsBlock,
@@ -67,12 +67,12 @@ impl Superblock {
         first..first.saturating_add(self.flex_groups).min(self.groups)
     }
 
-    /// The number of blocks at the start of a group that hold copies of the superblock and of the descriptors, with the room for more
-    /// descriptors.
+    /// The number of blocks at the start of a group that hold copies of the superblock and of the
+    /// descriptors, and the blocks reserved for more descriptors.
     pub(in crate::fs::ext4) fn copies_in(&self, group: u32) -> u64 {
         let per_block = self.descriptors_per_block();
         let backup = u64::from(self.group_has_backup(group));
-        // If blocks have 1 KiB and are counted from 0, the boot block precedes group 0's superblock.
+        // If blocks have 1 KiB and are counted from 0, the boot block precedes the superblock of group 0.
         let boot =
             u64::from(group == 0 && self.first_data_block == 0 && self.block_size.bytes() == 1024);
         let meta_bg = self.incompat.contains(Incompat::META_BG);
@@ -84,14 +84,14 @@ impl Superblock {
         boot + backup * (1 + descriptors)
     }
 
-    /// Whether a group holds a copy of its meta group's descriptors: the first two groups and the last one do.
+    /// Whether a group holds a copy of its meta group's descriptors. The first two groups and the last group of a meta group do.
     pub(in crate::fs::ext4) fn is_meta_copy(&self, group: u32) -> bool {
         let per_block = self.descriptors_per_block();
         let place = group % per_block;
         place <= 1 || place == per_block - 1
     }
 
-    /// Fills in the block bitmap of a group in which only the file system's own structures use blocks. `bytes` are zeros.
+    /// Fills in the block bitmap of a group in which only the file system's own structures use blocks. The caller passes zeroed `bytes`.
     pub(in crate::fs::ext4) fn fill_block_bitmap(
         &self,
         group: u32,
@@ -104,14 +104,14 @@ impl Superblock {
         bitmap::set(bytes, self.clusters_in(group)..bytes.len() as u32 * 8);
     }
 
-    /// Descriptors per block.
+    /// The number of descriptors per block.
     pub(in crate::fs::ext4) fn descriptors_per_block(&self) -> u32 {
         self.block_size.bytes() as u32 / u32::from(self.descriptor_size)
     }
 }
 
 impl Ext4 {
-    /// The clusters of a group with blocks of the file system's own structures. With flex_bg these may belong to neighbouring groups.
+    /// The clusters of this group that hold the file system's own structures. With flex_bg the structures may belong to neighbouring groups.
     pub(in crate::fs::ext4) fn system_clusters(&self, group: u32) -> Result<Box<[Range<u32>]>> {
         let sb = &self.superblock;
         let mut blocks = vec![(sb.group_start(group), sb.copies_in(group))];

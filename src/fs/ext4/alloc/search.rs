@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use super::bitmap::Bits;
 
-/// A run of this many clusters is as good as any longer one.
+/// The length in clusters from which a longer run is no longer better.
 const LONG: u32 = 2048;
-/// The number of groups that are skipped before a shorter run is accepted. A fruitless search of a bitmap counts as many.
+/// The number of groups that are skipped before a shorter run is accepted. A search of a bitmap without a result counts as `BITMAP` skipped groups.
 pub(super) const PATIENCE: u32 = 1024;
 pub(super) const BITMAP: u32 = 64;
-/// The free blocks that a growing file needs where a new run begins.
+/// The number of free blocks that a growing file should find at the start of a new run.
 pub(super) const ROOM: u32 = 64;
 
 /// The request of a search.
@@ -17,9 +17,9 @@ pub(super) const ROOM: u32 = 64;
 pub(super) struct Wish {
     /// The maximum number of clusters.
     pub(super) want: u32,
-    /// For a growing file: the start is aligned to this many clusters, which should all be free, if it is more than `want`.
+    /// For a growing file, the alignment of the start in clusters, if it exceeds `want`. All clusters up to the next multiple should be free.
     pub(super) room: u32,
-    /// Clusters in a RAID stripe, or 0.
+    /// The number of clusters in a RAID stripe, or 0.
     pub(super) stripe: u32,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Wish {
 pub(super) enum Found {
     /// The clusters that were found.
     Run(Range<u32>),
-    /// No sufficient run; the longest one has this length.
+    /// There is no sufficient run; the longest run has this length.
     Longest(u32),
 }
 
@@ -36,24 +36,24 @@ pub(super) enum Found {
 pub(super) struct Space<'a> {
     pub(super) bits: Bits<'a>,
     pub(super) clusters: Range<u32>,
-    /// The position of the group's start relative to a multiple of the stripe, in clusters.
+    /// The distance of the group's start from the previous multiple of the stripe, in clusters.
     pub(super) phase: u32,
 }
 
 impl Wish {
-    /// The minimum lengths of a run, in the order in which they are tried, from sufficient down to 1.
+    /// The minimum lengths of a run to try, in order, from a sufficient length down to 1.
     pub(super) fn lengths(self) -> impl Iterator<Item = u32> {
         std::iter::successors(Some(self.want.max(self.room).min(LONG)), |length| {
             (*length > 1).then_some(length / 8).map(|length| length.max(1))
         })
     }
 
-    /// The free run at the goal; otherwise the first run of at least `length` clusters after it, or else before it.
+    /// Finds the free run at the goal; otherwise the first run of at least `length` clusters after the goal, or else before it.
     pub(super) fn find(self, space: &Space<'_>, goal: Option<u32>, length: u32) -> Found {
         let Range { start, end } = space.clusters;
         let from = goal.unwrap_or(start).clamp(start, end);
         let mut longest = 0;
-        // No run needs to cross the goal: a run that contains the goal is found from the goal on.
+        // A run that contains the goal is found by the search from the goal on, so no run needs to cross the goal.
         for range in [from..end, start..from] {
             match self.find_within(space, range, goal, length) {
                 Found::Longest(within) => longest = longest.max(within),
@@ -70,7 +70,7 @@ impl Wish {
         goal: Option<u32>,
         length: u32,
     ) -> Found {
-        // The length of a run is measured only up to this limit, because most of a group may be one run.
+        // Runs are measured only up to this limit, because most of a group may be one run.
         let limit = self.want.saturating_add(self.stripe).max(2 * self.room);
         let (mut longest, mut at) = (0, range.start);
         loop {
@@ -79,7 +79,7 @@ impl Wish {
                 return Found::Longest(longest);
             }
             let end = space.bits.next_set(start, range.end.min(start.saturating_add(limit)));
-            // A run that continues a file is accepted at any length: the next run may begin right after it, in the next group.
+            // A run that continues a file is accepted at any length, because the file's next run may follow it directly, in the next group.
             if goal == Some(start) {
                 return Found::Run(start..end.min(start.saturating_add(self.want)));
             }
@@ -92,8 +92,8 @@ impl Wish {
         }
     }
 
-    /// The start within a run for a request that continues no other. A large request is aligned to the stripe; the first blocks of a
-    /// growing file are aligned to its room. Both apply only if enough of the run remains.
+    /// The start within a run for a request that does not continue another. A large request is aligned to the stripe; the first
+    /// blocks of a growing file are aligned to `room`. Neither alignment applies if too little of the run would remain.
     fn aligned(self, space: &Space<'_>, run: Range<u32>, length: u32) -> u32 {
         let start = if self.stripe > 0 && self.want >= self.stripe {
             (run.start + space.phase).next_multiple_of(self.stripe) - space.phase
@@ -128,12 +128,12 @@ mod tests {
         };
         find(10, 10..11);
         find(11, 11..12);
-        // The place is taken, so each file gets a separate place.
+        // The clusters up to here are in use, so each file gets a separate aligned start.
         find(11, 64..65);
         find(11, 128..129);
         find(65, 65..66);
         find(129, 129..130);
-        // The space after a file stays free for it while other requests follow.
+        // While other requests follow, the space after a file stays free for that file.
         find(11, 192..193);
     }
 

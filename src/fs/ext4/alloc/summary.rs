@@ -1,4 +1,4 @@
-//! The summary of each group in memory. The search for a group reads these numbers without a lock; they change only under the group's lock.
+//! The summary of each group in memory. The search for a group reads the summaries without a lock; they change only under the group's lock.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,14 +8,14 @@ use crate::fs::ext4::group::Group;
 use crate::fs::ext4::order::{Ordered, Rank};
 use crate::sync::{Mutex, MutexGuard};
 
-/// The number of groups that are skipped together if they have nothing free.
+/// The number of adjacent groups that a search skips together if none of them has free space.
 const CHUNK: u32 = 64;
 
 /// The summary of a group.
 pub(super) struct GroupState {
-    /// The number of available clusters: free in the bitmap and not kept back.
+    /// The number of available clusters, that is, clusters free in the bitmap and not kept back.
     pub(super) available: AtomicU32,
-    /// An upper limit of the length of their runs.
+    /// An upper limit of the length of the runs of available clusters.
     pub(super) longest: AtomicU32,
     pub(super) free_inodes: AtomicU32,
     pub(super) directories: AtomicU32,
@@ -25,7 +25,7 @@ pub(super) struct GroupState {
 /// The part of the summary that the group's lock protects.
 #[derive(Default)]
 pub(super) struct Locked {
-    /// The clusters of the file system's own structures, once they are known.
+    /// The clusters of the file system's own structures, or `None` until they are known.
     pub(super) system: Option<Box<[Range<u32>]>>,
     pub(super) blocks_checked: bool,
     pub(super) inodes_checked: bool,
@@ -36,8 +36,8 @@ pub(super) struct Locked {
     kept_back: Option<KeptBack>,
 }
 
-/// The clusters of a group that are free in its bitmap but cannot be allocated: their release is not committed, or they are being
-/// discarded.
+/// The clusters of a group that are free in its bitmap but cannot be allocated, because their
+/// release is not committed or because they are being discarded.
 struct KeptBack {
     bits: Box<[u8]>,
     count: u32,
@@ -61,7 +61,7 @@ impl GroupState {
         }
     }
 
-    /// Locks the group, after a transaction's handle and before a block in the lock order. A thread may lock only one group.
+    /// Locks the group. In the lock order, this lock follows a transaction's handle and precedes a block. A thread may lock only one group.
     pub(super) fn lock(&self) -> Ordered<MutexGuard<'_, Locked>> {
         Ordered::new(Rank::Group, || self.locked.lock())
     }
@@ -74,7 +74,7 @@ impl Locked {
     }
 }
 
-/// Without the group's lock these numbers are only hints, so relaxed loads are enough.
+/// Reads a number of a summary. Without the group's lock the number is only a hint, so a relaxed load is enough.
 pub(super) fn get(number: &AtomicU32) -> u32 {
     number.load(Ordering::Relaxed)
 }
@@ -126,7 +126,7 @@ impl Allocator {
         locked.first_cluster = locked.first_cluster.min(range.start);
     }
 
-    /// Keeps back free clusters: they are unavailable until [`end_keeping`](Self::end_keeping). A bitmap has `size` bytes.
+    /// Keeps back free clusters, which cannot be allocated until [`end_keeping`](Self::end_keeping). `size` is the length of a bitmap in bytes.
     pub(super) fn keep_back(&self, locked: &mut Locked, range: Range<u32>, size: usize) {
         let count = range.end - range.start;
         let none = || KeptBack { bits: vec![0; size].into(), count: 0 };
@@ -136,7 +136,7 @@ impl Allocator {
         self.kept_back.fetch_add(u64::from(count), Ordering::Relaxed);
     }
 
-    /// Makes the clusters available.
+    /// Makes kept-back clusters available.
     pub(super) fn end_keeping(&self, group: u32, range: Range<u32>) {
         let locked = &mut *self.group(group).lock();
         let Some(kept) = &mut locked.kept_back else { return };
@@ -168,12 +168,12 @@ impl Allocator {
         subtract(&self.directories, u32::from(directory));
     }
 
-    /// All groups, from `first` on and around, except those whose chunk has fewer than `least` clusters.
+    /// All groups in a circle from `first`, except groups whose chunk has fewer than `least` available clusters.
     pub(super) fn groups_with_clusters(&self, first: u32, least: u32) -> impl Iterator<Item = u32> {
         self.groups_around(first, move |chunk| get(&chunk.available) >= least)
     }
 
-    /// All groups, from `first` on and around, except those whose chunk has no free inode.
+    /// All groups in a circle from `first`, except groups whose chunk has no free inode.
     pub(super) fn groups_with_inodes(&self, first: u32) -> impl Iterator<Item = u32> {
         self.groups_around(first, |chunk| get(&chunk.free_inodes) > 0)
     }

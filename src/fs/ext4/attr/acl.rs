@@ -1,5 +1,5 @@
-//! POSIX access lists: the on-disk form and the form of the system calls, in which each entry has an id; how lists and permission bits
-//! affect each other, and what a new file inherits, after acl(5).
+//! POSIX access control lists: their on-disk form, and the form of the system calls, in which every entry has an id. This
+//! module also applies the rules of acl(5): how lists and permission bits affect each other, and what a new file inherits.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -12,9 +12,9 @@ use super::name::{Name, NameIndex};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, SetXattr};
 
-/// The version of the form that `getxattr` gives.
+/// The version of the form that `getxattr` returns.
 const SYSCALL_VERSION: u32 = 2;
-/// The id of an entry without one.
+/// The id of an entry that needs no id.
 const UNDEFINED_ID: u32 = u32::MAX;
 
 const USER_OBJ: u16 = 0x01;
@@ -26,11 +26,11 @@ const OTHER: u16 = 0x20;
 
 const ACCESS: Name<'_> = Name { index: NameIndex::ACL_ACCESS, name: b"" };
 const DEFAULT: Name<'_> = Name { index: NameIndex::ACL_DEFAULT, name: b"" };
-/// The lengths of the version and of an entry in the system calls' form.
+/// The lengths of the version field and of an entry in the system calls' form.
 const VERSION: usize = 4;
 const ENTRY: usize = 8;
 
-/// Converts a stored list into the value that `getxattr` gives.
+/// Converts a stored list into the value that `getxattr` returns.
 pub(super) fn to_syscall_format(stored: &[u8], place: Place) -> Result<Vec<u8>> {
     let place = place.field("access control list");
     let cut_short = || place.corrupt("it is cut short");
@@ -59,12 +59,12 @@ pub(super) fn to_syscall_format(stored: &[u8], place: Place) -> Result<Vec<u8>> 
     Ok(value)
 }
 
-/// The attributes that a new inode gets from its directory.
+/// The mode and the lists that a new inode gets from its directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inherited {
     /// The permissions and the type.
     pub(crate) mode: u32,
-    /// The stored access list, if the permission bits do not express all of it.
+    /// The stored access list, if the permission bits cannot express the whole list.
     access: Option<Vec<u8>>,
     /// The default list of a new directory.
     default: Option<Vec<u8>>,
@@ -76,7 +76,7 @@ struct Entry {
     id: u32,
 }
 
-/// A valid list.
+/// A valid access control list.
 struct Acl(Vec<Entry>);
 
 impl Inode {
@@ -117,7 +117,7 @@ impl Attributes<'_> {
         Attributes(&inode).put(h, &ACCESS, access, SetXattr::Any)
     }
 
-    /// Updates the access list, if there is one, to a new mode. The caller sets the mode itself.
+    /// Changes the inode's access list, if it has one, to match a new mode. The caller sets the mode itself.
     ///
     /// # Errors
     /// The errors of reading attributes.
@@ -160,7 +160,7 @@ impl Attributes<'_> {
 }
 
 impl Acl {
-    /// The list of an inode under this name.
+    /// The access control list that the inode has under this attribute name.
     fn of(inode: &Inode, name: &[u8]) -> Result<Option<Self>> {
         inode.xattr(name)?.map_or(Ok(None), |value| Self::parse(&value))
     }
@@ -171,7 +171,7 @@ impl Acl {
             return if value.is_empty() { Ok(None) } else { Err(invalid("it is cut short")) };
         };
         if u32::from_le_bytes(*version) != SYSCALL_VERSION {
-            return Err(Error::unsupported("access lists of another version"));
+            return Err(Error::unsupported("access control lists of another version"));
         }
         if rest.len() % ENTRY != 0 {
             return Err(invalid("an entry is cut short"));
@@ -196,24 +196,24 @@ impl Acl {
         let count = |tag| tags.iter().filter(|other| **other == tag).count();
         let known = [USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER];
         if tags.iter().any(|tag| !known.contains(tag)) || !tags.is_sorted() {
-            return Err(invalid("its entries are unknown or out of order"));
+            return Err(invalid("an entry is unknown or out of order"));
         }
         if [USER_OBJ, GROUP_OBJ, OTHER].into_iter().any(|tag| count(tag) != 1) || count(MASK) > 1 {
             return Err(invalid("owner, group, others or mask are duplicate or missing"));
         }
         if count(USER) + count(GROUP) > 0 && count(MASK) == 0 {
-            return Err(invalid("it has named entries and no mask"));
+            return Err(invalid("it has named entries, but no mask"));
         }
         let named = |entry: &&Entry| matches!(entry.tag, USER | GROUP);
         if self.0.iter().any(|entry| entry.perm > 7)
             || self.0.iter().filter(named).any(|entry| entry.id == UNDEFINED_ID)
         {
-            return Err(invalid("an entry has wrong permissions or an invalid id"));
+            return Err(invalid("an entry has invalid permissions or an invalid id"));
         }
         Ok(())
     }
 
-    /// The form on disk.
+    /// The list in its on-disk form.
     fn stored(&self) -> Vec<u8> {
         let mut bytes = ACL_VERSION.to_le_bytes().to_vec();
         for Entry { tag, perm, id } in &self.0 {
@@ -231,8 +231,8 @@ impl Acl {
         self.0.len() == 3
     }
 
-    /// The indexes of the three entries that correspond to permission bits, with their shift in a mode. The mask replaces the group if there
-    /// is one.
+    /// The indexes of the three entries that correspond to permission bits, with the shift of these
+    /// bits in a mode. If the list has a mask, the mask takes the place of the group entry.
     fn classes(&self) -> Vec<(usize, u32)> {
         let masked = self.0.iter().any(|entry| entry.tag == MASK);
         let shift = |entry: &Entry| match entry.tag {
@@ -253,14 +253,14 @@ impl Acl {
         }
     }
 
-    /// Sets the permissions to those of the mode.
+    /// Sets the entries for owner, group class and others to the permissions in the mode.
     fn replace(&mut self, mode: u32) {
         for (at, shift) in self.classes() {
             self.0[at].perm = (mode >> shift) as u16 & 7;
         }
     }
 
-    /// A mode with the permissions that the list gives.
+    /// Returns the mode with its permission bits replaced by those of the list.
     fn apply(&self, mode: u32) -> u32 {
         let bits = |all, (at, shift): (usize, u32)| all | u32::from(self.0[at].perm) << shift;
         mode & !0o777 | self.classes().into_iter().fold(0, bits)

@@ -1,4 +1,4 @@
-//! Blocks of attributes, which inodes with the same attributes may share.
+//! Blocks of attributes. Inodes with equal attributes may share a block.
 
 use zerocopy::FromBytes;
 
@@ -16,12 +16,12 @@ const PLACE: Place = Place::new("attribute block");
 #[derive(PartialEq, Eq)]
 pub(super) enum Rewritten {
     InPlace,
-    /// Other inodes share the block: nothing was changed.
+    /// The block was not changed, because other inodes share it.
     Shared,
 }
 
 impl Attributes<'_> {
-    /// Allocates a block and gives it this content.
+    /// Allocates an attribute block with this content.
     ///
     /// # Errors
     /// `NoSpace` and `Quota`; nothing is changed in that case.
@@ -43,8 +43,8 @@ impl Attributes<'_> {
         Ok(header.is_ok_and(|(header, _)| header.h_refcount.get() > 1))
     }
 
-    /// Rewrites a block, unless it is shared. Two inodes that share it may call this at the same time, each under its own lock, so the
-    /// count is checked under the block's lock.
+    /// Rewrites a block, unless it is shared. Two inodes that share the block may call this at the same time,
+    /// each under its own lock. The reference count is therefore checked under the block's lock.
     pub(super) fn rewrite_xattr_block(
         &self,
         h: &mut Handle<'_>,
@@ -61,7 +61,7 @@ impl Attributes<'_> {
         })
     }
 
-    /// Drops an inode's reference to a block. The last reference frees the block; `values` are the value inodes that the block names.
+    /// Drops an inode's reference to a block. Dropping the last reference frees the block. `values` are the value inodes to which the block refers.
     pub(super) fn release_xattr_block(
         &self,
         h: &mut Handle<'_>,
@@ -80,7 +80,7 @@ impl Attributes<'_> {
         if last {
             let count = u64::from(self.fs.superblock.cluster_blocks);
             h.free_blocks(block, count, Freed::Metadata)?;
-            // A block counts as one reference to a value, even if several inodes share the block.
+            // An attribute block has one reference to each of its values, even if several inodes share the block.
             for value in values {
                 self.drop_value(h, *value)?;
             }

@@ -1,5 +1,5 @@
-//! Setting and removing attributes. An attribute is stored in the inode if possible, otherwise in a block, otherwise with its value in a separate
-//! inode.
+//! Setting and removing attributes. An attribute is stored in the inode if it fits, otherwise in a
+//! block. If it fits in neither, its value is stored in a separate inode.
 
 use std::sync::atomic::Ordering;
 
@@ -19,15 +19,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// The parts that are dropped after an attribute is changed: its old home, and the inode of its value.
+/// The remains of a changed attribute, to be dropped: its old home, and the inode of its old value.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Attributes<'_> {
-    /// Sets an attribute. Name and value have the system calls' form. An access list also changes the permissions.
+    /// Sets an attribute. Name and value have the system calls' form. If the attribute is an access list, the permissions change too.
     ///
     /// # Errors
-    /// `AttributeNameLength` and `AttributeTooBig` for a name or value that the system calls refuse, `Unsupported` for a prefix that cannot be
-    /// set, `InvalidInput` for an invalid access list, `NotPermitted` for the file's type, `NoSpace`, and the errors of [`SetXattr`].
+    /// `AttributeNameLength` and `AttributeTooBig` for a name or value that the system calls refuse; `Unsupported` for a prefix that cannot be set;
+    /// `InvalidInput` for an invalid access list; `NotPermitted` if the file's type cannot have the attribute; `NoSpace`; and the errors of
+    /// [`SetXattr`].
     pub(crate) fn set_xattr(
         &self,
         h: &mut Handle<'_>,
@@ -53,7 +54,7 @@ impl Attributes<'_> {
     /// Removes an attribute.
     ///
     /// # Errors
-    /// `NoData` if it does not exist, unless it is an access list; the errors for the name as in [`set_xattr`](Self::set_xattr).
+    /// `NoData` if the attribute does not exist, unless it is an access list; the errors for the name as in [`set_xattr`](Self::set_xattr).
     pub(crate) fn remove_xattr(&self, h: &mut Handle<'_>, name: &[u8]) -> Result<()> {
         let name = Name::parse(name)?;
         name.check_type(self)?;
@@ -65,16 +66,16 @@ impl Attributes<'_> {
         Err(Error::new(ErrorKind::NoData, "there is no such attribute"))
     }
 
-    /// Drops the attributes outside the inode, because the inode is deleted. It must not be used afterwards.
+    /// Drops the attribute block and the values of an inode that is being deleted. The inode must not be used afterwards.
     ///
     /// # Errors
-    /// As [`Handle::renew`], which is called between large values, because there may be many. The rest can be dropped later.
+    /// The errors of [`Handle::renew`], which is called between large values, because there may be many. The remaining values can be dropped later.
     pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>) -> Result<()> {
         let block = self.read_xattr_block()?;
         let mut lists = Lists::new(self, block.as_ref())?;
         let credits = self.xattr_credits();
         if let Some((_, number)) = &block {
-            // The other inodes that share the block keep its values.
+            // If other inodes share the block, they keep its values.
             if !self.is_shared(*number)? {
                 self.drop_values(h, &mut lists, Home::Block, credits)?;
             }
@@ -105,7 +106,7 @@ impl Attributes<'_> {
         let old = lists.take(name);
         match (how, &old) {
             (SetXattr::Create, Some(_)) => {
-                return Err(Error::new(ErrorKind::Exists, "the attribute is there already"));
+                return Err(Error::new(ErrorKind::Exists, "the attribute exists already"));
             }
             (SetXattr::Replace, None) => {
                 return Err(Error::new(ErrorKind::NoData, "there is no such attribute"));
@@ -138,7 +139,7 @@ impl Attributes<'_> {
         stored
     }
 
-    /// Removes an attribute. Gives whether it existed.
+    /// Removes an attribute. Returns whether it existed.
     pub(super) fn remove(&self, h: &mut Handle<'_>, name: &Name<'_>) -> Result<bool> {
         let block = self.read_xattr_block()?;
         let mut lists = Lists::new(self, block.as_ref())?;
@@ -147,9 +148,9 @@ impl Attributes<'_> {
         Ok(true)
     }
 
-    /// Stores changed lists; `made` is a newly created value.
+    /// Stores changed lists. `made` is the new inode of a value, if one was created.
     ///
-    /// Blocks and values that lost their reference are dropped last: a reader without the inode's lock still finds all that the inode names.
+    /// Blocks and values without references are dropped last, so that a reader without the inode's lock still finds everything the inode refers to.
     ///
     /// # Errors
     /// `NoSpace` and `Quota`; nothing is changed in that case.
@@ -186,7 +187,7 @@ impl Attributes<'_> {
         self.say_attributes_are_used(h)
     }
 
-    /// Stores the list in the block. Gives the new block of the inode, and the released one.
+    /// Stores the list in the block. Returns the new block of the inode and the released block.
     fn store_block(
         &self,
         h: &mut Handle<'_>,
@@ -214,7 +215,7 @@ impl Attributes<'_> {
             }
             return Ok((Some(block), None));
         }
-        // The other inodes keep the block and its references, so the new block takes new references to the values.
+        // The other inodes keep the old block with its references, so the new block takes new references to the values.
         let new = self.create_xattr_block(h, &content)?;
         for value in kept.iter().filter(|value| Some(**value) != made) {
             self.share_value(h, *value)?;
@@ -222,7 +223,7 @@ impl Attributes<'_> {
         Ok((Some(new), released(block)))
     }
 
-    /// Drops the large values of a list one by one, each with its entry; `credits` is the cost of one.
+    /// Drops the large values of a list, each together with its entry. `credits` is the cost of dropping one value.
     fn drop_values(
         &self,
         h: &mut Handle<'_>,
@@ -249,7 +250,7 @@ impl Attributes<'_> {
         Ok(())
     }
 
-    /// Sets the attribute feature in the superblock. Recent versions of mke2fs have already set it.
+    /// Sets the attribute feature in the superblock. Recent versions of mke2fs set it when they make a volume.
     fn say_attributes_are_used(&self, h: &mut Handle<'_>) -> Result<()> {
         if self.fs.superblock.compat.contains(Compat::EXT_ATTR) {
             return Ok(());
@@ -264,32 +265,32 @@ impl Attributes<'_> {
 }
 
 impl Inode {
-    /// The maximum number of blocks that a change of attributes changes.
+    /// The maximum number of blocks that one change of attributes modifies.
     pub(crate) fn xattr_credits(&self) -> u32 {
-        // The inode; the old and the new block, each with bitmap and descriptor; the superblock.
+        // The inode; the old and the new block, each with its bitmap and descriptor; the superblock.
         let credits = 8;
         if !self.fs.superblock.incompat.contains(Incompat::EA_INODE) {
             return credits;
         }
         let block = self.read_xattr_block().ok().flatten();
         let lists = Lists::new(self, block.as_ref());
-        // A new value, an old one, and the value inodes that a new block shares with the old one.
+        // A new value, an old value, and the value inodes that a new block shares with the old block.
         let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
         let credits = credits + self.fs.superblock.value_credits() + shared;
-        // An operation that changes attributes also changes other blocks.
+        // The operation that changes attributes also modifies other blocks.
         let most =
             self.fs.writing().map_or(credits, |writing| writing.transactions.limit() / 4 * 3);
         credits.min(most)
     }
 
-    /// The number of value inodes that an inode is charged for.
+    /// The number of value inodes for which an inode is charged.
     pub(crate) fn value_inodes(&self) -> Result<usize> {
         let block = self.read_xattr_block()?;
         Ok(Lists::new(self, block.as_ref())?.charged().values as usize)
     }
 }
 
-/// A block of attributes that an inode has released, and the values that it refers to.
+/// An attribute block that an inode has released, and the value inodes that the block refers to.
 struct Released {
     block: FsBlock,
     values: Vec<InodeNo>,

@@ -18,12 +18,12 @@ pub(crate) struct NewInode<'a> {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) links: u16,
-    /// The flags, without those for the kind of map.
+    /// The flags, without the flags for the kind of map.
     pub(crate) flags: InodeFlags,
     /// The value of all time stamps.
     pub(crate) time: Timestamp,
     pub(crate) generation: u32,
-    /// The project; stored only if the volume has projects.
+    /// The project id, which is stored only if the volume has the project feature.
     pub(crate) project: u32,
     pub(crate) body: Body<'a>,
 }
@@ -31,26 +31,28 @@ pub(crate) struct NewInode<'a> {
 /// The initial content of `i_block`.
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
-    /// An empty block map: a regular file, a directory, a long link.
+    /// An empty block map, for a regular file, a directory or a long link.
     Mapped,
-    /// The target of a short link, less than 60 bytes.
+    /// The target of a short link, at most 59 bytes long.
     Target(&'a [u8]),
-    /// The number of a device node: major, minor.
+    /// The major and minor numbers of a device node.
     Device(u32, u32),
-    /// No content: a pipe, a socket.
+    /// No content, for a pipe or a socket.
     Nothing,
 }
 
 impl Handle<'_> {
-    /// Initialises a fresh inode. The previous content of its place is lost.
+    /// Initialises a newly allocated inode. The previous content of its slot in the inode table is lost.
     ///
     /// # Errors
-    /// As [`update_inode`](Self::update_inode); `InvalidInput` for a target that is too long.
+    /// The errors of [`update_inode`](Self::update_inode); `InvalidInput` for a target that is too long.
     pub(crate) fn init_inode(&mut self, inode: &impl MayChange, new: &NewInode<'_>) -> Result<()> {
         if let Body::Target(target) = new.body
             && target.len() >= 60
         {
-            return Err(Error::invalid("a target of 60 bytes or more is not kept in the inode"));
+            return Err(Error::invalid(
+                "a link target of 60 bytes or more does not fit in the inode",
+            ));
         }
         let sb = &self.fs.superblock;
         self.update_inode(inode, |inode| fill_inode(sb, inode, new))
@@ -59,7 +61,7 @@ impl Handle<'_> {
 
 fn fill_inode(sb: &Superblock, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
     inode.begin();
-    // A new generation shows users of the previous file with this number that this is another file.
+    // A new generation number tells users of a previous file with this inode number that the file is a different one.
     let earlier = inode.generation()?;
     let bytes = inode.bytes();
     bytes.fill(0);
@@ -93,7 +95,7 @@ fn fill_inode(sb: &Superblock, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> 
     inode.set_flags(flags)
 }
 
-/// A device number in Linux's two encodings: 8 + 8 bits in the first word if it fits, otherwise 12 + 20 bits in the second.
+/// Encodes a device number as Linux does: 8 + 8 bits in the first word if the numbers fit, otherwise 12 + 20 bits in the second word.
 fn encode_device(major: u32, minor: u32) -> [u8; 60] {
     let mut i_block = [0; 60];
     if major < 256 && minor < 256 {

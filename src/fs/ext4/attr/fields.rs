@@ -1,7 +1,7 @@
 //! Setters of an inode's fields, the counterpart of the decoder in [`Inode`](super::super::inode::Inode).
 //!
-//! Each setter changes bytes in the inode table, within [`Ext4::update_inode`](super::super::Ext4::update_inode), which updates the
-//! checksum. A field that the inode has no room for is skipped, as in Linux.
+//! Each setter changes bytes of an inode in the inode table. It is called within [`Ext4::update_inode`](super::super::Ext4::update_inode),
+//! which updates the checksum. A field that the inode has no room for is skipped, as in Linux.
 
 use zerocopy::little_endian::U32;
 
@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{InodeFlags, Timestamp};
 use crate::units::FsBlock;
 
-/// The time stamps to set; `None` keeps the value.
+/// The time stamps to set; a time stamp that is `None` is not changed.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Times {
     pub(crate) accessed: Option<Timestamp>,
@@ -25,7 +25,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// The stamps for a change of the inode itself.
+    /// The time stamps to set when the inode itself changes.
     pub(crate) fn changed(now: Timestamp) -> Self {
         Self { changed: Some(now), ..Self::default() }
     }
@@ -48,7 +48,7 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Sets time stamps. A time that the inode cannot represent becomes the nearest possible one.
+    /// Sets time stamps. A time that the inode cannot represent is replaced by the nearest time that it can represent.
     pub(crate) fn set_times(&mut self, times: &Times) -> Result<()> {
         self.set_time(times.accessed, Stamp::Accessed)?;
         self.set_time(times.modified, Stamp::Modified)?;
@@ -56,7 +56,7 @@ impl InodeMut<'_> {
         self.set_time(times.created, Stamp::Created)
     }
 
-    /// Sets pending time stamps, except those that were set since.
+    /// Sets pending time stamps, except those that have been set in the meantime.
     pub(crate) fn set_waiting(&mut self, stamps: Waiting) -> Result<()> {
         let set = self.times_set();
         let unless = |time, stamp: Option<Timestamp>| stamp.filter(|_| !set.contains(time));
@@ -101,7 +101,7 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Sets the size in bytes. Above 2 GiB the superblock needs `large_file`, which the caller sets.
+    /// Sets the size in bytes. For a size above 2 GiB, the caller also sets `large_file` in the superblock.
     pub(crate) fn set_size(&mut self, size: u64) -> Result<()> {
         let fields = self.fields()?;
         fields.i_size_lo.set(size as u32);
@@ -109,18 +109,18 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Sets the number of names.
+    /// Sets the link count.
     pub(crate) fn set_links(&mut self, links: u16) -> Result<()> {
         self.fields()?.i_links_count.set(links);
         Ok(())
     }
 
-    /// The present number of names.
+    /// The current link count.
     pub(crate) fn links(&mut self) -> Result<u16> {
         Ok(self.fields()?.i_links_count.get())
     }
 
-    /// The present flags.
+    /// The current flags.
     pub(crate) fn flags(&mut self) -> Result<InodeFlags> {
         Ok(InodeFlags::from_bits_retain(self.fields()?.i_flags.get()))
     }
@@ -148,13 +148,13 @@ impl InodeMut<'_> {
         Ok(self.fields()?.i_generation.get())
     }
 
-    /// Sets the generation. Blocks whose checksum depends on it (of extents and of directories) are not changed.
+    /// Sets the generation. Checksums of extent nodes and directory blocks depend on it; these blocks are not updated.
     pub(crate) fn set_generation(&mut self, generation: u32) -> Result<()> {
         self.fields()?.i_generation.set(generation);
         Ok(())
     }
 
-    /// Sets the deletion time in seconds, or the next inode in the orphan list.
+    /// Sets `i_dtime` to the deletion time in seconds, or to the next inode of the orphan list.
     pub(crate) fn set_dtime(&mut self, dtime: u32) -> Result<()> {
         self.fields()?.i_dtime.set(dtime);
         Ok(())
@@ -177,7 +177,7 @@ impl InodeMut<'_> {
     /// Changes the number of blocks that the inode uses, including its map and its attribute block.
     ///
     /// # Errors
-    /// `FileTooLarge` if no field can hold the number; `Corrupt` if more blocks are removed than are counted.
+    /// `FileTooLarge` if no field can hold the number; `Corrupt` if more blocks are removed than the inode has.
     pub(crate) fn add_blocks(&mut self, sb: &Superblock, change: i64) -> Result<()> {
         let shift = sb.block_size.shift() - 9;
         let huge = sb.ro_compat.contains(RoCompat::HUGE_FILE);
@@ -190,7 +190,7 @@ impl InodeMut<'_> {
             let place = Place::new("inode").field("i_blocks");
             return Err(place.corrupt(format!("{sectors} sectors, {change} blocks to add")));
         };
-        // The unit is 512 bytes as long as the count fits 48 bits; above that it is blocks, with a flag.
+        // The unit is 512 bytes while the count fits into 48 bits. For larger counts it is a block, and a flag records this.
         let (count, in_blocks) =
             if sectors >> 48 == 0 { (sectors, false) } else { (sectors >> shift, true) };
         if count >> 48 != 0 || (count >> 32 != 0 && !huge) {
@@ -204,7 +204,7 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Whether the inode has the field of the extra part that ends at this byte.
+    /// Whether the inode's extra part includes the field that ends at this byte.
     fn has_extra(&self, end: usize) -> bool {
         self.extra_size() >= end
     }
@@ -219,7 +219,7 @@ enum Stamp {
 }
 
 impl Stamp {
-    /// The end of the nanosecond field in the extra part.
+    /// The offset of the end of the nanosecond field in the extra part.
     const fn extra_end(self) -> usize {
         size_of::<U32>()
             + match self {
@@ -231,13 +231,13 @@ impl Stamp {
     }
 }
 
-/// The two words of a time stamp: 32 bits of signed seconds; then two more bits of seconds, which extend the range upwards only, and 30 of
-/// nanoseconds. Without the second word (`wide`) times end in 2038.
+/// Encodes a time stamp in two words. The first holds 32 bits of signed seconds. The second holds two more bits of seconds, which
+/// extend the range only upwards, and 30 bits of nanoseconds. Without the second word (`wide` is false), times end in 2038.
 fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
     const FIRST: i64 = i32::MIN as i64;
     let last = i64::from(i32::MAX) + if wide { 3 << 32 } else { 0 };
     let seconds = time.seconds.clamp(FIRST, last);
-    // A time out of range becomes the nearest whole second, as on Linux.
+    // A time out of range is replaced by the nearest whole second, as in Linux.
     let nanoseconds = if seconds == time.seconds { time.nanoseconds } else { 0 };
     let low = seconds as i32;
     let epoch = (seconds - i64::from(low)) >> 32;
@@ -248,7 +248,7 @@ fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    /// The two bits count the 32-bit epochs since 1901: the edges of each epoch are distinct from their neighbours.
+    /// The two bits count the 32-bit epochs since 1901. The first and the last time of each epoch must differ from those of the adjacent epochs.
     #[test]
     fn times_take_34_bits() {
         for epoch in 0..4_i64 {

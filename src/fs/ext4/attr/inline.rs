@@ -1,4 +1,4 @@
-//! Content in the inode: the first 60 bytes in `i_block`, the rest in the attribute `system.data`, which exists even if it is empty.
+//! Content in the inode: the first 60 bytes in `i_block`, the remaining bytes in the attribute `system.data`, which exists even if it is empty.
 
 use super::super::disk::extent;
 use super::super::features::Incompat;
@@ -13,11 +13,11 @@ use crate::error::Result;
 use crate::fs::InodeFlags;
 use crate::units::FilePos;
 
-/// The bytes in `i_block`.
+/// The number of content bytes in `i_block`.
 const FRONT: usize = 60;
 
 impl Attributes<'_> {
-    /// Stores the content of a file or link without blocks in the inode, and sets the size. Gives whether the inode has room for it.
+    /// Stores the content of a file or link without blocks in the inode, and sets the size. Returns false if the inode has no room for it.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -48,7 +48,8 @@ impl Attributes<'_> {
         Ok(true)
     }
 
-    /// Removes the content from the inode, whose map is empty afterwards; its size stays. The caller writes the content to blocks.
+    /// Removes the content from the inode and returns it. Afterwards the map is empty and the size is unchanged. The caller writes the content to
+    /// blocks.
     ///
     /// # Errors
     /// `Corrupt`.

@@ -1,4 +1,4 @@
-//! An inode's two lists of attributes, in memory during a change, and their layout.
+//! An inode's two lists of attributes: their form in memory during a change, and their layout on disk.
 
 use std::ops::Sub;
 
@@ -14,24 +14,24 @@ use crate::fs::block::Block;
 use crate::units::{FsBlock, InodeNo};
 
 const HEADER: usize = size_of::<RawXattrHeader>();
-/// The magic number before the list in an inode.
+/// The length of the magic number before the list in an inode.
 const INODE_HEADER: usize = 4;
-/// The zeros that end a list.
+/// The length of the zeros that end a list.
 const END: usize = 4;
 
-/// The place of an attribute.
+/// The list that holds an attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Home {
     Inode,
     Block,
 }
 
-/// Both lists, and which of them has changed.
+/// Both lists, and which lists have changed.
 pub(super) struct Lists<'a> {
     inode: &'a Inode,
     in_inode: Vec<Entry<'a>>,
     in_block: Vec<Entry<'a>>,
-    /// Values in the older form, for which their owner is not charged.
+    /// Values in the older form. Their owner is not charged for them.
     free: Vec<InodeNo>,
     inode_changed: bool,
     block_changed: bool,
@@ -39,7 +39,7 @@ pub(super) struct Lists<'a> {
     charged_before: Charged,
 }
 
-/// The charge of an inode for large values.
+/// The amount that an inode is charged for large values.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Charged {
     /// The charge in `i_blocks`.
@@ -63,7 +63,7 @@ impl<'a> Lists<'a> {
         let is_free = |number: InodeNo| match inode.fs.inode(number) {
             Ok(value) => Ok(inode.is_owner_of(&value).then_some(number)),
             Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
-            // A damaged value is an error only for the caller that reads it.
+            // A damaged value causes an error only when a caller reads this value.
             Err(_) => Ok(None),
         };
         let all = values(&in_inode).chain(values(&in_block));
@@ -105,12 +105,12 @@ impl<'a> Lists<'a> {
         None
     }
 
-    /// The home with room for an attribute: preferably the inode, since that needs no block.
+    /// The list with room for an attribute: the inode's list if possible, since it needs no block.
     pub(super) fn room_for(&self, entry: &Entry<'_>) -> Option<Home> {
         [Home::Inode, Home::Block].into_iter().find(|home| self.fits(entry, *home))
     }
 
-    /// Whether an attribute fits there.
+    /// Whether an attribute fits into a list.
     pub(super) fn fits(&self, entry: &Entry<'_>, home: Home) -> bool {
         let (room, list) = match home {
             Home::Inode => (self.inode.xattr_area.len().checked_sub(INODE_HEADER), &self.in_inode),
@@ -122,7 +122,7 @@ impl<'a> Lists<'a> {
         room.is_some_and(|room| taken + space(entry) + END <= room)
     }
 
-    /// Adds an attribute. Attributes in a block are sorted, because the kernel searches them so.
+    /// Adds an attribute. Attributes in a block are sorted, because the kernel's search relies on their order.
     pub(super) fn insert(&mut self, entry: Entry<'a>, home: Home) {
         let (list, changed) = self.list(home);
         *changed = true;
@@ -133,7 +133,7 @@ impl<'a> Lists<'a> {
         list.insert(at, entry);
     }
 
-    /// Removes the last attribute of a list whose value has a separate inode. Gives that inode and the charge for it.
+    /// Removes the last attribute of a list whose value is in a separate inode. Returns that inode and the charge for it.
     pub(super) fn take_large(&mut self, home: Home) -> Option<(InodeNo, Charged)> {
         let charged = self.charged();
         let (list, changed) = self.list(home);
@@ -143,7 +143,7 @@ impl<'a> Lists<'a> {
         Some((number, charged - self.charged()))
     }
 
-    /// Empties the list of the block, which the inode releases.
+    /// Empties the block's list, because the inode releases the block.
     pub(super) fn clear_block(&mut self) {
         self.in_block.clear();
     }
@@ -156,7 +156,7 @@ impl<'a> Lists<'a> {
         self.in_block.is_empty()
     }
 
-    /// The value inodes that the block names.
+    /// The value inodes to which the block's list refers.
     pub(super) fn values_of_block(&self) -> Vec<InodeNo> {
         values(&self.in_block).collect()
     }
@@ -166,7 +166,7 @@ impl<'a> Lists<'a> {
         values(&self.in_inode).chain(values(&self.in_block)).count()
     }
 
-    /// The inode's charge for values in separate inodes, shared or not.
+    /// The inode's charge for values in separate inodes, whether or not the values are shared.
     pub(super) fn charged(&self) -> Charged {
         let sb = self.superblock();
         let mut charged = Charged::default();
@@ -182,15 +182,15 @@ impl<'a> Lists<'a> {
         charged
     }
 
-    /// The difference of the charge that the changes make.
+    /// The change of the inode's charge since the lists were read.
     pub(super) fn charge_added(&self) -> Charged {
         self.charged() - self.charged_before
     }
 
-    /// The new content of the inode's attribute area, if that was changed.
+    /// The new content of the inode's attribute area, or `None` if the list is unchanged.
     ///
     /// # Errors
-    /// `Corrupt` if it does not fit, because values shared their bytes.
+    /// `Corrupt` if the list does not fit, because values that overlapped need separate space.
     pub(super) fn inode_area(&self) -> Result<Option<Vec<u8>>> {
         if !self.inode_changed {
             return Ok(None);
@@ -203,7 +203,7 @@ impl<'a> Lists<'a> {
                 return Err(place.corrupt("there is no room for the list"));
             };
             magic.copy_from_slice(&MAGIC.to_le_bytes());
-            // Hashes serve the sharing of blocks, and values in an inode are not shared.
+            // Hashes serve only to find blocks to share, and values in an inode are not shared.
             lay_out(&self.in_inode, list, 0, |entry| match entry.value {
                 Value::Here(_) => 0,
                 Value::Inode(..) => entry.hash,
@@ -213,17 +213,17 @@ impl<'a> Lists<'a> {
         Ok(Some(area))
     }
 
-    /// The new content of an attribute block, with a reference count of one, not sealed yet.
+    /// The new content of an attribute block, with a reference count of one. The block is not sealed yet.
     ///
     /// # Errors
-    /// As [`inode_area`](Self::inode_area).
+    /// The errors of [`inode_area`](Self::inode_area).
     pub(super) fn block(&self) -> Result<Vec<u8>> {
         let mut block = vec![0; self.superblock().block_size.bytes()];
         let hash_of = |entry: &Entry<'_>| match entry.value {
             Value::Here(value) => hash_of_value(entry.name, value),
             Value::Inode(..) => entry.hash,
         };
-        // If one hash is unknown, the block's hash is useless and becomes zero.
+        // If the hash of any entry is unknown, the block's hash would be useless, so it is set to zero.
         let hashes = self.in_block.iter().map(hash_of);
         let all = hashes.clone().fold(0_u32, |all, hash| all.rotate_left(16) ^ hash);
         let known = hashes.clone().all(|hash| hash != 0);
@@ -253,7 +253,7 @@ fn order<'a>(entry: &'a Entry<'_>) -> (NameIndex, usize, &'a [u8]) {
     (entry.index, entry.name.len(), entry.name)
 }
 
-/// The length of an attribute: entry, name and value, each padded to 4 bytes.
+/// The space that an attribute takes: its entry with the name, and its value, each padded to a multiple of 4 bytes.
 fn space(entry: &Entry<'_>) -> usize {
     let value = match entry.value {
         Value::Here(value) => value.len().next_multiple_of(4),
@@ -262,8 +262,8 @@ fn space(entry: &Entry<'_>) -> usize {
     size_of::<RawXattrEntry>() + entry.name.len().next_multiple_of(4) + value
 }
 
-/// Writes a list into `area`, which is zero from `first` on: entries upwards from there, values downwards from the end. Value offsets count
-/// from the start.
+/// Writes a list into `area`, which is zero from `first` on. Entries are placed upwards from
+/// `first`, values downwards from the end. Value offsets count from the start of `area`.
 fn lay_out(
     list: &[Entry<'_>],
     area: &mut [u8],
@@ -272,7 +272,7 @@ fn lay_out(
 ) -> Result<(), &'static str> {
     let taken: usize = list.iter().map(space).sum();
     if first + taken + END > area.len() {
-        return Err("values that shared their bytes do not fit separately");
+        return Err("values that overlapped do not fit separately");
     }
     let (mut at, mut end) = (first, area.len());
     for entry in list {
@@ -305,7 +305,7 @@ fn lay_out(
     Ok(())
 }
 
-/// The error if an attribute fits into neither list.
+/// The error for an attribute that fits into neither list.
 pub(super) fn no_room(value: usize) -> Error {
     let what = format!("neither inode nor block has room for a value of {value} bytes");
     Error::new(ErrorKind::NoSpace, what)

@@ -23,7 +23,7 @@ pub(crate) use create::{Body, NewInode};
 pub(crate) use fields::Times;
 pub(super) use read::seal_xattr_block;
 
-/// The attributes of an inode, for changes.
+/// A handle for changes to the attributes of an inode.
 #[derive(Clone, Copy)]
 pub(crate) struct Attributes<'i>(&'i InodeToChange<'i>);
 

@@ -4,7 +4,7 @@ use super::super::inode::Inode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
 
-/// The longest name of Linux's system calls, including its prefix.
+/// The maximum length of a name in Linux's system calls, including its prefix.
 pub(in crate::fs::ext4) const MAX_FULL_NAME: usize = 255;
 
 /// `e_name_index`: the prefix of the name in the system calls.
@@ -20,8 +20,8 @@ impl NameIndex {
     pub(in crate::fs::ext4) const SYSTEM: Self = Self(7);
     pub(in crate::fs::ext4) const ENCRYPTION: Self = Self(9);
 
-    /// The prefix. `None` for an attribute that no system call shows: an unknown index, or one that only Linux itself uses (the encryption
-    /// context, 9).
+    /// The prefix, or `None` for an attribute that no system call shows. Such an index is unknown,
+    /// or is used only by Linux itself (9, the encryption context).
     pub(in crate::fs::ext4) fn prefix(self) -> Option<&'static str> {
         Some(match self.0 {
             0 => "",
@@ -46,14 +46,14 @@ pub(super) struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// The content of an inline file.
+    /// The name of the attribute that holds the content of an inline file.
     pub(super) const INLINE_DATA: Self = Self { index: NameIndex::SYSTEM, name: b"data" };
 
-    /// Splits a name into prefix and rest.
+    /// Splits a name into its prefix and the remaining name.
     ///
     /// # Errors
-    /// As Linux: `AttributeNameLength` for a name that is empty or longer than 255 bytes, `InvalidInput` for only a prefix, `Unsupported` for
-    /// any other prefix. With the prefix `system.`, only access lists can be changed.
+    /// The same errors as in Linux: `AttributeNameLength` for a name that is empty or longer than 255 bytes, `InvalidInput` for a
+    /// prefix without a name, `Unsupported` for an unknown prefix. With the prefix `system.`, only access lists can be changed.
     pub(super) fn parse(full: &'a [u8]) -> Result<Self> {
         let len = full.len();
         if !(1..=MAX_FULL_NAME).contains(&len) {
@@ -79,7 +79,7 @@ impl<'a> Name<'a> {
         Err(Error::unsupported(format!("attribute {name} cannot be set or removed")))
     }
 
-    /// Refuses an attribute that the type of a file does not permit.
+    /// Refuses an attribute that a file of this type cannot have.
     pub(super) fn check_type(&self, inode: &Inode) -> Result<()> {
         let refuse = |what| Err(Error::new(ErrorKind::NotPermitted, what));
         match (self.index, inode.file_type) {

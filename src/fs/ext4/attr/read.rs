@@ -1,4 +1,4 @@
-//! Extended attributes: lists in the inode and in a separate block, with values there or in separate inodes.
+//! Extended attributes: their lists in the inode and in a separate block. A value lies in its list or in a separate inode.
 
 use zerocopy::FromBytes;
 
@@ -14,9 +14,9 @@ use crate::fs::ext4::superblock::Superblock;
 use crate::fs::{FileType, InodeFlags, Xattr};
 use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
-/// The longest value of Linux's system calls; larger values are refused here too.
+/// The maximum length of a value in Linux's system calls. ironmap refuses larger values too.
 pub(in crate::fs::ext4) const MAX_VALUE: usize = 64 << 10;
-/// The limit for all values of an inode in bytes. Values may overlap or share an inode, so the space on the device is no limit.
+/// The maximum total length of an inode's values in bytes. Values may overlap or share an inode, so the space on the device does not limit the total.
 const MAX_VALUES: usize = 16 << 20;
 
 /// An entry of a list.
@@ -24,14 +24,14 @@ pub(in crate::fs::ext4) struct Entry<'a> {
     pub(in crate::fs::ext4) index: NameIndex,
     pub(in crate::fs::ext4) name: &'a [u8],
     pub(in crate::fs::ext4) value: Value<'a>,
-    /// `e_hash`; 0 for no hash.
+    /// `e_hash`; 0 if the entry has no hash.
     pub(in crate::fs::ext4) hash: u32,
 }
 
 #[derive(Clone, Copy)]
 pub(in crate::fs::ext4) enum Value<'a> {
     Here(&'a [u8]),
-    /// The value lies in a separate inode, with this length.
+    /// The number of the separate inode that holds the value, and the value's length.
     Inode(InodeNo, usize),
 }
 
@@ -44,13 +44,13 @@ impl Entry<'_> {
         Some([prefix, self.name].concat())
     }
 
-    /// `system.data`, which is the content of an inline file.
+    /// Whether this is `system.data`, which holds the content of an inline file.
     pub(in crate::fs::ext4) fn is_inline_data(&self) -> bool {
         self.index == NameIndex::SYSTEM && self.name == b"data"
     }
 }
 
-/// A list of attributes: `list` begins with the first entry; value offsets count from the start of `values`.
+/// A list of attributes. `list` begins with the first entry. Offsets of values count from the start of `values`.
 pub(in crate::fs::ext4) struct List<'a> {
     list: &'a [u8],
     values: &'a [u8],
@@ -63,12 +63,12 @@ impl<'a> List<'a> {
         let place = self.place;
         let mut entries = Vec::new();
         let mut rest = self.list;
-        // Each entry shortens the rest by at least its header, so the loop ends.
+        // Each entry shortens the remaining list by at least the entry's header, so the loop ends.
         loop {
             match rest.first_chunk::<4>() {
                 Some([0, 0, 0, 0]) => return Ok(entries),
                 Some(_) => {}
-                None => return Err(place.corrupt("the list has no end")),
+                None => return Err(place.corrupt("the list has no end mark")),
             }
             let Ok((raw, behind)) = RawXattrEntry::ref_from_prefix(rest) else {
                 return Err(place.corrupt("an entry is cut short"));
@@ -100,11 +100,11 @@ impl<'a> List<'a> {
 }
 
 impl Inode {
-    /// The extended attributes in on-disk order, with the names and values that the system calls give.
+    /// The extended attributes in on-disk order, with the names and values that the system calls return.
     ///
     /// # Errors
-    /// `Corrupt` for damaged attributes; `LimitExceeded` for a value above 64 KiB, which the system calls do not give either, and for
-    /// values of more than 16 MiB in total.
+    /// `Corrupt` for damaged attributes; `LimitExceeded` for a value above 64 KiB, which the system
+    /// calls do not return either, and for values above 16 MiB in total.
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
         self.read_current(Self::all_xattrs)
     }
@@ -118,7 +118,8 @@ impl Inode {
                     let value = self.value(&entry, list.place)?;
                     total += value.len();
                     if total > MAX_VALUES {
-                        let what = format!("attributes of more than {MAX_VALUES} bytes");
+                        let what =
+                            format!("attribute values of more than {MAX_VALUES} bytes in total");
                         return Err(Error::new(ErrorKind::LimitExceeded, what));
                     }
                     all.push(Xattr { name, value });
@@ -131,7 +132,7 @@ impl Inode {
     /// The value of one attribute; `None` if no attribute has this name.
     ///
     /// # Errors
-    /// As [`Inode::xattrs`], for this value only; `NameTooLong`.
+    /// The errors of [`Inode::xattrs`], but only for this value; `NameTooLong`.
     pub fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         if name.len() > MAX_FULL_NAME {
             let len = name.len();
@@ -152,7 +153,7 @@ impl Inode {
         Ok(None)
     }
 
-    /// The encryption context, which no system call shows.
+    /// The value of the encryption context attribute, which no system call shows.
     pub(in crate::fs::ext4) fn encryption_context(&self) -> Result<Option<Vec<u8>>> {
         let block = self.read_xattr_block()?;
         for list in self.lists(block.as_ref()) {
@@ -165,7 +166,7 @@ impl Inode {
         Ok(None)
     }
 
-    /// The content of an inline file past `i_block`.
+    /// The part of an inline file's content that is not in `i_block`.
     pub(in crate::fs::ext4) fn inline_rest(&self) -> Result<&[u8]> {
         self.inline_attribute().map(Option::unwrap_or_default)
     }
@@ -190,7 +191,7 @@ impl Inode {
         (*magic == MAGIC.to_le_bytes()).then_some(List { list, values: list, place })
     }
 
-    /// The checked block of attributes.
+    /// Reads the attribute block and checks it.
     pub(in crate::fs::ext4) fn read_xattr_block(&self) -> Result<Option<(Block, FsBlock)>> {
         let Some(number) = self.xattr_block else { return Ok(None) };
         let place = Place::new("attribute block").inode(self.number);
@@ -224,12 +225,12 @@ impl Inode {
         List { list: &bytes[size_of::<RawXattrHeader>()..], values: bytes, place }
     }
 
-    /// Both lists, that of the inode first.
+    /// Both lists; the inode's own list comes first.
     fn lists<'a>(&'a self, block: Option<&'a (Block, FsBlock)>) -> impl Iterator<Item = List<'a>> {
         self.ibody().into_iter().chain(block.map(|block| self.block_list(block)))
     }
 
-    /// An attribute's value in the system calls' form. The hash is verified if there is one.
+    /// An attribute's value in the system calls' form. If the entry has a hash, the hash is verified.
     fn value(&self, entry: &Entry<'_>, place: Place) -> Result<Vec<u8>> {
         let value = match entry.value {
             Value::Here(value) => {
@@ -244,7 +245,7 @@ impl Inode {
         }
     }
 
-    /// A large value, from its separate inode.
+    /// Reads a large value from its separate inode.
     fn value_of_inode(
         &self,
         entry: &Entry<'_>,
@@ -254,7 +255,7 @@ impl Inode {
     ) -> Result<Vec<u8>> {
         let place = place.field("e_value_inum");
         if !self.fs.superblock.incompat.contains(Incompat::EA_INODE) {
-            return Err(place.corrupt("a value in an inode on a volume without the feature"));
+            return Err(place.corrupt("the value is in an inode, on a volume without the feature"));
         }
         if size > MAX_VALUE {
             let what = format!("an attribute of {size} bytes, the limit is {MAX_VALUE}");
@@ -286,13 +287,13 @@ impl Inode {
         Ok(value)
     }
 
-    /// Whether this inode owns a value in the older form: before reference counts, a value's inode named its owner, and there was no hash.
+    /// Whether this inode owns a value in the older form. Before reference counts existed, a value's inode named its owner, and there was no hash.
     pub(in crate::fs::ext4) fn is_owner_of(&self, value: &Self) -> bool {
         let owner = u64::from(value.stat().modified.seconds as u32);
         owner == self.number.0 && value.generation == self.generation
     }
 
-    /// The content of a value inode, whose blocks are metadata.
+    /// Reads the content of a value inode. Its blocks are metadata.
     fn read_value(&self, size: usize, block_size: BlockSize) -> Result<Vec<u8>> {
         let place = Place::new("attribute's value").inode(self.number);
         let mut value = Vec::with_capacity(size);
@@ -308,13 +309,13 @@ impl Inode {
     }
 }
 
-/// The checksum of a value in a separate inode. It exists even on volumes without metadata checksums.
+/// The checksum of a value in a separate inode, which is stored even on volumes without metadata checksums.
 pub(in crate::fs::ext4) fn value_checksum(sb: &Superblock, value: &[u8]) -> u32 {
     let seed = sb.seed.map_or_else(|| crc32c_raw(!0, &sb.uuid), |seed| seed.0);
     crc32c_raw(seed, value)
 }
 
-/// The words of a value that its hash covers.
+/// The words from which a value's hash is computed.
 fn words(value: &[u8]) -> impl Iterator<Item = u32> + Clone {
     value.chunks(4).map(|chunk| {
         let mut word = [0; 4];
@@ -328,7 +329,7 @@ pub(in crate::fs::ext4) fn hash_of_value(name: &[u8], value: &[u8]) -> u32 {
     hash(name, words(value), u32::from)
 }
 
-/// `e_hash` of an attribute whose value, with this checksum, lies in a separate inode.
+/// `e_hash` of an attribute whose value lies in a separate inode and has this checksum.
 pub(in crate::fs::ext4) fn hash_of_checksum(name: &[u8], checksum: u32) -> u32 {
     hash(name, std::iter::once(checksum), u32::from)
 }
@@ -338,7 +339,7 @@ fn hash(name: &[u8], value: impl Iterator<Item = u32>, widen: fn(u8) -> u32) -> 
     value.fold(name, |hash, word| hash.rotate_left(16) ^ word)
 }
 
-/// The two `e_hash`es of a name and its value's words: with unsigned and with signed bytes of the name.
+/// The two possible values of `e_hash` for a name and the words of its value: the name's bytes are taken as unsigned, or as signed.
 pub(in crate::fs::ext4) fn entry_hashes(
     name: &[u8],
     value: &(impl Iterator<Item = u32> + Clone),
@@ -346,9 +347,9 @@ pub(in crate::fs::ext4) fn entry_hashes(
     [u32::from, |byte| byte as i8 as u32].map(|widen| hash(name, value.clone(), widen))
 }
 
-/// Verifies `e_hash` against the name and the value's words; 0 means no hash.
+/// Verifies `e_hash` against the name and the words of the value. If `e_hash` is 0, there is no hash to verify.
 ///
-/// Linux once used signed bytes of the name, so both hashes are in use.
+/// Linux once took the bytes of the name as signed, so volumes contain both hashes.
 fn verify_hash(
     entry: &Entry<'_>,
     value: &(impl Iterator<Item = u32> + Clone),
@@ -362,7 +363,7 @@ fn verify_hash(
     }
 }
 
-/// The checksum of an attribute block: over its number and its content, with the checksum field as 0.
+/// The checksum of an attribute block. It covers the block's number and its content, with the checksum field set to 0.
 pub(in crate::fs::ext4) fn xattr_checksum(
     seed: MetadataSeed,
     number: FsBlock,

@@ -1,7 +1,7 @@
-//! Large values: each lies in a separate inode, which several attributes may share.
+//! Large values. Each lies in a separate inode, which several attributes may share.
 //!
-//! The time stamp fields of such an inode hold other data: `i_atime` is the value's checksum; `i_ctime` and `i_version` are the number of references.
-//! The blocks are metadata and go through the journal.
+//! The time stamp fields of such an inode hold other data: `i_atime` is the value's checksum; `i_ctime` and
+//! `i_version` are the number of references. The inode's blocks are metadata and go through the journal.
 
 use super::super::alloc::{Freed, FreshInode};
 use super::super::disk::extent::INIT_MAX_LEN;
@@ -18,7 +18,7 @@ use crate::fs::{InodeFlags, Timestamp};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The type and the permissions of such an inode.
+/// The type and the permissions of a value inode.
 const MODE: u32 = 0o100_600;
 
 /// The maximum number of groups over which the blocks of one value are expected to spread.
@@ -30,8 +30,8 @@ pub(super) struct Made {
     pub(super) checksum: u32,
 }
 
-/// The inode of a value. Its lock is never taken. A thread that changes an attribute which refers to it changes the count in one update, under the
-/// lock of its block. Only the thread that drops the last reference changes anything else.
+/// The inode of a value. No thread locks it. A thread that changes an attribute with a reference to it changes the reference count in
+/// one update, under the lock of the inode's block. Only the thread that drops the last reference changes anything else.
 struct ValueInode(InodeNo);
 
 impl MayChange for ValueInode {
@@ -41,13 +41,13 @@ impl MayChange for ValueInode {
 }
 
 impl Superblock {
-    /// The maximum number of changed blocks for creating a value and dropping another.
+    /// The maximum number of blocks changed by creating one value and dropping another.
     pub(super) fn value_credits(&self) -> u32 {
         let blocks = self.block_size.blocks_for(MAX_VALUE as u64) as u32;
-        // The inode and the two blocks that record it; bitmaps and descriptors; nodes of its map.
+        // The inode, and the two blocks that record it; bitmaps and descriptors; nodes of its map.
         let making = blocks + 3 + 2 * self.groups.min(GROUPS) + 4;
-        // Unmapping begins another transaction if fewer credits remain than the longest extents may need, but half a change of attributes must not be
-        // committed.
+        // Unmapping begins another transaction if the remaining credits might not suffice for the longest extents. The
+        // reserve below prevents this, because half a change of attributes must not be committed.
         let dropping = 3 + 64 + 2 * (u32::from(INIT_MAX_LEN) / self.blocks_per_group);
         making + dropping
     }
@@ -104,7 +104,7 @@ impl Attributes<'_> {
             links: 1,
             flags: InodeFlags::EA_INODE,
             time: h.now(),
-            // The older form is recognised by the generation, which equals the owner's.
+            // A value in the older form is recognised by its generation, which equals its owner's, so this one must differ.
             generation: !self.generation,
             project: stat.project.unwrap_or(0),
             body: Body::Mapped,
@@ -112,7 +112,7 @@ impl Attributes<'_> {
         h.init_inode(fresh, &new)
     }
 
-    /// Maps the first `count` blocks of these runs, one run after the other. On a failure, gives how many were mapped.
+    /// Maps the first `count` blocks of these runs, one run after the other. If it fails, it returns the number of blocks that were mapped.
     fn map_runs(
         &self,
         h: &mut Handle<'_>,
@@ -134,7 +134,7 @@ impl Attributes<'_> {
         Ok(())
     }
 
-    /// Allocates the blocks of a value, in as many runs as needed, or none if there are too few.
+    /// Allocates the blocks of a value in as many runs as needed. If there are too few free blocks, it allocates none.
     fn allocate_runs(
         &self,
         h: &mut Handle<'_>,
@@ -162,7 +162,7 @@ impl Attributes<'_> {
         Ok(runs)
     }
 
-    /// Adds a reference to the value in this inode.
+    /// Adds a reference to the value in inode `number`.
     pub(super) fn share_value(&self, h: &mut Handle<'_>, number: InodeNo) -> Result<()> {
         h.update_inode(&ValueInode(number), |inode| {
             check_value(inode, number)?;
@@ -171,7 +171,7 @@ impl Attributes<'_> {
         })
     }
 
-    /// Drops a reference to the value in this inode. The last reference frees the inode.
+    /// Drops a reference to the value in inode `number`. Dropping the last reference frees the inode.
     pub(super) fn drop_value(&self, h: &mut Handle<'_>, number: InodeNo) -> Result<()> {
         let proof = ValueInode(number);
         let value = InodeToChange::read_named(&self.fs, &proof)?;

@@ -1,4 +1,4 @@
-//! Bitmaps and counters, compared with the blocks and inodes in use.
+//! Compares bitmaps and counters with the blocks and inodes in use.
 
 use super::bits::Bits;
 use super::{Checker, Pass};
@@ -7,7 +7,7 @@ use crate::fs::check::{FindingSite, Kind, Severity};
 use crate::fs::ext4::disk::group::SMALL;
 use crate::units::FsBlock;
 
-/// Blocks and inodes in use in a group, computed from the inodes.
+/// The blocks and inodes in use in a group, as counted from the inodes.
 #[derive(Default)]
 struct Totals {
     free_clusters: u64,
@@ -27,7 +27,7 @@ impl Checker<'_> {
         }
         let sb = &self.fs.superblock;
         let place = Place::new("superblock");
-        // Linux recomputes these at every mount, so a wrong value does no harm.
+        // Linux recomputes these counters at every mount, so a wrong value does no harm.
         for (field, stored, expected) in [
             (
                 "s_free_blocks_count",
@@ -43,7 +43,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares a group's block bitmap. Returns the number of free clusters, computed from the inodes.
+    /// Compares a group's block bitmap with the blocks in use. Returns the number of free clusters, as counted from the inodes.
     fn check_block_bitmap(&mut self, group: u32) -> u64 {
         let sb = &self.fs.superblock;
         let start = sb.group_start(group).0;
@@ -90,7 +90,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares a group's inode bitmap. Returns the number of free inodes, computed from the inodes.
+    /// Compares a group's inode bitmap with the inodes in use. Returns the number of free inodes, as counted from the inodes.
     fn check_inode_bitmap(&mut self, group: u32) -> u64 {
         let sb = &self.fs.superblock;
         let (per_group, first) = (sb.inodes_per_group, group * sb.inodes_per_group + 1);
@@ -100,7 +100,7 @@ impl Checker<'_> {
             used.set(u64::from(index));
             directories += u32::from(record.is_directory());
         }
-        // Inodes below the first inode of users are never free.
+        // Inode numbers below the first non-reserved inode are never free.
         let reserved = sb.first_inode.saturating_sub(first).min(per_group);
         used.set_range(0..u64::from(reserved));
         let free = u64::from(per_group) - used.count(0..u64::from(per_group));
@@ -153,7 +153,7 @@ impl Checker<'_> {
         FindingSite::of_group(group, Place::new("group descriptor").block(block).field(field))
     }
 
-    /// Compares the checksum. A small descriptor has room only for its lower half.
+    /// Compares a bitmap's checksum. A small descriptor stores only the lower half of the checksum.
     fn check_bitmap_sum(&mut self, mut site: FindingSite, stored: u32, computed: Option<u32>) {
         let small = usize::from(self.fs.superblock.descriptor_size) == SMALL;
         if let Some(computed) = computed {
@@ -172,7 +172,7 @@ impl Checker<'_> {
         self.findings.add(site, what);
     }
 
-    /// The bits past a bitmap's end must be marked as in use.
+    /// Checks that all bits past a bitmap's end are set.
     fn check_padding(&mut self, site: FindingSite, bitmap: &[u8], count: u64) {
         let (whole, rest) = (count as usize / 8, count % 8);
         let mut bytes = bitmap.iter().skip(whole).enumerate();
@@ -181,7 +181,7 @@ impl Checker<'_> {
             byte | before != u8::MAX
         });
         if free {
-            let (stored, rule) = (count, "not all marked after the bitmap's end");
+            let (stored, rule) = (count, "not all bits are set after the bitmap's end");
             self.findings.add(site, Kind::Invalid { stored, rule });
         }
     }

@@ -1,10 +1,10 @@
-//! A large set of bits, and its comparison with a bitmap on disk.
+//! A large set of bits, and its comparison with a bitmap on the device.
 
 use std::ops::Range;
 
 const WORD: u64 = u64::BITS as u64;
 
-/// Bits by number, all 0 at first.
+/// A set of numbered bits, all initially 0.
 pub(super) struct Bits(Vec<u64>);
 
 impl Bits {
@@ -25,7 +25,7 @@ impl Bits {
         self.0[(at / WORD) as usize] >> (at % WORD) & 1 == 1
     }
 
-    /// Sets all bits of a range. Gives the first run that was already set.
+    /// Sets all bits of a range. Returns the first run of bits that were already set.
     pub(super) fn set_range(&mut self, range: Range<u64>) -> Option<Range<u64>> {
         let mut clash: Option<Range<u64>> = None;
         let mut at = range.start;
@@ -38,7 +38,7 @@ impl Bits {
                 let first = at + u64::from(before.trailing_zeros());
                 clash = Some(first..first);
             }
-            // The run continues while it reaches this word and the bits from its end on were set.
+            // The run continues if it ends at this word and the bits from its end on were set.
             if let Some(run) = clash.as_mut().filter(|run| run.end >= at) {
                 let ones = (!(before >> (run.end - at))).trailing_zeros();
                 run.end = (run.end + u64::from(ones)).min(at + count);
@@ -48,7 +48,7 @@ impl Bits {
         clash
     }
 
-    /// 64 bits from `at` on.
+    /// The 64 bits from `at` on.
     fn word(&self, at: u64) -> u64 {
         let (index, shift) = ((at / WORD) as usize, at % WORD);
         match shift {
@@ -63,8 +63,8 @@ impl Bits {
         words.map(|at| u64::from((self.word(at) & mask(range.end - at)).count_ones())).sum()
     }
 
-    /// The runs in which `count` bits from `at` on differ from a bitmap on disk: their range in the bitmap, and whether the bitmap has them
-    /// set.
+    /// The runs in which `count` bits from `at` on differ from a bitmap on disk. Each is a range of
+    /// bits in the bitmap, and whether the bitmap has these bits set.
     pub(super) fn differences(
         &self,
         at: u64,
@@ -89,12 +89,12 @@ impl Bits {
     }
 }
 
-/// The lowest `count` bits, but at most 64.
+/// A mask of the lowest `count` bits, at most 64.
 fn mask(count: u64) -> u64 {
     if count >= WORD { !0 } else { (1 << count) - 1 }
 }
 
-/// The 64 bits at an index of a bitmap on disk, with ones past its end.
+/// The 64 bits at an index of a bitmap on disk. Bits past the bitmap's end are ones.
 fn word_of(bitmap: &[u8], index: usize) -> u64 {
     let mut bytes = [0xFF; 8];
     let rest = bitmap.get(index * 8..).unwrap_or_default();
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Differences are reported as runs with their direction, even if the group does not begin at a word.
+    /// Differences are reported as runs, each with its direction, even if the group does not begin at a word boundary.
     #[test]
     fn differences_are_runs() {
         let mut bits = Bits::new(300);

@@ -1,4 +1,4 @@
-//! Directories: every entry of every block.
+//! Checks every entry of every block of directories.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -23,9 +23,9 @@ use crate::units::{FsBlock, InodeNo};
 const PLACE: Place = Place::new("directory entry");
 const HEADER: usize = size_of::<RawDirEntry>();
 const TAIL: usize = size_of::<RawDirTail>();
-/// The length of the parent's number at the start of an inline directory.
+/// The length of the parent's inode number at the start of an inline directory.
 const INLINE_PARENT: usize = 4;
-/// The number of directories between reports of the progress.
+/// The number of directories between two progress reports.
 const STEP: usize = 64;
 
 /// A directory that is being read.
@@ -33,11 +33,11 @@ pub(super) struct Reading {
     pub(super) inode: Found,
     /// The index in the list of directories.
     index: usize,
-    /// 64-bit hashes of the names so far, by a keyed function: a collision does not happen in practice.
+    /// 64-bit hashes of the names found so far. The hash function is keyed, so collisions do not happen in practice.
     names: HashSet<u64>,
     keys: RandomState,
     pub(super) tree: Option<Tree>,
-    /// Entries so far.
+    /// The number of entries found so far.
     entries: u64,
 }
 
@@ -72,7 +72,7 @@ impl Checker<'_> {
         let blocks = self.blocks_of(&reading.inode, broken);
         let unit = self.fs.superblock.block_size.bytes() as u64;
         let size = reading.inode.size() / unit;
-        // A damaged map was already reported. It may be endless, and so would be the tree.
+        // A damaged map was already reported. Such a map may be endless, and then a check of its tree would not end.
         if reading.inode.flags().contains(InodeFlags::INDEX) && !broken {
             reading.tree = self.check_tree(&reading.inode, &blocks);
         }
@@ -100,13 +100,13 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a block of a directory with a damaged map is read for the first time. An endless map may lead to it repeatedly.
+    /// Whether a block of a directory with a damaged map is read for the first time. An endless map may contain a block repeatedly.
     fn first_reading(&mut self, block: FsBlock) -> bool {
         let count = self.fs.superblock.blocks_count;
         !self.broken_blocks.get_or_insert_with(|| Bits::new(count)).set(block.0)
     }
 
-    /// The map, merged to runs. A damaged map, which may be endless, ends at its first fault.
+    /// The map, merged into runs. A damaged map may be endless, so the result ends at the first fault.
     pub(super) fn blocks_of(&mut self, inode: &Found, broken: bool) -> Vec<Data> {
         let mut blocks = Vec::new();
         // A block is accepted only once as a node, and only once as data.
@@ -126,7 +126,7 @@ impl Checker<'_> {
     fn check_hole(&mut self, reading: &Reading, hole: std::ops::Range<u64>) {
         if !hole.is_empty() {
             let place = Place::new("directory").inode(reading.inode.number);
-            let what = format!("blocks {} to {} of it are a hole", hole.start, hole.end - 1);
+            let what = format!("its blocks {} to {} are a hole", hole.start, hole.end - 1);
             self.findings.add(place, Kind::Damaged { what });
         }
     }
@@ -144,7 +144,7 @@ impl Checker<'_> {
             end -= TAIL;
             if let Err(error) = verify_tail(seed, &content[..end], &content[end..], place) {
                 self.findings.error(place, &error);
-                // A block without room for the checksum may be full to its end.
+                // A block that has no room for the checksum may have entries up to its end.
                 if content[end + 7] != crate::fs::ext4::disk::dir::TAIL_FILE_TYPE {
                     end += TAIL;
                 }
@@ -153,7 +153,7 @@ impl Checker<'_> {
         self.check_entries(reading, block, &content[..end], place);
     }
 
-    /// Checks the entries of a block, or of a part of an inline directory, up to a damaged one.
+    /// Checks the entries of a block, or of a part of an inline directory, up to the first damaged entry.
     fn check_entries(&mut self, reading: &mut Reading, block: u64, bytes: &[u8], place: Place) {
         let size = self.fs.superblock.block_size;
         let mut at = 0;
@@ -166,7 +166,7 @@ impl Checker<'_> {
             let (len, name_len) =
                 (record_length(raw.rec_len.get(), size), usize::from(raw.name_len));
             if !len.is_multiple_of(4) || len < HEADER + name_len || at + len > bytes.len() {
-                let (stored, rule) = (len as u64, "not the length of an entry");
+                let (stored, rule) = (len as u64, "not a valid length of an entry");
                 return self.findings.add(place.field("rec_len"), Kind::Invalid { stored, rule });
             }
             at += len;
@@ -246,12 +246,12 @@ impl Checker<'_> {
         self.inodes.count_name(entry.target);
     }
 
-    /// Whether a directory is an orphan without a name, which its parent does not count.
+    /// Whether a directory is an orphan without a name. Its parent's link count does not include it.
     fn is_removed(&self, reading: &Reading) -> bool {
         reading.inode.raw().i_links_count.get() == 0 && self.is_orphan(&reading.inode)
     }
 
-    /// Checks that a name is valid and new.
+    /// Checks that a name is valid and that the directory has no other entry with this name.
     fn check_name(&mut self, reading: &mut Reading, entry: &Entry<'_>, place: Place) -> bool {
         let encrypted = reading.inode.flags().contains(InodeFlags::ENCRYPT);
         let bad = entry.name.is_empty()
@@ -290,13 +290,13 @@ impl Checker<'_> {
         {
             let (name, stored) = (entry.name.to_vec(), entry.file_type);
             let what = Kind::EntryType { name, stored, actual };
-            // Type 0 is "unknown": readers take the type from the inode.
+            // Type 0 means "unknown"; readers then take the type from the inode.
             let severity = if stored == 0 { Severity::Note } else { what.severity() };
             self.findings.add_as(severity, place.field("file_type"), what);
         }
     }
 
-    /// Checks the entries in `i_block` after the parent's number, then those in the attribute `system.data`.
+    /// Checks the entries in `i_block` after the parent's number, and then the entries in the attribute `system.data`.
     fn check_inline_directory(&mut self, reading: &mut Reading) {
         let number = reading.inode.number;
         let place = Place::new("inline directory").inode(number);

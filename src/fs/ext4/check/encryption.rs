@@ -1,4 +1,4 @@
-//! Encrypted inodes: their policies, and the names in encrypted directories.
+//! Checks encrypted inodes: their policies, and the names in encrypted directories.
 //!
 //! Source: "Encryption context" and "Filenames encryption" in Linux's fscrypt documentation.
 
@@ -13,12 +13,12 @@ use crate::fs::FileType;
 use crate::fs::check::Kind;
 use crate::fs::ext4::dir_block::entry_code;
 
-/// The minimum length of an encrypted name: a block of the cipher.
+/// The minimum length of an encrypted name, which is a block of the cipher.
 const SHORTEST_NAME: usize = 16;
-/// The length of the random bytes at the end of a context, which differ for each inode; the bytes before them are the policy.
+/// The length of the random bytes at the end of a context, which differ for each inode. The bytes before them are the policy.
 const NONCE: usize = 16;
 
-/// The policies of encrypted inodes. Each policy has a number, so that an inode costs eight bytes.
+/// The policies of encrypted inodes. Each policy has a number, so that an inode needs only eight bytes of memory.
 #[derive(Default)]
 pub(super) struct Policies {
     numbers: HashMap<Vec<u8>, u32>,
@@ -37,7 +37,7 @@ impl Policies {
     }
 }
 
-/// The policy of a context; `None` if the context is invalid. All unknown versions share one policy.
+/// The policy in a context; `None` if the context is invalid. All contexts of unknown versions count as one policy.
 fn policy(context: &[u8]) -> Option<&[u8]> {
     match (context.first()?, context.len()) {
         (1, 28) | (2, 40) => Some(&context[..context.len() - NONCE]),
@@ -47,7 +47,7 @@ fn policy(context: &[u8]) -> Option<&[u8]> {
 }
 
 impl Checker<'_> {
-    /// Checks that an encrypted inode has a context, without which its content and names are lost.
+    /// Checks that an encrypted inode has a context. Without one, its content and names are lost.
     pub(super) fn check_policy(&mut self, number: u32, inode: &Found) {
         let context = self.fs.inode(inode.number).and_then(|inode| inode.encryption_context());
         let what = match context {
@@ -55,7 +55,7 @@ impl Checker<'_> {
                 Some(policy) => return self.policies.insert(number, policy),
                 None => format!("{} bytes that are not a valid context", context.len()),
             },
-            Ok(None) => "the inode is encrypted, but has none".to_owned(),
+            Ok(None) => "the inode is encrypted, but has no context".to_owned(),
             // Faults of the attributes or of the inode are reported elsewhere.
             Err(_) => return,
         };
@@ -63,8 +63,8 @@ impl Checker<'_> {
         self.findings.add(place, Kind::Damaged { what });
     }
 
-    /// Checks an entry of an encrypted directory. The name must be encrypted, and its inode must have the directory's policy: the kernel opens
-    /// nothing else there.
+    /// Checks an entry of an encrypted directory. The name must be encrypted, and its inode must
+    /// have the directory's policy, because the kernel refuses to open any other file there.
     pub(super) fn check_encrypted(
         &mut self,
         reading: &Reading,
@@ -82,7 +82,7 @@ impl Checker<'_> {
             .into_iter()
             .any(|known| entry_code(known) == record.file_type);
         let rule = match self.policies.get(entry.target) {
-            Some(policy) if policy != own => "encrypted by another policy than its directory",
+            Some(policy) if policy != own => "encrypted with another policy than its directory",
             None if encryptable => "not encrypted, in an encrypted directory",
             _ => return,
         };

@@ -45,20 +45,20 @@ impl Found {
         u64::from(self.raw.i_size_lo.get()) | u64::from(self.raw.i_size_high.get()) << 32
     }
 
-    /// The seed of the checksums of structures that belong to the inode.
+    /// The checksum seed for structures that belong to the inode.
     pub(super) fn seed(&self, fs: &Ext4) -> Option<u32> {
         let seed = fs.superblock.seed?;
         Some(seed.of_inode(self.number, self.raw.i_generation.get()))
     }
 
-    /// `i_extra_isize`, and the rest of the inode after its first 128 bytes.
+    /// `i_extra_isize`, and the bytes of the inode after its first 128 bytes.
     pub(super) fn extra(&self) -> (usize, &[u8]) {
         let rest = &self.bytes[GOOD_OLD_SIZE..];
         let size = rest.first_chunk::<2>().map_or(0, |size| u16::from_le_bytes(*size));
         (usize::from(size), rest)
     }
 
-    /// The bytes past the fields, which hold attributes.
+    /// The bytes after the last field, which hold attributes.
     pub(super) fn xattr_area(&self) -> &[u8] {
         let (size, rest) = self.extra();
         if size == 0 { &[] } else { rest.get(size..).unwrap_or_default() }

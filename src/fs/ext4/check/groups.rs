@@ -1,4 +1,4 @@
-//! Group descriptors, and the structures that they locate: bitmaps, inode tables, and the descriptors themselves.
+//! Checks group descriptors and the structures that they locate: bitmaps, inode tables, and the descriptors themselves.
 
 use zerocopy::FromBytes;
 
@@ -13,17 +13,17 @@ use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("group descriptor");
 
-/// A group by its descriptor, and which of its fields are reliable.
+/// A group as its descriptor describes it, and which of the descriptor's fields are reliable.
 pub(super) struct Group {
     pub(super) descriptor: Descriptor,
-    /// The block of the descriptor.
+    /// The number of the block that holds the descriptor.
     pub(super) block: FsBlock,
     /// Whether the inode table lies within the volume.
     pub(super) has_table: bool,
 }
 
 impl Group {
-    /// The number of inodes in the table that are initialised, in use or not.
+    /// The number of inodes in the table that are initialised, whether or not they are in use.
     pub(super) fn initialised_inodes(&self, per_group: u32) -> u32 {
         if self.descriptor.inodes_uninit {
             return 0;
@@ -81,12 +81,13 @@ impl Checker<'_> {
         }
         let per_group = sb.inodes_per_group;
         if descriptor.unused_inodes > per_group {
-            let (stored, rule) = (u64::from(descriptor.unused_inodes), "more than a group has");
+            let (stored, rule) =
+                (u64::from(descriptor.unused_inodes), "larger than the group's number of inodes");
             self.findings.add(site("bg_itable_unused"), Kind::Invalid { stored, rule });
             trusted = false;
         }
         if !trusted {
-            // The whole table and the bitmaps count.
+            // The descriptor is unreliable, so both bitmaps and the whole table are taken as initialised.
             descriptor.inodes_uninit = false;
             descriptor.blocks_uninit = false;
             descriptor.unused_inodes = 0;
@@ -116,12 +117,12 @@ impl Checker<'_> {
         let stored = u64::from(flags);
         if sb.has_uninit_groups() {
             if number + 1 == sb.groups && flags & BLOCK_UNINIT != 0 {
-                // The blocks past the volume's end must be marked as used, which an uninitialised bitmap cannot do.
+                // The blocks past the volume's end must be marked as used. An uninitialised bitmap cannot mark them.
                 let rule = "the last group's block bitmap is not initialised";
                 self.findings.add(site, Kind::Invalid { stored, rule });
             }
         } else if flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 {
-            // The flag is ignored, unless inodes of the group are in use.
+            // Without the feature, the flag is ignored, so it matters only if inodes of the group are in use.
             let used = flags & INODE_UNINIT != 0 && found.free_inodes < sb.inodes_per_group;
             let severity = if used { Severity::Repairable } else { Severity::Note };
             let rule = "not initialised, on a volume without the feature";
@@ -129,7 +130,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that a group's structures lie in the group itself if there is no flex_bg.
+    /// Checks that a group's structures lie in the group itself, if the volume has no flex_bg.
     fn check_place(&mut self, number: u32, site: FindingSite, start: FsBlock, count: u64) {
         let sb = &self.fs.superblock;
         if !self.fs.blocks.contain(start, count) || start.0 == 0 {
@@ -153,7 +154,7 @@ impl Checker<'_> {
         let plain = if meta { sb.first_meta_bg.min(descriptor_blocks) } else { descriptor_blocks };
         let most = sb.block_size.bytes() as u64 / 4;
         let reserved = u64::from(self.superblock.s_reserved_gdt_blocks.get()).min(most);
-        // The boot block, if it counts as a block of group 0.
+        // The boot block, if block 0 of group 0 contains it.
         let superblock = 1024_u64 >> sb.block_size.shift();
         let boot = superblock.saturating_sub(u64::from(sb.first_data_block));
         fixed.push(Fixed {
@@ -191,5 +192,5 @@ impl Checker<'_> {
     }
 }
 
-/// Blocks that a separate inode reserves.
+/// The name of blocks that belong to the resize inode.
 pub(super) const RESERVED_DESCRIPTORS: &str = "reserved group descriptors";

@@ -1,4 +1,4 @@
-//! Hash trees of directories: nodes, their order, and the hash range of each block.
+//! Checks hash trees of directories: their nodes, the order of entries, and the hash range of each block.
 
 use std::ops::Range;
 
@@ -23,16 +23,16 @@ use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("htree node");
 const ENTRY: usize = size_of::<RawDxEntry>();
-/// `hash_version` of encrypted names. The hash is keyed, so it cannot be computed here.
+/// The `hash_version` of encrypted names. This hash is keyed, so the checker cannot compute it.
 const SIPHASH: u8 = 6;
 
-/// The role of a block of the directory in the tree.
+/// The role that a block of the directory has in the tree.
 #[derive(Clone, Copy, Debug, Default)]
 enum Role {
     #[default]
     Unknown,
     Node,
-    /// A leaf for hashes from the first number to the second. If the lowest bit of the second is set, names with that hash may be here too.
+    /// A leaf for hashes from the first number up to the second. If the lowest bit of the second is set, names with that hash may be here too.
     Leaf(u32, u32),
 }
 
@@ -47,11 +47,11 @@ pub(super) struct Tree {
 /// A block that is a node of the tree.
 struct Node<'a> {
     bytes: &'a [u8],
-    /// The offset of its entries.
+    /// The offset of the node's entries.
     entries: usize,
-    /// The number of levels of nodes below it.
+    /// The number of levels of nodes below this node.
     levels: u8,
-    /// The range of the hashes below it.
+    /// The range of hashes below this node.
     hashes: Range<u32>,
     place: Place,
 }
@@ -61,14 +61,14 @@ impl Tree {
         matches!(self.roles.get(block as usize), Some(Role::Node))
     }
 
-    /// The hash of a name, if the name does not belong to this block.
+    /// The hash of a name, if a name with this hash must not be in this block.
     pub(super) fn misplaced(&self, block: u64, name: &[u8]) -> Option<u32> {
         let Some(Role::Leaf(first, end)) = self.roles.get(block as usize) else { return None };
         let wanted = match &self.folded {
             Some(fs) => Wanted::folded(name, fs).ok()?,
             None => Wanted::exact(name),
         };
-        // Another version of Unicode may fold it differently.
+        // Another version of Unicode may fold the name differently.
         if wanted.depends_on_tables() {
             return None;
         }
@@ -80,10 +80,10 @@ impl Tree {
 }
 
 impl Checker<'_> {
-    /// Checks the nodes from the root on. Gives `None` if the root does not locate the nodes.
+    /// Checks the nodes from the root on. Returns `None` if the root is too damaged to locate the other nodes.
     pub(super) fn check_tree(&mut self, inode: &Found, blocks: &[Data]) -> Option<Tree> {
         let count = blocks.last().map_or(0, |data| data.first + data.count);
-        // Holes are reported elsewhere, and may be of any size.
+        // Holes are reported elsewhere. A hole may have any size, so such a tree is not checked.
         if count == 0 || blocks.iter().map(|data| data.count).sum::<u64>() != count {
             return None;
         }
@@ -140,7 +140,7 @@ impl Checker<'_> {
         let after = blocks.partition_point(|data| data.first <= block);
         let data = blocks[..after].last().filter(|data| block < data.first + data.count);
         let Some(data) = data else {
-            let what = format!("points to block {block}, a hole");
+            let what = format!("points to block {block}, which is a hole");
             self.findings.add(place, Kind::Damaged { what });
             return None;
         };
@@ -154,7 +154,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a node and the subtree below it. The level falls at each step and each block has only one role, so this ends.
+    /// Checks a node and the subtree below it. The recursion ends, because the level falls at each step and each block has only one role.
     fn check_node(&mut self, inode: &Found, blocks: &[Data], tree: &mut Tree, node: &Node<'_>) {
         let Some(count) = self.check_capacity(inode, node) else { return };
         let &Node { bytes, entries, levels, ref hashes, place } = node;
@@ -162,11 +162,12 @@ impl Checker<'_> {
         let Ok(entries) = <[RawDxEntry]>::ref_from_bytes(entries) else { return };
         let mut first = hashes.start;
         for (index, entry) in entries.iter().enumerate() {
-            // The first entry has no hash: its bytes hold the node's capacity.
+            // The first entry has no hash; these bytes hold the node's capacity.
             if index > 0 {
                 let hash = entry.hash.get();
                 if hash < first || hash >= hashes.end {
-                    let (stored, rule) = (u64::from(hash), "out of order, or outside the node");
+                    let (stored, rule) =
+                        (u64::from(hash), "out of order, or outside the hash range of the node");
                     self.findings.add(place.field("hash"), Kind::Invalid { stored, rule });
                     return;
                 }
@@ -180,7 +181,7 @@ impl Checker<'_> {
                 continue;
             };
             if !matches!(role, Role::Unknown) {
-                let (stored, rule) = (block, "in the tree twice");
+                let (stored, rule) = (block, "already in the tree at another position");
                 self.findings.add(place.field("block"), Kind::Invalid { stored, rule });
                 continue;
             }
@@ -197,7 +198,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The number of entries of a node, if its capacity and checksum are right.
+    /// The number of entries of a node, if its capacity and its checksum are valid.
     fn check_capacity(&mut self, inode: &Found, node: &Node<'_>) -> Option<usize> {
         let &Node { bytes, entries, place, .. } = node;
         let seed = inode.seed(self.fs);

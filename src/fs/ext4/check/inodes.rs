@@ -1,4 +1,4 @@
-//! Inodes: every field that depends on others, and the blocks of the map.
+//! Checks inodes: every field that depends on other fields, and the blocks of the map.
 
 use super::found::Found;
 use super::map::{Data, Piece, Walk};
@@ -17,17 +17,17 @@ use crate::fs::{FileType, InodeFlags};
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("inode");
-/// Where in `i_block` the words begin that no inode without blocks uses.
+/// The offset in `i_block` of the words that an inode without blocks does not use.
 const SPARE_WORDS: usize = 16;
-/// `i_flags`: an inode of the AFS server.
+/// The flag in `i_flags` of an inode of the AFS server.
 const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
 
-/// The sums of an inode's map.
+/// The totals of an inode's map.
 #[derive(Default)]
 pub(super) struct Extent {
-    /// Blocks of content and of the map, in whole clusters.
+    /// The number of blocks of content and of the map, in whole clusters.
     pub(super) blocks: u64,
-    /// The block after the last one, and after the last written one.
+    /// The block after the last mapped block, and the block after the last written block.
     pub(super) end: u64,
     pub(super) written_end: u64,
     pub(super) sound: bool,
@@ -108,9 +108,9 @@ impl Checker<'_> {
             let (stored, rule) = (u64::from(mode), "not the type of a file that can be here");
             self.findings.add(inode.place("i_mode"), Kind::Invalid { stored, rule });
         }
-        // An inode without a type still has its number, its links and its blocks.
+        // An inode with an invalid type still has its number, its links and its blocks.
         let file_type = file_type.unwrap_or(FileType::Regular);
-        // Of the inodes that the superblock names, only a number that could be that of the next orphan is one too many.
+        // An inode that the superblock names may have any value here, except one that could be the number of the next orphan.
         let special = reserved || self.fs.superblock.orphan_file == Some(inode.number);
         let dtime = raw.i_dtime.get();
         if dtime != 0 && !orphan && (!special || dtime < sb.inodes_count) {
@@ -125,7 +125,7 @@ impl Checker<'_> {
         let has_map = self.check_flags_of_inode(inode, file_type);
         let extent = if has_map { self.check_map(inode, file_type) } else { Extent::default() };
         self.check_size(inode, file_type, has_map, &extent);
-        // The orphan file must not have attributes: its own check looks at the field.
+        // The orphan file must not have attributes; its own check examines the field.
         let orphans = self.fs.superblock.orphan_file == Some(inode.number);
         let attributes = if orphans { Charged::default() } else { self.check_xattrs(inode) };
         self.check_space(inode, has_map, &extent, attributes);
@@ -139,7 +139,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Inodes that nobody uses have a checksum all the same, unless nobody ever wrote them, and the time when they were deleted.
+    /// Checks an unused inode. Unless it was never written, it has a valid checksum and the time of its deletion.
     pub(super) fn check_unused(&mut self, number: u32, inode: &Found) {
         if inode.bytes.iter().any(|byte| *byte != 0) {
             self.check_sum(inode);
@@ -153,7 +153,7 @@ impl Checker<'_> {
         if missing && number >= self.fs.superblock.first_inode
             || low(dtime) && !clock.into_iter().any(low)
         {
-            let (stored, rule) = (u64::from(dtime), "not the time when a file was deleted");
+            let (stored, rule) = (u64::from(dtime), "not a valid time of deletion");
             self.findings.add(inode.place("i_dtime"), Kind::Invalid { stored, rule });
         }
     }
@@ -183,12 +183,13 @@ impl Checker<'_> {
         }
         let (extra, rest) = inode.extra();
         if extra > rest.len() || extra % 4 != 0 || (extra > 0 && extra < 4) {
-            let (stored, rule) = (extra as u64, "not a size that the inode has room for");
+            let (stored, rule) =
+                (extra as u64, "larger than the room in the inode, or not a valid size");
             self.findings.add(inode.place("i_extra_isize"), Kind::Invalid { stored, rule });
         }
     }
 
-    /// Checks flags against features and type. Gives whether the inode has a map of blocks.
+    /// Checks flags against the features and the type. Returns whether the inode has a map of blocks.
     fn check_flags_of_inode(&mut self, inode: &Found, file_type: FileType) -> bool {
         let (sb, flags) = (&self.fs.superblock, inode.flags());
         let directory = file_type == FileType::Directory;
@@ -202,7 +203,7 @@ impl Checker<'_> {
                 sb.incompat.contains(Incompat::EXTENTS),
                 "extents, on a volume without the feature",
             ),
-            (InodeFlags::EXTENTS, mapped && !inline, "extents of a file type that has no blocks"),
+            (InodeFlags::EXTENTS, mapped && !inline, "extents, on a file type that has no blocks"),
             (
                 InodeFlags::INDEX,
                 directory && sb.compat.contains(Compat::DIR_INDEX),
@@ -211,12 +212,12 @@ impl Checker<'_> {
             (
                 InodeFlags::INLINE_DATA,
                 mapped && sb.incompat.contains(Incompat::INLINE_DATA),
-                "inline data of a file type that has none, or on a volume without the feature",
+                "inline data, on a file type or a volume that does not support them",
             ),
             (
                 InodeFlags::EA_INODE,
                 file_type == FileType::Regular && sb.incompat.contains(Incompat::EA_INODE),
-                "an attribute's value that is not a regular file, or on a volume without the feature",
+                "an attribute's value, but not a regular file, or on a volume without the feature",
             ),
             (
                 InodeFlags::ENCRYPT,
@@ -239,13 +240,13 @@ impl Checker<'_> {
                 self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
             }
         }
-        // Old kernels left bytes after a device number. Only together with these flags, which a device never has, they show that the inode
-        // was overwritten.
+        // Old kernels left bytes after a device number, so such bytes alone are no fault. Together with one
+        // of these flags, which a device never has, they show that the inode was overwritten.
         if !mapped
             && flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
             && inode.raw().i_block[SPARE_WORDS..].iter().any(|byte| *byte != 0)
         {
-            let (stored, rule) = (0, "more than the number of a device");
+            let (stored, rule) = (0, "words after the number of a device are not zero");
             self.findings.add(inode.place("i_block"), Kind::Invalid { stored, rule });
         }
         mapped && !inline && !short
@@ -299,15 +300,15 @@ impl Checker<'_> {
     }
 }
 
-/// The claims for one file, several blocks of which may share a cluster.
+/// The claims of one file. Several blocks of the file may share a cluster.
 struct Claims {
     cluster: u64,
-    /// The last cluster of the file, and its location on the volume.
+    /// The number of the last claimed cluster in the file and on the volume.
     last: Option<(u64, u64)>,
 }
 
 impl Claims {
-    /// Claims blocks of content. Gives whether they are valid; the blocks of new clusters are added.
+    /// Claims blocks of content. Returns whether the claims are valid, and the number of blocks in newly claimed clusters.
     fn data(
         &mut self,
         usage: &mut Usage,
@@ -322,14 +323,14 @@ impl Claims {
         let mut good = true;
         if data.start % ratio != data.first % ratio {
             let (stored, rule) =
-                (data.start, "not at the same place in the cluster as in the file");
+                (data.start, "not at the same offset in the cluster on the volume as in the file");
             findings.add(place, Kind::Invalid { stored, rule });
             good = false;
         }
         let (mut start, end) = (data.start, data.start + data.count);
         let (first, last) = (data.first / ratio, (data.first + data.count - 1) / ratio);
         if self.last == Some((first, usage.cluster(start))) {
-            // The file already has this cluster.
+            // The file has already claimed this cluster.
             start = (start / ratio + 1) * ratio;
         }
         self.last = Some((last, usage.cluster(end - 1)));

@@ -1,4 +1,4 @@
-//! The state of the journal, and the orphans.
+//! Checks the state of the journal, and the orphans.
 
 use zerocopy::FromBytes;
 
@@ -45,7 +45,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that an internal journal has no transactions of other volumes.
+    /// Checks that no other volume uses the internal journal.
     fn check_users(&mut self) {
         let Some(number) = self.fs.superblock.journal_inode else { return };
         let number32 = u32::try_from(number.0).ok();
@@ -61,7 +61,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks an inode that the superblock names as a journal without has_journal: a volume whose journal was removed may have one.
+    /// Checks the journal inode that the superblock names although has_journal is not set. A volume whose journal was removed may have one.
     fn check_left_journal(&mut self) {
         let number = self.superblock.s_journal_inum.get();
         if self.fs.superblock.compat.contains(Compat::HAS_JOURNAL) || number == 0 {
@@ -79,7 +79,7 @@ impl Checker<'_> {
             let what = Kind::Value { stored: number.into(), expected: 0 };
             self.findings.add_as(Severity::Note, place, what);
         } else {
-            let rule = "no inode of a journal, without has_journal";
+            let rule = "not the inode of a journal, and has_journal is not set";
             self.findings.add(place, Kind::Invalid { stored: number.into(), rule });
         }
     }
@@ -98,7 +98,7 @@ impl Checker<'_> {
         u32::try_from(inode.number.0).is_ok_and(|number| self.orphans.contains(&number))
     }
 
-    /// Follows the orphan list, in which `i_dtime` is the next inode. Each orphan is accepted once, so the walk ends.
+    /// Follows the orphan list, in which `i_dtime` is the number of the next inode. Each orphan is accepted only once, so the walk ends.
     fn listed_orphans(&mut self) {
         let mut place = Place::new("superblock").field("s_last_orphan");
         let mut next = self.superblock.s_last_orphan.get();
@@ -123,17 +123,17 @@ impl Checker<'_> {
         let number = number.filter(|number| *number <= self.fs.superblock.inodes_count);
         let inode = number.and_then(|number| self.inode(number));
         let Some(inode) = inode.filter(|inode| inode.file_type() == Some(FileType::Regular)) else {
-            let what = Kind::Damaged { what: "it is not there".to_owned() };
+            let what = Kind::Damaged { what: "the inode is not a regular file in use".to_owned() };
             return self.findings.add_as(Severity::Repairable, place, what);
         };
         let blocks = self.fs.superblock.block_size.blocks_for(inode.size());
         let attributes = inode.xattr_block(self.fs);
         if blocks > MAX_BLOCKS {
-            let (stored, rule) = (inode.size(), "more than the 512 blocks that Linux takes");
+            let (stored, rule) = (inode.size(), "more than the 512 blocks that Linux accepts");
             self.findings.add(inode.place("i_size"), Kind::Invalid { stored, rule });
         }
         self.findings.expect(inode.place("i_file_acl"), attributes, 0_u64);
-        // Faults of the map are reported when all inodes are checked.
+        // Faults of the orphan file's map are reported in the pass over all inodes.
         let mut remaining = blocks.min(MAX_BLOCKS);
         let listed = self.orphans.len();
         for data in self.blocks_of(&inode, true) {
@@ -157,7 +157,8 @@ impl Checker<'_> {
             && self.orphans.len() == listed
         {
             let place = Place::new("superblock").field("s_feature_ro_compat");
-            let (stored, rule) = (sb.ro_compat.bits().into(), "orphan_present, without an orphan");
+            let (stored, rule) =
+                (sb.ro_compat.bits().into(), "orphan_present is set, but there is no orphan");
             self.findings.add(place, Kind::Invalid { stored, rule });
         }
     }

@@ -1,4 +1,4 @@
-//! The maps of inodes, walked completely: extent trees and indirect blocks.
+//! Walks the maps of inodes completely: extent trees and indirect blocks.
 
 use std::ops::Range;
 
@@ -19,9 +19,9 @@ use crate::units::FsBlock;
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
-/// The number of blocks of a file that 32 bits can count.
+/// The maximum number of blocks of a file, which 32-bit numbers can address.
 const MAX_BLOCKS: u64 = 1 << 32;
-/// By how many entries the declared capacity of a node may fall short of its room.
+/// The number of entries by which the declared capacity of a node may fall short of the space in its block.
 const SPARE: usize = 2;
 /// The number of direct pointers in an inode.
 pub(super) const DIRECT: u64 = 12;
@@ -38,26 +38,26 @@ pub(super) enum Piece {
 /// Blocks of content that are contiguous in the file and on the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Data {
-    /// The block of the file.
+    /// The first block in the file.
     pub(super) first: u64,
     pub(super) start: u64,
     pub(super) count: u64,
     pub(super) written: bool,
 }
 
-/// The context of a walk: its reader and its findings.
+/// A walk of one inode's map, with its reader and its findings.
 pub(super) struct Walk<'w, 'a> {
     pub(super) fs: &'w Ext4,
     pub(super) reader: &'w mut Reader<'a>,
     pub(super) findings: &'w mut Findings,
     pub(super) inode: &'w Found,
-    /// Whether no fault was found.
+    /// Whether no fault has been found so far.
     pub(super) sound: bool,
 }
 
 impl Walk<'_, '_> {
-    /// Gives all pieces of the map in file order. `visit` gives whether they are valid: the blocks below an invalid node are skipped. A
-    /// walk ends because each block may be a node only once.
+    /// Passes all pieces of the map to `visit` in file order. `visit` returns whether a piece is valid; the
+    /// blocks below an invalid node are skipped. The walk ends, because each block may be a node only once.
     pub(super) fn run(&mut self, visit: &mut dyn FnMut(&mut Findings, Piece) -> bool) {
         let raw = self.inode.raw();
         if self.inode.flags().contains(InodeFlags::EXTENTS) {
@@ -73,8 +73,8 @@ impl Walk<'_, '_> {
         self.findings.add(place, what);
     }
 
-    /// Walks a node of an extent tree and the subtree below it. The depth falls at each step, so the recursion ends. Below the root the
-    /// depth is known, and `bounds` begins with the first block in the entry above.
+    /// Walks a node of an extent tree and the subtree below it. The depth falls at each step, so the recursion ends.
+    /// Below the root, the expected depth is known, and `bounds` begins with the first block in the parent's entry.
     fn node(
         &mut self,
         bytes: &[u8],
@@ -94,8 +94,8 @@ impl Walk<'_, '_> {
             return self.wrong(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
         if found > MAX_DEPTH && depth.is_none() {
-            // Its blocks still belong to the file.
-            let (stored, rule) = (u64::from(found), "deeper than Linux reads");
+            // The blocks of a tree that is too deep still belong to the file.
+            let (stored, rule) = (u64::from(found), "deeper than the trees that Linux reads");
             self.findings.add(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
         let (count, max) = (usize::from(header.eh_entries.get()), usize::from(header.eh_max.get()));
@@ -168,7 +168,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Checks that an entry has the same first block as the node that it points to: `key`.
+    /// Checks that a node begins with the same file block (`key`) as its entry in the parent.
     fn first_key(&mut self, entries: &[u8], key: u64, place: Place) {
         let Ok((first, _)) = RawEntry::ref_from_prefix(entries) else { return };
         let (stored, expected) = (key, u64::from(first.key.get()));
@@ -193,7 +193,7 @@ impl Walk<'_, '_> {
                 u64::from(raw.ee_len.get()) - if written { 0 } else { u64::from(INIT_MAX_LEN) };
             let start = u64::from(raw.ee_start_lo.get()) | u64::from(raw.ee_start_hi.get()) << 32;
             if count == 0 {
-                let rule = "an extent without length";
+                let rule = "an extent of length 0";
                 self.wrong(place.field("ee_len"), Kind::Invalid { stored: 0, rule });
                 continue;
             }
@@ -222,7 +222,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Walks twelve direct pointers, then trees of one, two and three levels.
+    /// Walks the twelve direct pointers, then the trees of one, two and three levels.
     fn indirect(
         &mut self,
         i_block: &[u8; 60],
@@ -242,8 +242,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Walks a tree that maps `blocks` of the file. Its root is `level` levels above the blocks of data pointers; the level falls at each
-    /// step.
+    /// Walks a tree that maps `blocks` of the file. Its root is `level` levels above the blocks
+    /// that point to data. The level falls at each step, so the recursion ends.
     fn subtree(
         &mut self,
         root: u32,
@@ -283,7 +283,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Adds a block of data pointers, merged to runs; 0 is a hole.
+    /// Adds the data blocks of a block of pointers, merged into runs. The pointer 0 stands for a hole.
     fn pointers(
         &mut self,
         bytes: &[u8],

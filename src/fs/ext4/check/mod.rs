@@ -1,15 +1,15 @@
-//! The check of a volume: it reads all metadata and changes nothing.
+//! The check of a volume, which reads all metadata and changes nothing.
 //!
-//! The passes, in order: superblock and groups, inodes with their maps and attributes, directories with their hash trees, names (which inodes are
-//! reachable, and by how many names), bitmaps and counters, quota. The journal is recovered first, and the check reads the recovered volume; then the
-//! orphans are collected.
+//! The passes, in order: superblock and groups; inodes with their maps and attributes; directories with their hash trees;
+//! names, which determine the reachable inodes and their link counts; bitmaps and counters; quota. Before the first pass, the
+//! journal is recovered in memory, so that the check reads the recovered volume. Then the orphans are collected.
 //!
-//! Ordinary reads stop at the first fault; a check continues, so it has its own walks of the structures. It shares the layouts, the checksums, the
-//! name hashes and the recovery with ordinary reads.
+//! Ordinary reads stop at the first fault, but a check must continue. It therefore has its own walks of the
+//! structures. It shares the layouts, the checksums, the name hashes and the recovery with ordinary reads.
 //!
-//! **Memory**: one bit for each cluster; 200 bytes for each group; six bytes for each inode of groups with used inodes; 32 bytes for each directory;
-//! 48 bytes for each attribute block; 8 bytes for each encrypted inode, and each policy; the map of one directory, and 16 bytes for each of its
-//! names; 32 MiB of read metadata; the first 100,000 findings.
+//! **Memory**: one bit for each cluster; 200 bytes for each group; six bytes for each inode of groups with used inodes; 32
+//! bytes for each directory; 48 bytes for each attribute block; 8 bytes for each encrypted inode, and each policy once; the map
+//! of one directory, and 16 bytes for each of its names; 32 MiB of read metadata; the first 100,000 findings.
 
 mod bitmaps;
 mod bits;
@@ -50,10 +50,11 @@ use crate::fs::check::{Findings, Pass, Progress, Report};
 use crate::units::FsBlock;
 
 impl Ext4 {
-    /// Checks the whole volume as the journal's recovery leaves it, and writes nothing. `progress` is called with the progress.
+    /// Checks the whole volume in the state after the journal's recovery. Writes nothing. `progress` is called with the progress of the check.
     ///
     /// # Errors
-    /// Faults of the volume are no errors: the report has them. `Io` only if the superblock cannot be read again, and errors of memory allocation.
+    /// Faults of the volume are not errors; they are in the report. `Io` only if the superblock cannot be read again, and errors of memory
+    /// allocation.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         if self.superblock.copy != 0 {
             let what = "a volume that is read by a backup of its superblock is not checked: e2fsck repairs the superblock";
@@ -74,14 +75,14 @@ struct Checker<'a> {
     usage: Usage,
     inodes: Inodes,
     directories: Vec<Directory>,
-    /// Attribute blocks by number, with the number of inodes that use them.
+    /// The attribute blocks by number, each with the inodes that use it.
     xattr_blocks: HashMap<FsBlock, SharedBlock>,
     /// The number of attributes that refer to each inode of a large value.
     value_uses: HashMap<u32, u64>,
     /// Inodes in the orphan list or the orphan file.
     orphans: HashSet<u32>,
     policies: Policies,
-    /// Blocks that were read for directories with damaged maps.
+    /// The blocks that were read for directories with damaged maps.
     broken_blocks: Option<Bits>,
     accounts: Accounts,
 }

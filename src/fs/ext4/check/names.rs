@@ -1,4 +1,4 @@
-//! The check of names: every inode must be reachable from the root, by as many names as its link count.
+//! Checks names: every inode must be reachable from the root, and its number of names must equal its link count.
 
 use std::collections::HashSet;
 
@@ -27,9 +27,9 @@ impl Checker<'_> {
             let what = Kind::Damaged { what: "the root is not a directory in use".to_owned() };
             self.findings.add_as(Severity::Fatal, PLACE.inode(ROOT), what);
         }
-        // The state of each directory: unknown, on the current path, reachable from the root, or lost.
+        // The state of each directory: not visited, on the current path, reachable from the root, or lost.
         let mut state = vec![Reach::Unknown; self.directories.len()];
-        // One directory of each loop.
+        // The index of one directory of each loop.
         let mut looped = HashSet::new();
         for index in 0..self.directories.len() {
             let mut walked = Vec::new();
@@ -64,7 +64,7 @@ impl Checker<'_> {
             let root = directory.number == ROOT_NUMBER;
             let actual = if root { ROOT_NUMBER } else { directory.parent };
             let orphan = self.orphans.contains(&directory.number);
-            // Files below a lost directory are lost with it.
+            // A file below a lost directory is lost together with the directory.
             let lost = actual == 0 || looped.contains(&index);
             if lost && !orphan {
                 self.findings.add(place, Kind::Unconnected);
@@ -94,7 +94,7 @@ impl Checker<'_> {
                     self.findings.add(place, Kind::Unconnected);
                 }
             } else if directory && many && links == 1 {
-                // A directory that once had more links than the field can count keeps the count of 1.
+                // A directory that ever had more links than the field can count keeps a link count of 1.
             } else if links != names && !(links == 0 && self.orphans.contains(&number)) {
                 let (stored, names) = (u32::from(links), u32::from(names));
                 self.findings.add(place, Kind::LinkCount { stored, names });

@@ -1,4 +1,4 @@
-//! Quota: the usage of each user, group and project, compared with the quota files.
+//! Compares the usage of each user, group and project with the quota files.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -22,26 +22,26 @@ struct Account {
     inodes: u64,
 }
 
-/// The usage by user, group and project ids.
+/// The usage of each id, for users, groups and projects.
 #[derive(Default)]
 pub(super) struct Accounts([HashMap<u32, Account>; 3]);
 
-/// A quota file while it is read.
+/// The state of a quota file's check.
 struct File {
     map: Vec<Data>,
     place: Place,
-    /// Blocks of the tree that were read. Each is accepted once, so the walk ends.
+    /// The blocks of the tree that were read. Each block is accepted only once, so the walk ends.
     seen: HashSet<u32>,
     /// The accounts of the ids that the tree contains.
     found: HashMap<u32, Account>,
-    /// Blocks of entries that were read, and the positions of entries in them that the tree has not reached yet.
+    /// The blocks of entries that were read, and the positions of their entries that the tree has not reached yet.
     leaves: HashSet<u32>,
     strays: BTreeMap<(u32, usize), u32>,
 }
 
 impl Checker<'_> {
-    /// Charges an inode's owners. Inodes that only the superblock names are not charged, nor are inodes of attribute values: the inodes that
-    /// use them are charged instead.
+    /// Charges an inode to its owners. Inodes that only the superblock names are not charged. Inodes of
+    /// attribute values are not charged either; the inodes that use the values are charged instead.
     pub(super) fn account(&mut self, inode: &Found, blocks: u64, inodes: u64) {
         let sb = &self.fs.superblock;
         let Ok(number) = u32::try_from(inode.number.0) else { return };
@@ -135,7 +135,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads the tree below a block. `levels` falls at each step, so this ends. `prefix` is the upper part of the ids below.
+    /// Reads the tree below a block. `levels` falls at each step, so the recursion ends. `prefix` is the upper part of the ids below.
     fn quota_tree(&mut self, file: &mut File, block: u32, levels: u32, prefix: u32) {
         let Some(content) = self.quota_block(file, block) else {
             let what = format!("its block {block} does not exist");
@@ -157,7 +157,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A block of a quota file.
+    /// Reads a block of a quota file.
     fn quota_block(&mut self, file: &File, block: u32) -> Option<Vec<u8>> {
         let size = self.fs.superblock.block_size;
         let byte = u64::from(block) * BLOCK as u64;
@@ -174,7 +174,7 @@ impl Checker<'_> {
 }
 
 impl File {
-    /// Reads the entry of an id from its block, which may contain other ids.
+    /// Reads the entry of an id from its block. The block may contain entries of other ids too.
     fn entry(&mut self, block: u32, content: &[u8], id: u32) {
         if self.leaves.insert(block) {
             let entries = entries(content).map(|(at, entry)| ((block, at), entry.dqb_id.get()));

@@ -1,4 +1,4 @@
-//! Metadata reads in pieces of several blocks: a check reads nearly all metadata, much of which is contiguous.
+//! Reads metadata in pieces of several blocks, because a check reads nearly all metadata and much of it is contiguous.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use crate::fs::ext4::Ext4;
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
-/// The size in bytes of a read at random positions, or a block if that is larger.
+/// The size of a read at a random position in bytes. If a block is larger than this, a read has the size of a block.
 const PIECE: usize = 16 << 10;
-/// The maximum number of pieces in one read if reads are sequential.
+/// The maximum number of pieces in one read. Only sequential reads reach it.
 const AHEAD: u64 = 64;
 /// The maximum memory of cached pieces in bytes.
 const KEPT: usize = 32 << 20;
 
-/// Reads metadata as the journal's recovery leaves it.
+/// The reader of metadata in the state after the journal's recovery.
 pub(super) struct Reader<'a> {
     fs: &'a Ext4,
-    /// Pieces by number. Pieces that were read together share a buffer.
+    /// Pieces by number. Pieces that were read in one request share a buffer.
     pieces: Cache<u64, Piece>,
     blocks_per_piece: u64,
-    /// The piece after the last read, and the number of pieces in that read.
+    /// The number of the piece after the last read, and the number of pieces in that read.
     next: u64,
     ahead: u64,
 }
 
-/// A buffer, and the number of its first block.
+/// A buffer, and the number of the first block in it.
 #[derive(Clone)]
 struct Piece {
     first: u64,
@@ -70,9 +70,9 @@ impl<'a> Reader<'a> {
         Self { fs, pieces: Cache::new(KEPT / piece), blocks_per_piece, next: 0, ahead: 1 }
     }
 
-    /// A block. If its piece cannot be read as a whole, the block is read separately, because the fault may be in another block.
+    /// Reads a block. If its piece cannot be read as a whole, the block is read alone, because the fault may be in another block of the piece.
     pub(super) fn block(&mut self, block: FsBlock, place: Place) -> Result<Bytes> {
-        // A version in a transaction is newer.
+        // A version in a transaction is newer than the content on the device.
         if let Some(content) = self.fs.blocks.dirty().get(block) {
             return Ok(Bytes::all(&content));
         }
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         Bytes { buffer: piece.buffer, at, len: size.bytes() }
     }
 
-    /// Reads a piece. A sequential read takes twice as many pieces as the last one.
+    /// Reads a piece. Each sequential read has twice as many pieces as the previous read, up to a limit.
     fn load(&mut self, number: u64) -> Result<Piece> {
         self.ahead = if number == self.next { (self.ahead * 2).min(AHEAD) } else { 1 };
         self.next = number + self.ahead;

@@ -1,6 +1,6 @@
-//! The inodes below the first one that a file can have: those that nothing uses, and the list of bad blocks.
+//! Checks the reserved inodes that nothing uses, and the list of bad blocks.
 //!
-//! Source: the pass over inodes of e2fsck 1.47, tried with each field by the test `sweep`.
+//! Source: the pass over inodes of e2fsck 1.47. The test `sweep` compares the rules with e2fsck for each field.
 
 use super::Checker;
 use super::found::Found;
@@ -9,18 +9,18 @@ use crate::fs::check::Kind;
 use crate::fs::ext4::{Compat, RoCompat};
 use crate::fs::{FileType, InodeFlags};
 
-/// The list of bad blocks.
+/// The inode whose map is the list of bad blocks.
 pub(super) const BAD_BLOCKS: u32 = 1;
 const ROOT: u32 = 2;
 const USER_QUOTA: u32 = 3;
 const GROUP_QUOTA: u32 = 4;
 const BOOT_LOADER: u32 = 5;
-/// It maps the blocks into which the descriptors may grow.
+/// The inode that maps the blocks into which the descriptors may grow.
 pub(super) const RESIZE: u32 = 7;
 const JOURNAL: u32 = 8;
 
 impl Checker<'_> {
-    /// Whether a reserved inode is one that the volume's features do not use.
+    /// Whether this is a reserved inode that the volume's features do not use.
     pub(super) fn is_spare(&self, number: u32) -> bool {
         let sb = &self.fs.superblock;
         let used = match number {
@@ -31,7 +31,7 @@ impl Checker<'_> {
         number < sb.first_inode && !used
     }
 
-    /// The list of bad blocks is a map and nothing else.
+    /// Checks the list of bad blocks. Its inode has a map, and all other fields are zero.
     pub(super) fn check_bad_blocks(&mut self, inode: &Found) {
         self.check_unused(BAD_BLOCKS, inode);
         let raw = inode.raw();
@@ -45,7 +45,7 @@ impl Checker<'_> {
             ("i_file_acl", inode.xattr_block(self.fs)),
         ] {
             if stored != 0 {
-                let rule = "not the list of bad blocks, which is a map alone";
+                let rule = "not zero, but the inode of bad blocks has only a map";
                 self.findings.add(inode.place(field), Kind::Invalid { stored, rule });
             }
         }
@@ -54,7 +54,8 @@ impl Checker<'_> {
         }
     }
 
-    /// An inode that the volume's features do not use has no data. The boot loader's and the resize inode may have a type.
+    /// Checks a reserved inode that the volume's features do not use. It must have no data. The inodes of the boot loader and for resizing may have a
+    /// type.
     pub(super) fn check_spare(&mut self, number: u32, inode: &Found) {
         self.check_unused(number, inode);
         let raw = inode.raw();
@@ -68,7 +69,7 @@ impl Checker<'_> {
             let data = raw.i_block.first_chunk::<4>().is_some_and(|word| *word != [0; 4]);
             let used = raw.i_links_count.get() != 0 || raw.i_blocks_lo.get() != 0 || data;
             if used && !feature {
-                let (stored, rule) = (1, "in use, on a volume without its feature");
+                let (stored, rule) = (1, "in use, on a volume without the inode's feature");
                 self.findings.add(inode.place("i_blocks"), Kind::Invalid { stored, rule });
             }
             return;

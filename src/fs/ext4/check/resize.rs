@@ -1,4 +1,4 @@
-//! The resize inode, which reserves blocks for more descriptors.
+//! Checks the resize inode, which reserves blocks for more descriptors.
 
 use super::Checker;
 use super::found::Found;
@@ -15,8 +15,8 @@ impl Checker<'_> {
         self.fs.superblock.compat.contains(Compat::RESIZE_INODE)
     }
 
-    /// Checks the resize inode, which maps the blocks reserved for descriptors. It has one tree of two levels: the second level is the
-    /// reserved blocks after the first superblock, and each names its copies in the groups with backups.
+    /// Checks the resize inode, which maps the blocks reserved for descriptors. Its map is one tree of two levels. The second level consists of
+    /// the reserved blocks after the first superblock; each of them holds the numbers of its copies in the groups with backups.
     pub(super) fn check_resize_inode(&mut self, inode: &Found) -> Extent {
         let fs = self.fs;
         let Self { reader, findings, usage, .. } = self;
@@ -24,7 +24,7 @@ impl Checker<'_> {
         let place = inode.place("i_block");
         let mut walk = Walk { fs, reader, findings, inode, sound: true };
         let sb = &fs.superblock;
-        // If the boot block counts as a block of group 0, the positions in other groups are off by that block.
+        // If group 0 contains the boot block, positions in the other groups are lower by that block.
         let boot = (1024_u64 >> sb.block_size.shift()).saturating_sub(sb.first_data_block.into());
         let is_reserved = |usage: &Usage, start: u64, count| {
             [start, start.saturating_sub(boot)].into_iter().any(|start| {
@@ -64,7 +64,7 @@ impl Checker<'_> {
         extent
     }
 
-    /// Checks that every reserved block is at its position.
+    /// Checks that every reserved block is at its position in the map.
     fn check_reserved_descriptors(&mut self, inode: &Found, root: Option<u64>) {
         let sb = &self.fs.superblock;
         let place = inode.place("i_block");

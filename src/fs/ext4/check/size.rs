@@ -1,4 +1,4 @@
-//! The fields that depend on an inode's map: its size, and its space.
+//! Checks the fields that depend on an inode's map: its size, and its number of blocks.
 
 use super::Checker;
 use super::found::Found;
@@ -36,20 +36,20 @@ impl Checker<'_> {
                 }
             }
             FileType::Regular => {
-                // The data of fs-verity lie past the size.
+                // fs-verity stores its data past the size.
                 let verity = inode.flags().contains(InodeFlags::VERITY);
-                // An orphan with a name may still have blocks past its size, which are to be freed.
+                // An orphan that still has a name may have blocks past its size, which are to be freed.
                 let truncated = self.is_orphan(inode);
                 if size < extent.written_end.saturating_sub(1) * unit && !verity && !truncated {
                     let (stored, expected) = (size, extent.written_end * unit);
                     self.findings.add(place, Kind::Value { stored, expected });
                 } else if self.fs.superblock.journal_inode == Some(inode.number) {
-                    // A journal has no holes. A journal by an old mke2fs has a block past its end.
+                    // A journal has no holes. A journal made by an old mke2fs has a block past its end.
                     if size > extent.end * unit {
                         self.findings.expect(place, size, extent.end * unit);
                     }
                 } else if size > self.largest(inode) {
-                    let rule = "more than a file can have";
+                    let rule = "larger than the maximum size of a file";
                     self.findings.add(place, Kind::Invalid { stored: size, rule });
                 }
                 let large = self.fs.superblock.ro_compat.contains(RoCompat::LARGE_FILE);
@@ -65,7 +65,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that inline content has the attribute for the part that does not fit into `i_block`.
+    /// Checks that an inode with inline content has the attribute for the part that does not fit into `i_block`.
     fn check_inline_size(&mut self, inode: &Found, file_type: FileType) {
         let place = inode.place("i_size");
         let front = inode.raw().i_block.len() as u64;
@@ -83,8 +83,8 @@ impl Checker<'_> {
         if file_type != FileType::Regular {
             self.findings.expect(place, stored, expected);
         } else if stored > expected {
-            // mke2fs creates such inodes for files that are only a hole; Linux reads zeros.
-            let what = Kind::Invalid { stored, rule: "more than the inode holds" };
+            // mke2fs creates such inodes for files whose content is only a hole. Linux reads zeros.
+            let what = Kind::Invalid { stored, rule: "larger than the content in the inode" };
             self.findings.add_as(Severity::Note, place, what);
         }
     }
@@ -101,13 +101,14 @@ impl Checker<'_> {
         (blocks << size.shift()).min(i64::MAX as u64)
     }
 
-    /// Checks that the target has the length of the size, with a NUL after it.
+    /// Checks that a link's target is as long as `i_size` says, and that a NUL follows it.
     fn check_link(&mut self, inode: &Found, has_map: bool, extent: &Extent) {
         let (size, place) = (inode.size(), inode.place("i_size"));
         let unit = self.fs.superblock.block_size.bytes() as u64;
         let encrypted = inode.flags().contains(InodeFlags::ENCRYPT);
         if has_map && size < SHORT_LINK {
-            let rule = "a short target that stands in a block: Linux reads it, e2fsck expects it in the inode";
+            let rule =
+                "a short target in a block: Linux reads it, but e2fsck expects it in the inode";
             return self.findings.add(place, Kind::Invalid { stored: size, rule });
         }
         if size == 0 || size >= unit || (has_map && extent.end != 1) {
@@ -150,7 +151,7 @@ impl Checker<'_> {
         self.reader.block(FsBlock(start?), inode.place("i_block")).ok()
     }
 
-    /// Checks `i_blocks`: content, map, attribute block, and the charge for large values.
+    /// Checks `i_blocks`, which counts content, map, attribute block, and the charge for large values.
     pub(super) fn check_space(
         &mut self,
         inode: &Found,
@@ -167,7 +168,7 @@ impl Checker<'_> {
             && sb.ro_compat.contains(RoCompat::HUGE_FILE);
         let unit = if huge { 1 } else { sb.block_size.bytes() as u64 / 512 };
         let blocks = extent.blocks + attributes.blocks;
-        // For a link with inline data the field has no meaning.
+        // For a link with inline data, `i_blocks` has no meaning.
         let link = inode.file_type() == Some(FileType::Symlink)
             && inode.flags().contains(InodeFlags::INLINE_DATA);
         if (extent.sound || !has_map) && !link {

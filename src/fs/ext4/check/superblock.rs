@@ -1,4 +1,4 @@
-//! Superblock fields that opening the volume does not check, and the backups.
+//! Checks the superblock fields that are not checked when the volume is opened, and the backups.
 
 use zerocopy::FromBytes;
 
@@ -14,14 +14,14 @@ use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("superblock");
 const CHECKSUM_OFFSET: usize = std::mem::offset_of!(RawSuperblock, s_checksum);
-/// The inodes of the quota of users and of groups.
+/// The inodes of the user quota and of the group quota.
 const USER_QUOTA: u32 = 3;
 const GROUP_QUOTA: u32 = 4;
 const PROJECT_QUOTA: &str = "s_prj_quota_inum";
-/// The maximum number of backups that are checked; with sparse_super there are hardly more.
+/// The maximum number of backups that are checked. With sparse_super, volumes rarely have more.
 const BACKUPS: usize = 32;
 
-/// The superblock's raw fields.
+/// Reads the superblock's raw fields.
 pub(super) fn read(fs: &Ext4, reader: &mut Reader<'_>) -> Result<RawSuperblock> {
     let size = fs.superblock.block_size;
     let block = FsBlock(OFFSET >> size.shift());
@@ -68,8 +68,8 @@ impl Checker<'_> {
         self.check_backups();
     }
 
-    /// Checks that inodes which the superblock names are used only with their feature, and that the user and group quota are at their fixed numbers.
-    /// This runs after the pass over all inodes.
+    /// Checks that an inode named in the superblock is used only if its feature is set, and that the user and
+    /// group quota are at their fixed inode numbers. This runs after the pass over all inodes.
     pub(super) fn check_named_inodes(&mut self) {
         let (sb, raw) = (&self.fs.superblock, &self.superblock);
         let quota = sb.ro_compat.contains(RoCompat::QUOTA);
@@ -86,7 +86,7 @@ impl Checker<'_> {
                 && self.inodes.get(number).is_some()
                 && !is_journal
         };
-        // e2fsck counts such an inode as used if it reads that part of the table.
+        // e2fsck counts such an inode as used if that part of the inode table is initialised.
         let unused = |number: u32| {
             let index = number.wrapping_sub(1);
             let group = self.groups.get((index / sb.inodes_per_group) as usize);
@@ -101,7 +101,7 @@ impl Checker<'_> {
             } else if !has_feature && field == PROJECT_QUOTA && unused(number) {
                 "an inode that is not in use, on a volume without the feature"
             } else if own.is_some_and(|own| own != number && used(own)) {
-                "not the inode that has the quota"
+                "not the inode that holds the quota"
             } else {
                 continue;
             };
@@ -110,7 +110,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the backups. They are not kept up to date, so only constant fields are compared.
+    /// Checks the backups. Backups are not kept up to date, so only constant fields are compared.
     fn check_backups(&mut self) {
         let sb = &self.fs.superblock;
         let groups = (1..sb.groups).filter(|group| sb.group_has_backup(*group));

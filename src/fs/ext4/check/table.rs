@@ -1,4 +1,4 @@
-//! The records of all used inodes and of all directories.
+//! The records of all used inodes and directories.
 
 use crate::fs::FileType;
 use crate::fs::ext4::dir_block::entry_code;
@@ -8,13 +8,13 @@ use crate::units::{FsBlock, InodeNo};
 /// The properties of an inode that later passes need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Record {
-    /// The type as in directory entries; 0 if the inode is unused.
+    /// The type code of directory entries; 0 if the inode is unused.
     pub(super) file_type: u8,
-    /// Whether it holds an attribute's value: no entry names it.
+    /// Whether the inode holds an attribute's value; no directory entry names such an inode.
     pub(super) is_value: bool,
     /// `i_links_count`.
     pub(super) links: u16,
-    /// The number of names that were found, up to 65535.
+    /// The number of names found so far, at most 65535.
     pub(super) names: u16,
 }
 
@@ -24,7 +24,7 @@ impl Record {
     }
 }
 
-/// The records of all inodes, in memory only for groups with used inodes.
+/// The records of all inodes. Only groups with used inodes take memory.
 pub(super) struct Inodes {
     groups: Vec<Option<Box<[Record]>>>,
     per_group: u32,
@@ -45,14 +45,14 @@ impl Inodes {
         records[index] = record;
     }
 
-    /// The record of a used inode.
+    /// The record of an inode, or `None` if the inode is not used.
     pub(super) fn get(&self, number: u32) -> Option<&Record> {
         let (group, index) = self.place(number);
         let record = &self.groups.get(group)?.as_ref()?[index];
         (record.file_type != 0).then_some(record)
     }
 
-    /// Counts a name of an inode, if it is used.
+    /// Counts a name of an inode, if the inode is used.
     pub(super) fn count_name(&mut self, number: u32) {
         let (group, index) = self.place(number);
         if let Some(Some(records)) = self.groups.get_mut(group) {
@@ -60,7 +60,7 @@ impl Inodes {
         }
     }
 
-    /// The used inodes of a group, with their index in it.
+    /// The used inodes of a group, each with its index in the group.
     pub(super) fn of_group(&self, group: u32) -> impl Iterator<Item = (u32, &Record)> {
         let records = self.groups[group as usize].as_deref().unwrap_or_default();
         records
@@ -79,17 +79,17 @@ impl Inodes {
     }
 }
 
-/// A directory. The list is in the order of inode numbers.
+/// A directory. Directories are listed in the order of their inode numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Directory {
     pub(super) number: u32,
-    /// The block of the inode.
+    /// The number of the block that contains the inode.
     pub(super) inode_block: FsBlock,
-    /// The target of `..`; 0 while unknown.
+    /// The inode number in the entry `..`; 0 while unknown.
     pub(super) dot_dot: u32,
     /// The directory that contains this one; 0 while unknown.
     pub(super) parent: u32,
-    /// Whether its map is damaged. Its blocks are then not followed again.
+    /// Whether the directory's map is damaged. If so, its blocks are not read again.
     pub(super) broken: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The used blocks, and the file system's own structures among them.
+//! The used blocks, and the positions of the file system's own structures.
 
 use super::bits::Bits;
 use crate::error::Place;
@@ -14,14 +14,14 @@ pub(super) struct Fixed {
     pub(super) structure: &'static str,
 }
 
-/// The used clusters. Without bigalloc a cluster is a block.
+/// The used clusters. Without bigalloc, a cluster is one block.
 pub(super) struct Usage {
     clusters: Bits,
     fixed: Vec<Fixed>,
     cluster_blocks: u64,
     first: u64,
     end: u64,
-    /// Whether files may share blocks of content: `shared_blocks`.
+    /// Whether files may share blocks of content (feature `shared_blocks`).
     shared: bool,
 }
 
@@ -45,7 +45,7 @@ impl Usage {
         start >= self.first.max(1) && start.checked_add(count).is_some_and(|end| end <= self.end)
     }
 
-    /// Records the structures with fixed positions. Gives the pairs that overlap.
+    /// Records the structures with fixed positions. Returns the pairs of structures that overlap.
     pub(super) fn set_fixed(&mut self, mut fixed: Vec<Fixed>) -> Vec<(Fixed, Fixed)> {
         fixed.retain(|fixed| fixed.count > 0);
         fixed.sort_unstable_by_key(|fixed| fixed.start);
@@ -76,7 +76,7 @@ impl Usage {
         (before.start + before.count > start).then_some(before)
     }
 
-    /// Marks blocks as used, with a finding if they already are. Gives whether they were free.
+    /// Marks blocks as used. If some already are, adds a finding. Returns whether all of them were free.
     pub(super) fn claim(
         &mut self,
         findings: &mut Findings,
@@ -99,8 +99,8 @@ impl Usage {
         false
     }
 
-    /// Marks blocks of content as used. Files may share them if the volume has that feature. Map blocks are never shared here: a walk ends
-    /// because each block is a node only once.
+    /// Marks blocks of content as used. Files may share them if the volume has that feature. Blocks
+    /// of a map are never shared, because a walk relies on finding each block only once as a node.
     pub(super) fn claim_content(
         &mut self,
         findings: &mut Findings,
@@ -116,7 +116,7 @@ impl Usage {
         self.claim(findings, place, start, count)
     }
 
-    /// The cluster of a block of the volume.
+    /// The number of the cluster that contains a block of the volume.
     pub(super) fn cluster(&self, block: u64) -> u64 {
         (block - self.first) / self.cluster_blocks
     }

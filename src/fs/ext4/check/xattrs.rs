@@ -1,4 +1,4 @@
-//! Extended attributes: lists in inodes and blocks, shared blocks, and values in separate inodes.
+//! Checks extended attributes: lists in inodes and blocks, shared blocks, and values in separate inodes.
 
 use std::ops::Add;
 
@@ -22,18 +22,18 @@ const ENTRY: usize = size_of::<RawXattrEntry>();
 pub(super) struct SharedBlock {
     /// `h_refcount`.
     stored: u32,
-    /// The number of inodes that use it.
+    /// The number of inodes that use the block.
     users: u32,
-    /// The charge for large values of each of these inodes.
+    /// The charge for the block's large values to each of these inodes.
     charged: Charged,
 }
 
-/// The charge of an inode for its attributes.
+/// The amount that an inode is charged for its attributes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Charged {
     /// The charge in `i_blocks`.
     pub(super) blocks: u64,
-    /// The charge in inodes for quota. Each attribute counts, even if several share a value.
+    /// The charge in inodes, for quota. Every attribute is counted, even if several share a value.
     pub(super) inodes: u64,
 }
 
@@ -45,19 +45,19 @@ impl Add for Charged {
     }
 }
 
-/// A list of attributes: entries from `list` on; value offsets count from the start of `values`.
+/// A list of attributes. Entries begin at `list`; offsets of values count from the start of `values`.
 struct List<'a> {
     list: &'a [u8],
     values: &'a [u8],
     /// The offset of the list in `values`.
     start: usize,
     place: Place,
-    /// Whether a hash may be 0 and a name may be empty, as in a list in the inode.
+    /// Whether hashes may be 0 and names empty. Both are permitted in the list of an inode.
     unhashed: bool,
 }
 
 impl Checker<'_> {
-    /// Checks all attributes of an inode. Returns its charge for them.
+    /// Checks all attributes of an inode. Returns the inode's charge for its large values.
     pub(super) fn check_xattrs(&mut self, inode: &Found) -> Charged {
         let mut charged = Charged::default();
         if let Some((magic, list)) = inode.xattr_area().split_at_checked(4)
@@ -122,24 +122,24 @@ impl Checker<'_> {
         cluster + shared.charged
     }
 
-    /// Checks a list. Returns the charge for its large values.
+    /// Checks a list. Returns the charge for the large values in it.
     fn check_list(&mut self, inode: &Found, list: &List<'_>) -> Charged {
         let place = list.place;
         let (mut at, mut charged) = (0, Charged::default());
         let mut values = Vec::new();
-        // Each entry shortens the rest by at least its header, so the loop ends.
+        // Each entry shortens the remaining list by at least the entry's header, so the loop ends.
         loop {
             let rest = list.list.get(at..).unwrap_or_default();
             match rest.first_chunk::<4>() {
                 Some([0, 0, 0, 0]) => break,
                 Some(_) => {}
-                None => return self.bad_list(place, "the list has no end"),
+                None => return self.bad_list(place, "the list has no end mark"),
             }
             let Ok((raw, behind)) = RawXattrEntry::ref_from_prefix(rest) else {
                 return self.bad_list(place, "an entry is cut short");
             };
             let name_len = usize::from(raw.e_name_len);
-            // The index of an access list is its whole name.
+            // The index of an access list stands for the whole name, so the name after it is empty.
             let named = list.unhashed || raw.e_name_index != 0;
             let allowed = |name: &&[u8]| named || !name.is_empty();
             let Some(name) = behind.get(..name_len).filter(allowed) else {
@@ -153,7 +153,7 @@ impl Checker<'_> {
                 continue;
             }
             let offset = usize::from(raw.e_value_offs.get());
-            // Only e2fsck uses the offset of an empty value: after a wrong one it misses inline data.
+            // Only e2fsck uses the offset of an empty value. If that offset is wrong, e2fsck does not find inline data.
             let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
             // A value is padded to whole words.
             let value = match size {
@@ -163,7 +163,10 @@ impl Checker<'_> {
                     .and_then(|end| list.values.get(offset..end)),
             };
             let Some(value) = value.map(|words| &words[..size]) else {
-                return self.bad_list(place.field("e_value_offs"), "the value lies outside");
+                return self.bad_list(
+                    place.field("e_value_offs"),
+                    "the value lies outside the area of values",
+                );
             };
             if size > 0 {
                 values.push(offset..offset + size.next_multiple_of(4));
@@ -195,7 +198,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a value in a separate inode. Returns the charge for its user.
+    /// Checks a value in a separate inode. Returns the charge to the inode that uses it.
     fn check_large_value(
         &mut self,
         inode: &Found,
@@ -222,7 +225,7 @@ impl Checker<'_> {
             return Charged { blocks: 0, inodes: 1 };
         };
         *self.value_uses.entry(target).or_default() += 1;
-        // Before reference counts, a value's inode named its owner, and there was neither hash nor charge.
+        // Before reference counts existed, a value's inode named its owner, and there was neither a hash nor a charge.
         let older = u64::from(value.raw().i_mtime.get()) == inode.number.0
             && value.raw().i_generation.get() == inode.raw().i_generation.get();
         if older {
@@ -236,7 +239,7 @@ impl Checker<'_> {
         Charged { blocks, inodes: 1 }
     }
 
-    /// Checks shared blocks and value inodes against the references of all inodes.
+    /// Compares the reference counts of shared blocks and value inodes with the references found in all inodes.
     pub(super) fn check_shared_xattrs(&mut self) {
         let mut wrong: Vec<_> =
             self.xattr_blocks.iter().filter(|(_, shared)| shared.stored != shared.users).collect();
@@ -258,8 +261,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the reference count of a value inode. It is stored in the fields of two time stamps and of the version, which a value does
-    /// not need.
+    /// Checks the reference count of a value inode. It is stored in fields that a value does not
+    /// need: those of two time stamps and of the version.
     fn check_value_inode(&mut self, number: u32) {
         let Some(inode) = self.inode(number) else { return };
         let raw = inode.raw();

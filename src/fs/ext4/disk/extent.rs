@@ -7,11 +7,11 @@ use super::layout;
 
 /// `eh_magic`.
 pub(crate) const MAGIC: u16 = 0xF30A;
-/// The maximum depth of trees that Linux creates and reads.
+/// The maximum depth of the trees that Linux creates and reads.
 pub(crate) const MAX_DEPTH: u16 = 5;
-/// The maximum depth of trees that Linux frees.
+/// The maximum depth of the trees that Linux can free.
 pub(crate) const MOST_LEVELS: u16 = 32;
-/// `ee_len` above this means an unwritten extent of `ee_len - INIT_MAX_LEN` blocks.
+/// A larger `ee_len` stands for an unwritten extent of `ee_len - INIT_MAX_LEN` blocks.
 pub(crate) const INIT_MAX_LEN: u16 = 32768;
 
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
@@ -26,16 +26,16 @@ pub(crate) struct RawExtentHeader {
 
 layout!(RawExtentHeader: 12 { eh_entries @ 2, eh_max @ 4, eh_depth @ 6 });
 
-/// The root of a tree without extents, as `i_block` holds it.
+/// `i_block` with the root of a tree without extents.
 pub(crate) fn empty_root() -> Vec<u8> {
     let mut root = vec![0; 60];
     root[..2].copy_from_slice(&MAGIC.to_le_bytes());
-    // eh_max: the entries that fit after the header.
+    // eh_max: the number of entries that fit after the header.
     root[4] = 4;
     root
 }
 
-/// An entry of an inner node: the location of a node on the next level.
+/// An entry of an inner node: the location of a node on the next lower level.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawExtentIndex {
@@ -59,7 +59,7 @@ pub(crate) struct RawExtent {
 
 layout!(RawExtent: 12 { ee_len @ 4, ee_start_hi @ 6, ee_start_lo @ 8 });
 
-/// The common start of both kinds of entries: the first block of the file.
+/// The common start of both kinds of entries: the first block in the file.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawEntry {
@@ -69,7 +69,7 @@ pub(crate) struct RawEntry {
 
 layout!(RawEntry: 12 { rest @ 4 });
 
-/// The checksum at the end of a node's block: after `eh_max` entries.
+/// The checksum at the end of a node's block. It follows `eh_max` entries.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawExtentTail {

@@ -1,5 +1,5 @@
-//! The records of the journal's fast-commit area, little-endian. Names and meaning follow "Fast commits" in Linux's ext4 documentation; the
-//! layout was taken from images written by Linux.
+//! The records of the journal's fast-commit area, in little-endian byte order. Names and meaning follow "Fast
+//! commits" in Linux's ext4 documentation. The layout was taken from images written by Linux.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -28,7 +28,7 @@ pub(crate) struct RawTagLength {
 
 layout!(RawTagLength: 4 { fc_len @ 2 });
 
-/// The head of the area: the transaction that these fast commits follow.
+/// The head of the area. It names the transaction that these fast commits follow.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHead {
@@ -38,7 +38,7 @@ pub(crate) struct RawHead {
 
 layout!(RawHead: 8 { fc_tid @ 4 });
 
-/// The tail of a fast commit: the checksum of everything since the previous tail, up to `fc_crc`.
+/// The tail of a fast commit. Its checksum covers everything since the previous tail, up to `fc_crc`.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTail {
@@ -69,7 +69,7 @@ pub(crate) struct RawDelRange {
 
 layout!(RawDelRange: 12 { fc_lblk @ 4, fc_len @ 8 });
 
-/// A name in a directory. The name itself follows, up to the end of the record.
+/// A name in a directory. The name's bytes follow, up to the end of the record.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDentry {

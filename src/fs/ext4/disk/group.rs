@@ -5,15 +5,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// Size of a descriptor without the 64bit feature; with it the size is `s_desc_size`.
+/// The size of a descriptor without the 64bit feature. With that feature the size is `s_desc_size`.
 pub(crate) const SMALL: usize = 32;
-/// `bg_flags`: the inode table and bitmap are not initialised, so no inode of the group is in use.
+/// `bg_flags`: the inode table and the inode bitmap are not initialised, so no inode of the group is in use.
 pub(crate) const INODE_UNINIT: u16 = 1;
-/// `bg_flags`: the block bitmap is not initialised: only the group's own metadata use blocks.
+/// `bg_flags`: the block bitmap is not initialised, so only the group's own metadata use blocks.
 pub(crate) const BLOCK_UNINIT: u16 = 2;
 /// `bg_flags`: the unused part of the inode table is zeroed.
 pub(crate) const INODE_ZEROED: u16 = 4;
-/// Byte offset of `bg_checksum`, which the checksum itself skips.
+/// Byte offset of `bg_checksum`. The checksum does not cover its own bytes.
 pub(crate) const CHECKSUM_OFFSET: usize = 0x1E;
 
 /// The first half, present in every file system.

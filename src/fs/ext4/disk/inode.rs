@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// Size of the part that every revision has.
+/// The size of the part that inodes of every revision have.
 pub(crate) const GOOD_OLD_SIZE: usize = 128;
 /// Byte offset of `i_checksum_lo` in the inode.
 pub(crate) const CHECKSUM_LO_OFFSET: usize = 0x7C;
@@ -46,7 +46,7 @@ layout!(RawInode: 128 {
     i_blocks_high @ 0x74, i_checksum_lo @ 0x7C,
 });
 
-/// The extra part from byte 128 on; `i_extra_isize` is the length of its valid part.
+/// The extra part, from byte 128 on. `i_extra_isize` is the length of the part that is valid.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawInodeExtra {

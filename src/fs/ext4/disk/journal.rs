@@ -1,11 +1,11 @@
-//! The blocks of the journal, big-endian unlike the rest of ext4, after "Journal (jbd2)" in Linux's ext4 documentation.
+//! The blocks of the journal, after "Journal (jbd2)" in Linux's ext4 documentation. They are big-endian, unlike all other ext4 structures.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `h_magic` of every block of the journal except logged copies.
+/// `h_magic`, with which every block of the journal begins, except logged copies.
 pub(crate) const MAGIC: u32 = 0xC03B_3998;
 
 /// `h_blocktype`.
@@ -15,7 +15,7 @@ pub(crate) const SUPERBLOCK_V1: u32 = 3;
 pub(crate) const SUPERBLOCK_V2: u32 = 4;
 pub(crate) const REVOKE: u32 = 5;
 
-/// The header of the journal's own blocks.
+/// The header of all blocks of the journal except logged copies.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHeader {
@@ -30,7 +30,7 @@ layout!(RawHeader: 12 { h_blocktype @ 4, h_sequence @ 8 });
 pub(crate) const CHECKSUM_CRC32: u8 = 1;
 pub(crate) const CHECKSUM_CRC32C: u8 = 4;
 
-/// The journal's superblock, its first block. Version 1 ends before `s_feature_compat`.
+/// The journal's superblock, which is its first block. In version 1, the superblock ends before `s_feature_compat`.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawJournalSuperblock {
@@ -66,7 +66,7 @@ layout!(RawJournalSuperblock: 1024 {
 pub(crate) const TAG_ESCAPED: u32 = 1;
 pub(crate) const TAG_SAME_UUID: u32 = 2;
 pub(crate) const TAG_LAST: u32 = 8;
-/// Follows a tag without [`TAG_SAME_UUID`].
+/// The length of the UUID that follows a tag without [`TAG_SAME_UUID`].
 pub(crate) const TAG_UUID_LEN: usize = 16;
 
 /// A tag in a descriptor block of a journal with CSUM_V3.
@@ -81,7 +81,7 @@ pub(crate) struct RawTag3 {
 
 layout!(RawTag3: 16 { t_flags @ 4, t_blocknr_high @ 8, t_checksum @ 12 });
 
-/// The start of a tag in other journals. With 64BIT the high half of the block number follows.
+/// The start of a tag in journals without CSUM_V3. With 64BIT, the upper half of the block number follows.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTag {
@@ -92,17 +92,17 @@ pub(crate) struct RawTag {
 
 layout!(RawTag: 8 { t_checksum @ 4, t_flags @ 6 });
 
-/// The length of a tag without CSUM_V3. With CSUM_V2 it has two bytes more than its fields, as images by debugfs show.
+/// The length of a tag without CSUM_V3. With CSUM_V2, a tag has two more bytes than its fields, as images made by debugfs show.
 pub(crate) const fn tag_len(wide: bool, csum_v2: bool) -> usize {
     size_of::<RawTag>() + if wide { 4 } else { 0 } + if csum_v2 { 2 } else { 0 }
 }
 
-/// The start of a revoke block; block numbers of 4 bytes follow, or of 8 with 64BIT.
+/// The start of a revoke block. Block numbers follow, of 8 bytes with 64BIT, otherwise of 4 bytes.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawRevoke {
     pub(crate) r_header: RawHeader,
-    /// The used length, including this header.
+    /// The number of used bytes, including this header.
     pub(crate) r_count: U32,
 }
 
@@ -126,8 +126,9 @@ pub(crate) struct RawCommit {
 
 layout!(RawCommit: 60 { h_chksum_type @ 12, h_chksum @ 16, h_commit_sec @ 48 });
 
-/// Byte range of `h_chksum[0]`, which counts as zero in the checksum itself.
+/// Byte range of `h_chksum[0]`. Its bytes count as zero in the checksum.
 pub(crate) const COMMIT_CHECKSUM: std::ops::Range<usize> = 16..20;
 
-/// The length of the commit block that Linux verifies if the rest may have changed: the fields, rounded up to a multiple of 8.
+/// The length of the fields of a commit block, rounded up to a multiple of 8. If the other bytes have changed, Linux still accepts a checksum over
+/// these.
 pub(crate) const COMMIT_FIELDS: usize = 64;

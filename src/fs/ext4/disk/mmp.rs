@@ -7,11 +7,11 @@ use super::layout;
 
 /// `mmp_magic`.
 pub(crate) const MAGIC: u32 = 0x004D_4D50;
-/// `mmp_seq`: the volume is not in use.
+/// `mmp_seq` of a volume that is not in use.
 pub(crate) const SEQ_CLEAN: u32 = 0xFF4D_4D50;
-/// `mmp_seq`: e2fsck is running.
+/// `mmp_seq` while e2fsck is running.
 pub(crate) const SEQ_FSCK: u32 = 0xE24D_4D50;
-/// Byte offset of `mmp_checksum`, which covers all before it.
+/// Byte offset of `mmp_checksum`, which covers all bytes before it.
 pub(crate) const CHECKSUM_OFFSET: usize = 0x3FC;
 
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]

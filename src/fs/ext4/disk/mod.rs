@@ -1,8 +1,8 @@
 //! ext4's on-disk structures.
 //!
-//! Every struct here has the size and the offsets that Linux's documentation (Documentation/filesystems/ext4) gives, checked at compile
-//! time. Integers keep their on-disk byte order in their type. Values of these structures are unchecked: other modules turn them into
-//! checked types.
+//! Every struct here has the size and the offsets that Linux's documentation (Documentation/filesystems/ext4)
+//! gives; the compiler checks them. The types of integer fields include the on-disk byte order. Values of
+//! these structs are unchecked; other modules turn them into checked types.
 
 pub(crate) mod dir;
 pub(crate) mod extent;

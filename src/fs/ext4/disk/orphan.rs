@@ -8,7 +8,7 @@ use super::layout;
 /// `ob_magic`.
 pub(crate) const MAGIC: u32 = 0x0B10_CA04;
 
-/// The tail of a block. Before it are inode numbers, 0 for a free entry.
+/// The tail of a block. Inode numbers precede it; 0 stands for a free entry.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawOrphanTail {

@@ -5,15 +5,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// The block size of the file, independent of the volume's.
+/// The block size of the file. It does not depend on the volume's block size.
 pub(crate) const BLOCK: usize = 1024;
-/// `dqh_magic`, of the files of users, groups and projects.
+/// `dqh_magic` of the quota files of users, groups and projects.
 pub(crate) const MAGICS: [u32; 3] = [0xD9C0_1F11, 0xD9C0_1927, 0xD9C0_3F14];
 /// `dqh_version`.
 pub(crate) const VERSION: u32 = 1;
-/// The block of the tree's root; the header precedes it.
+/// The number of the block with the root of the tree. The header is in the block before it.
 pub(crate) const ROOT: u32 = 1;
-/// The levels of the tree above the blocks of entries: one for each byte of an id, the highest byte first.
+/// The number of levels of the tree above the blocks of entries: one for each byte of an id. The highest byte selects at the root.
 pub(crate) const LEVELS: u32 = 4;
 /// The unit of space limits in bytes.
 pub(crate) const LIMIT_UNIT: u64 = 1024;

@@ -7,13 +7,13 @@ use super::layout;
 
 /// `s_magic` of ext2, ext3 and ext4.
 pub(crate) const MAGIC: u16 = 0xEF53;
-/// `s_rev_level`: features, and inodes of any size. This is the last known revision.
+/// `s_rev_level` of volumes with features and inodes of any size. This is the last known revision.
 pub(crate) const REV_DYNAMIC: u32 = 1;
-/// `s_state`: cleanly unmounted.
+/// `s_state` after a clean unmount.
 pub(crate) const STATE_VALID: u16 = 1;
-/// `s_state`: errors were detected.
+/// `s_state` after errors were detected.
 pub(crate) const STATE_ERROR: u16 = 2;
-/// The first inode of users on volumes of revision 0, and the minimum on others.
+/// The first non-reserved inode on volumes of revision 0, and its minimum on other volumes.
 pub(crate) const FIRST_INODE: u32 = 11;
 /// Byte offset of the primary superblock on the device.
 pub(crate) const OFFSET: u64 = 1024;

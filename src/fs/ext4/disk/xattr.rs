@@ -5,9 +5,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `h_magic` of an attribute block and of the attributes in an inode.
+/// `h_magic` of an attribute block, and of the attributes in an inode.
 pub(crate) const MAGIC: u32 = 0xEA02_0000;
-/// Byte offset of `h_checksum` in an attribute block, which counts as 0 in the checksum itself.
+/// Byte offset of `h_checksum` in an attribute block. Its bytes count as 0 in the checksum.
 pub(crate) const CHECKSUM_OFFSET: usize = 0x10;
 
 /// The start of an attribute block.
@@ -24,7 +24,7 @@ pub(crate) struct RawXattrHeader {
 
 layout!(RawXattrHeader: 32 { h_blocks @ 0x08, h_hash @ 0x0C, h_checksum @ 0x10 });
 
-/// An entry of an attribute without its name, which follows. Four zero bytes end the list.
+/// An entry of an attribute without its name. The name follows. Four zero bytes end the list.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawXattrEntry {
@@ -41,7 +41,7 @@ layout!(RawXattrEntry: 16 { e_name_index @ 1, e_value_offs @ 2, e_value_inum @ 4
 /// `a_version` of an access control list on disk.
 pub(crate) const ACL_VERSION: u32 = 1;
 
-/// An entry of an access control list; `e_id`, 32 bits, follows for named users and groups.
+/// An entry of an access control list. For named users and groups a 32-bit `e_id` follows.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawAclEntry {

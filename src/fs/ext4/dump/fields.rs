@@ -61,7 +61,7 @@ pub(super) fn inode(raw: &RawInode) -> Fields {
     } but i_reserved)
 }
 
-/// The fields past the first 128 bytes, up to `i_extra_isize`.
+/// The fields after the first 128 bytes, up to the length in `i_extra_isize`.
 #[rustfmt::skip]
 pub(super) fn inode_extra(raw: &RawInodeExtra) -> Fields {
     /// The end of each field.

@@ -1,4 +1,4 @@
-//! An inode, used or not: its fields, its map and its attributes.
+//! A dump of an inode, used or unused: its fields, its map and its attributes.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ use crate::fs::{FileType, InodeFlags, Xattr};
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// The maximum number of nodes of a tree that are shown.
+/// The maximum number of shown nodes of a tree.
 const NODES: usize = 1024;
 
 impl Dumper<'_> {
@@ -54,7 +54,7 @@ impl Dumper<'_> {
         Ok(record)
     }
 
-    /// The fields of an inode in its table, then the combined values of fields that are stored in two halves.
+    /// The fields of an inode in the inode table, and after them the combined values of fields that are stored in two halves.
     pub(super) fn inode_fields(&self, number: InodeNo, bytes: &[u8]) -> Result<Fields> {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Err(PLACE.inode(number).corrupt("it is cut short"));
@@ -109,7 +109,7 @@ impl Dumper<'_> {
         }
     }
 
-    /// A node of an extent tree and its subtree, at most `left` nodes. The depth falls at each step, so the recursion ends.
+    /// A node of an extent tree and its subtree, at most `left` nodes in total. The depth falls at each step, so the recursion ends.
     pub(super) fn extent_node(&self, bytes: &[u8], depth: Option<u16>, left: &mut usize) -> Value {
         *left = left.saturating_sub(1);
         let Ok((header, rest)) = RawExtentHeader::ref_from_prefix(bytes) else {

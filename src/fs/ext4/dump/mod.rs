@@ -1,7 +1,7 @@
-//! The structures on the device, field by field: for repairs, and for learning the format.
+//! Dumps of the on-disk structures, field by field, for repairs and for learning the format.
 //!
-//! A damaged structure is shown as it is, with a `problem` beside it if it cannot be decoded. A dump, like all reads, sees the recovered
-//! journal. Fast commits are not blocks, so they are not shown.
+//! A damaged structure is shown with its stored values. If it cannot be decoded, a `problem` is shown too. Like all
+//! reads, a dump shows the volume after the journal's recovery. Fast commits are not blocks, so they are not shown.
 
 mod block;
 mod fields;
@@ -39,7 +39,7 @@ impl Deref for Dumper<'_> {
 }
 
 impl Ext4 {
-    /// The superblock, or the backup in a group.
+    /// The superblock, or its backup in a group.
     ///
     /// # Errors
     /// `NotFound` for a group that does not exist or has no backup; `Io`.
@@ -114,8 +114,8 @@ impl Ext4 {
         Ok(record)
     }
 
-    /// A block. `kind` is its recognised kind: by position if it has fixed metadata, otherwise by magic number or form. All bytes of the
-    /// block follow the decoded fields.
+    /// A block. `kind` is determined by the block's position if it has fixed metadata, otherwise by
+    /// its magic number or its form. After the decoded fields, all bytes of the block are shown.
     ///
     /// # Errors
     /// `NotFound` for a block that does not exist; `Io`.
@@ -123,17 +123,17 @@ impl Ext4 {
         Dumper(self).block(block)
     }
 
-    /// An inode, used or not: its fields, then its map and its extended attributes. At most 1024 nodes of a tree are shown.
+    /// An inode, used or unused: its fields, then its map and its extended attributes. At most 1024 nodes of a tree are shown.
     ///
     /// # Errors
-    /// `NotFound` for a number that no inode has; `Corrupt` if the group's inode table lies outside the volume; `Io`.
+    /// `NotFound` for 0 or a number above the volume's number of inodes; `Corrupt` if the group's inode table lies outside the volume; `Io`.
     pub fn dump_inode(self: &Arc<Self>, number: InodeNo) -> Result<Fields> {
         Dumper(self).inode(number, || self.inode_or_orphan(number)?.xattrs())
     }
 }
 
 impl Dumper<'_> {
-    /// The fields of a descriptor, then the combined values of fields that are stored in two halves.
+    /// The fields of a descriptor, and after them the combined values of fields that are stored in two halves.
     fn descriptor(&self, group: u32, bytes: &[u8]) -> Result<Fields> {
         let (Ok((low, rest)), Some(decoded)) =
             (RawGroupLow::ref_from_prefix(bytes), self.superblock.decode_group(bytes))
@@ -174,7 +174,7 @@ impl Dumper<'_> {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// The offset of a superblock in this block, if it has the position of the superblock or of a backup.
+    /// The offset in this block at which a superblock or a backup of it begins, if its position is in this block.
     fn superblock_in(&self, block: FsBlock) -> Option<usize> {
         let sb = &self.superblock;
         let (primary, at) = self.superblock.position();

@@ -9,11 +9,11 @@ pub enum Value {
     Number(u64),
     /// Yes or no.
     Flag(bool),
-    /// A name: bytes other than zero.
+    /// A name. It has no zero bytes.
     Text(Vec<u8>),
     /// Bytes that are not text.
     Bytes(Vec<u8>),
-    /// Several values of a kind.
+    /// Several values of one kind.
     List(Vec<Self>),
     /// Fields by name, in on-disk order.
     Record(Fields),
@@ -23,12 +23,12 @@ pub enum Value {
 pub type Fields = Vec<(&'static str, Value)>;
 
 impl Value {
-    /// A text of the dump itself.
+    /// A text that the dump itself adds.
     pub(super) fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into().into_bytes())
     }
 
-    /// Texts of the dump itself.
+    /// Texts that the dump itself adds.
     pub(super) fn texts(texts: impl IntoIterator<Item = String>) -> Self {
         Self::List(texts.into_iter().map(Self::text).collect())
     }
@@ -86,7 +86,7 @@ macro_rules! lists {
 
 lists!(le::U32, be::U32);
 
-/// Converts the named fields of a record to texts, which end at their first zero.
+/// Converts the named fields of a record to texts. A text ends at its first zero byte.
 pub(super) fn with_texts(mut record: Fields, names: &[&str]) -> Fields {
     for (_, value) in record.iter_mut().filter(|(name, _)| names.contains(name)) {
         if let Value::Bytes(bytes) = value {
@@ -97,7 +97,7 @@ pub(super) fn with_texts(mut record: Fields, names: &[&str]) -> Fields {
     record
 }
 
-/// All fields of an on-disk structure as [`Fields`], except those after `but`.
+/// All fields of an on-disk structure as [`Fields`], except the fields after `but`.
 macro_rules! record {
     ($raw:expr, $type:ident { $($field:ident),* $(,)? } $(but $($out:ident),*)?) => {{
         let $type { $($field,)* $($($out: _,)*)? } = $raw;

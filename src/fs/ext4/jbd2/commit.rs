@@ -14,19 +14,19 @@ use crate::fs::ext4::order::{Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::FsBlock;
 
-/// The versions of blocks at the end of a transaction, in the order of blocks.
+/// The versions of blocks at the end of a transaction, sorted by block number.
 type Frozen = Vec<(FsBlock, Block)>;
 
-/// The fill level of the log, in percent, at which an idle thread makes room.
+/// The fill level of the log in percent from which an idle thread makes room.
 const CHECKPOINT_AT: u32 = 50;
 
 impl Ext4 {
-    /// Makes all earlier changes durable: metadata by a commit, which threads that call this at the same time share, and data by a flush of
-    /// the device.
+    /// Makes all earlier changes durable. A commit writes the metadata; threads that call this
+    /// function at the same time share a commit. A flush of the device makes the data durable.
     ///
     /// # Errors
-    /// `Busy` if a thread with requests in flight would have to wait for them; `ReadOnly` for a volume that was opened read-only, or became
-    /// read-only after an error; `Io`, also once for writes to a file that could not be converted when it was closed.
+    /// `Busy` if a thread with requests in flight would have to wait for these requests; `ReadOnly` for a volume that was opened read-only, or
+    /// that became read-only after an error; `Io`, also once for writes to a file that could not be converted when the file was closed.
     pub(crate) fn sync_all(self: &Arc<Self>) -> Result<()> {
         let converted = self.convert_all(Patience::Some);
         self.store_waiting()?;
@@ -35,7 +35,7 @@ impl Ext4 {
         self.tell_unheard()
     }
 
-    /// Returns an error that was not returned to a caller yet.
+    /// Returns an error that has not been returned to any caller yet.
     pub(crate) fn tell_unheard(&self) -> Result<()> {
         self.writing()?.unheard.lock().take().map_or(Ok(()), Err)
     }
@@ -51,23 +51,23 @@ impl Ext4 {
         self.store_errors()
     }
 
-    /// Returns when a transaction is committed and all writes before the call are durable.
+    /// Returns when a transaction is committed and all writes that ended before this call are durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
-        // A running commit may have flushed the device before those writes.
+        // A running commit may have flushed the device before those writes ended.
         if self.commit_shared(tid)? {
             return Ok(());
         }
         self.blocks.flush().inspect_err(|error| self.abort(error))
     }
 
-    /// Ends the volume if a flush outside of commits has failed: a flush of an integrity device, or of a write-through request.
+    /// Ends the use of the volume if a flush outside of commits has failed. Integrity devices and write-through requests make such flushes.
     pub(crate) fn check_durable(&self) {
         if let Err(error) = self.blocks.check_durable() {
             self.abort(&error);
         }
     }
 
-    /// Commits all earlier changes. Does not flush if they are already committed.
+    /// Commits all earlier changes. If they are already committed, the device is not flushed.
     pub(crate) fn commit_running(&self) -> Result<()> {
         let transactions = &self.writing()?.transactions;
         let newest = transactions.newest();
@@ -79,9 +79,9 @@ impl Ext4 {
         self.commit_shared(tid).map(drop)
     }
 
-    /// Returns when a transaction is committed. Gives whether the device was flushed after the begin of this call.
+    /// Returns when a transaction is committed. Returns true if the device was flushed after this call began.
     fn commit_shared(&self, tid: Tid) -> Result<bool> {
-        // The commit waits for handles.
+        // A commit waits for handles, so it counts as a handle in the lock order.
         before(Rank::Handle);
         let writing = self.writing()?;
         let freeze = |tid, work: &Work| self.freeze(tid, work);
@@ -93,14 +93,14 @@ impl Ext4 {
             }
             written
         });
-        // The volume is aborted: writes without a transaction must be refused too.
+        // The volume has been aborted, so writes without a transaction must be refused too.
         committed.inspect_err(|_| writing.locks.all_changed())
     }
 
-    /// Commits all changes since the opening to this log, as one transaction. The volume has no log of its own.
+    /// Commits all changes since the volume was opened to this log, as one transaction. The volume must have no log of its own.
     ///
     /// # Errors
-    /// `Corrupt` for a transaction that does not fit into the log, before anything is written. `ReadOnly`, `Io`.
+    /// `Corrupt` for a transaction that does not fit into the log; nothing is written in that case. `ReadOnly`, `Io`.
     pub(crate) fn commit_to(&self, log: &mut LogWriter) -> Result<()> {
         let writing = self.writing()?;
         let freeze = |tid, work: &Work| self.freeze(tid, work);
@@ -125,7 +125,7 @@ impl Ext4 {
         }
         self.check_held()?;
         let mut log = writing.log.lock();
-        // The log may have been closed while this thread waited for it.
+        // The log may have been closed while this thread waited for its lock.
         writing.transactions.check()?;
         match &mut *log {
             Some(log) => log.commit(&self.blocks, frozen, &work.revoked, writing.clock.now()),
@@ -138,10 +138,10 @@ impl Ext4 {
         }
     }
 
-    /// Writes committed blocks home if the log is nearly full.
+    /// Writes committed blocks to their home locations if the log is nearly full.
     ///
     /// # Errors
-    /// `Io`, which aborts: the effect of a failed flush is unknown, and no other thread may get its error.
+    /// `Io`, which aborts the volume, because the effect of a failed flush is unknown and no other thread may receive the error.
     pub(crate) fn make_room(&self) -> Result<()> {
         self.check_held()?;
         let made = match &mut *self.writing()?.log.lock() {
@@ -151,7 +151,7 @@ impl Ext4 {
         made.inspect_err(|error| self.abort(error))
     }
 
-    /// Whether this node still holds the volume. If another node has it, nothing is written any more, not even the reason.
+    /// Checks that this node still holds the volume. If another node has taken it, nothing more is written, not even the reason.
     ///
     /// # Errors
     /// `Busy`.
@@ -164,13 +164,14 @@ impl Ext4 {
         })
     }
 
-    /// Refuses all further changes after an operation that failed half way.
+    /// Refuses all further changes, after an operation that failed half way.
     #[cold]
     pub(crate) fn abort(&self, why: &Error) {
         self.abort_then(why, || ());
     }
 
-    /// Aborts as above. `then` is called as soon as changes are refused, before the error is recorded on the device, which may take long.
+    /// Aborts like [`abort`](Self::abort). `then` is called as soon as changes are refused, before the error is recorded on the device, because the
+    /// record may take long.
     #[cold]
     pub(crate) fn abort_then(&self, why: &Error, then: impl FnOnce()) {
         if let Ok(writing) = self.writing() {
@@ -187,13 +188,14 @@ impl Ext4 {
         }
     }
 
-    /// Records the error for e2fsck and for the next mount, if the device still accepts writes.
+    /// Records the error in the superblock for e2fsck and the next mount, if the device still accepts writes.
     fn record_abort(&self, writing: &Writing, why: &Error) {
         writing.errors.stop(why);
         if self.check_held().is_err() {
             return;
         }
-        // The lock is held until the superblock has the error too: otherwise a concurrent checkpoint of that block would undo it.
+        // The log's lock is held until the error is in the superblock too. Otherwise a concurrent checkpoint could overwrite the superblock with an
+        // older version.
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {
             let _ = log.record_abort(&self.blocks, why.errno());

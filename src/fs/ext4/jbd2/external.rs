@@ -1,7 +1,7 @@
-//! An external journal (`mke2fs -O journal_dev`), checked to be the one that the volume's superblock names.
+//! An external journal (`mke2fs -O journal_dev`). The code checks that it is the journal named in the volume's superblock.
 //!
-//! The device begins with an ext4 superblock whose only purpose is its UUID. The next block has the journal's superblock, and the blocks of
-//! the log are counted from the start of the device.
+//! The device begins with an ext4 superblock, which serves only to hold a UUID. The next block holds the
+//! journal's superblock. Block numbers of the log are counted from the start of the device.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const PLACE: Place = Place::new("journal device superblock");
 const JOURNAL_PLACE: Place = Place::new("journal superblock");
 const UUID_LEN: usize = 16;
 
-/// The journal on a device that appears at this range.
+/// Opens the journal on the device that appears at this range.
 pub(super) fn open(fs: &Arc<Ext4>, range: DeviceRange) -> Result<Log> {
     let sb = &fs.superblock;
     let size = sb.block_size;
@@ -44,19 +44,20 @@ pub(super) fn open(fs: &Arc<Ext4>, range: DeviceRange) -> Result<Log> {
     Ok(Log::on_device(fs, first, superblock))
 }
 
-/// Checks that the volume names this device.
+/// Checks that the volume's superblock names this device.
 fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     let sb = &fs.superblock;
     let mut bytes = [0; size_of::<RawSuperblock>()];
     fs.blocks.device().read_exact_at(&mut bytes, DevOffset(range.start + OFFSET))?;
     let raw: &RawSuperblock = zerocopy::transmute_ref!(&bytes);
     if raw.s_magic.get() != MAGIC {
-        let what = format!("the device holds no journal: s_magic is {:#x}", raw.s_magic.get());
+        let what =
+            format!("the device has no journal superblock: s_magic is {:#x}", raw.s_magic.get());
         return Err(Error::new(ErrorKind::UnknownFormat, what));
     }
     let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
     if !incompat.contains(Incompat::JOURNAL_DEV) {
-        return Err(Error::invalid("the device holds a file system, and no journal of another"));
+        return Err(Error::invalid("the device holds a file system, not an external journal"));
     }
     let ro_compat = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
     if ro_compat.contains(RoCompat::METADATA_CSUM) {
@@ -68,7 +69,7 @@ fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     if raw.s_uuid != sb.journal_uuid {
         let (found, named) = (uuid_text(&raw.s_uuid), uuid_text(&sb.journal_uuid));
         return Err(Error::invalid(format!(
-            "the device holds the journal {found}, and the journal of the volume is {named}"
+            "the device holds the journal {found}, but the volume uses the journal {named}"
         )));
     }
     let log = raw.s_log_block_size.get();
@@ -79,7 +80,7 @@ fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the journal belongs to this volume only: tags of several volumes are not told apart, neither here nor by Linux.
+/// Checks that only this volume uses the journal. Neither ironmap nor Linux distinguishes the tags of several volumes.
 fn check_users(fs: &Ext4, content: &[u8], place: Place) -> Result<()> {
     let sb = &fs.superblock;
     let Ok((raw, _)) = RawJournalSuperblock::ref_from_prefix(content) else {
@@ -97,7 +98,7 @@ fn check_users(fs: &Ext4, content: &[u8], place: Place) -> Result<()> {
     if user != Some(&sb.uuid) {
         let user = user.map_or_else(|| "no volume".to_owned(), uuid_text);
         return Err(Error::invalid(format!(
-            "the journal is that of {user} (s_users), and the UUID of the volume is {}",
+            "the journal belongs to the volume {user} (s_users), but the UUID of this volume is {}",
             uuid_text(&sb.uuid)
         )));
     }

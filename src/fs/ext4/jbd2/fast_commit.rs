@@ -1,11 +1,12 @@
-//! Fast commits: small records of changes since the last full commit, in an area after the log.
+//! Fast commits: short records of changes since the last full commit, stored in an area after the log.
 //!
-//! Linux replays them by repeating the operations, which allocates blocks. Here they become a logical overlay instead: replaced inodes,
-//! edited maps and edited directories, each applied when the structure is read. A volume that is opened for writing first applies them on
-//! the device (`ops/fast_commits`).
+//! Linux replays fast commits by repeating the operations, which allocates blocks. This module turns them into a
+//! logical overlay instead: replaced inodes, edited maps and edited directories. Each edit is applied when its
+//! structure is read. When a volume is opened for writing, `ops/fast_commits` first applies them on the device.
 //!
-//! A fast commit is valid if its tail has the right transaction and checksum. The first invalid one ends them all, since it was never
-//! completed. If that is the very first, Linux was seen to refuse the volume; here the volume opens without it.
+//! A fast commit is valid if its tail has the right transaction number and checksum. The first invalid fast commit was never completed, so it and all
+//! following ones are ignored. If the very first one is invalid, Linux was observed to refuse the volume; ironmap opens the volume without fast
+//! commits.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -30,12 +31,12 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("fast commit");
 
-/// The maximum length of the fast-commit area in bytes, and the maximum number of its records. Together they limit memory for areas whose
-/// blocks may all be the same one. Linux's default area has 256 blocks.
+/// The maximum length of the fast-commit area in bytes, and the maximum number of its records. They limit the
+/// memory, because a damaged journal may map the same block many times. Linux's default area has 256 blocks.
 const MAX_BYTES: usize = 64 << 20;
 const MAX_RECORDS: usize = 1 << 20;
 
-/// The combined changes of all fast commits. Memory: at most 512 MiB, for a million records.
+/// The combined changes of all fast commits. They take at most 512 MiB of memory, for a million records.
 #[derive(Default)]
 pub(crate) struct FastCommits {
     inodes: BTreeMap<InodeNo, InodeEdit>,
@@ -47,17 +48,17 @@ pub(crate) struct FastCommits {
 /// The changes of fast commits to an inode.
 #[derive(Default)]
 pub(crate) struct InodeEdit {
-    /// The last recorded inode, without the bytes past the fixed fields.
+    /// The inode as last recorded, without the bytes after the fixed fields.
     pub(crate) bytes: Option<Box<[u8]>>,
-    /// Whether a fast commit created it: the map in the inode table belonged to another file.
+    /// Whether a fast commit created the inode. If so, the map in the inode table belonged to another file.
     pub(crate) created: bool,
-    /// The range edits: in record order while they are read, then in file order and disjoint.
+    /// The edits of the map: in the order of their records during the read, afterwards disjoint and in file order.
     pub(crate) ranges: Vec<RangeEdit>,
-    /// The number of edits before `bytes` was recorded.
+    /// The number of edits that precede the record of `bytes`.
     ranges_before: usize,
 }
 
-/// A range of a file that is remapped, or becomes a hole.
+/// A range of a file that is mapped to other blocks, or becomes a hole.
 pub(crate) struct RangeEdit {
     pub(crate) blocks: Range<u64>,
     pub(crate) start: Option<(FsBlock, ExtentState)>,
@@ -66,13 +67,13 @@ pub(crate) struct RangeEdit {
 /// The changes of fast commits to a directory's entries.
 #[derive(Default)]
 pub(crate) struct DirEdit {
-    /// If a fast commit created the directory, its parent: its blocks hold nothing, not even `.` and `..`.
+    /// The parent, if a fast commit created the directory. The directory's blocks then have no entries, not even `.` and `..`.
     pub(crate) created_in: Option<InodeNo>,
-    /// Each name that was added, with its inode, or removed.
+    /// The changed names: an added name has its inode, a removed name has `None`.
     pub(crate) names: BTreeMap<Vec<u8>, Option<InodeNo>>,
 }
 
-/// A record of a fast commit with an undecoded value.
+/// A record of a fast commit. Its value is not decoded.
 struct Record {
     place: Place,
     tag: u16,
@@ -80,14 +81,14 @@ struct Record {
     value: Range<usize>,
 }
 
-/// The limits of values in records.
+/// The largest valid numbers in records.
 pub(super) struct Bounds {
     pub(super) inodes: u32,
     pub(super) blocks: u64,
 }
 
 impl FastCommits {
-    /// Reads the fast commits after the last full commit; `sequence` is the transaction that they follow.
+    /// Reads the fast commits after the last full commit. `sequence` is the number of the transaction that they follow.
     pub(super) fn read(log: &Log, sequence: u32, bounds: &Bounds) -> Result<Self> {
         let mut commits = Self::collect(log, sequence, bounds)?;
         commits.inodes.values_mut().for_each(InodeEdit::merge_ranges);
@@ -150,12 +151,12 @@ impl FastCommits {
         Ok(commits)
     }
 
-    /// All inodes that change, or whose maps change.
+    /// All inodes with changed fields or maps.
     pub(crate) fn inodes(&self) -> impl Iterator<Item = (InodeNo, &InodeEdit)> {
         self.inodes.iter().map(|(number, edit)| (*number, edit))
     }
 
-    /// All directories whose entries change.
+    /// All directories with changed entries.
     pub(crate) fn directories(&self) -> impl Iterator<Item = (InodeNo, &DirEdit)> {
         self.directories.iter().map(|(number, edit)| (*number, edit))
     }
@@ -165,7 +166,7 @@ impl FastCommits {
         self.inodes.is_empty() && self.directories.is_empty()
     }
 
-    /// The changes of this inode and its map.
+    /// The changes of this inode and of its map.
     pub(crate) fn inode(&self, inode: InodeNo) -> Option<&InodeEdit> {
         self.inodes.get(&inode)
     }
@@ -201,7 +202,7 @@ impl FastCommits {
             UNLINK => {
                 let (directory, inode, name) = record.dentry(bounds)?;
                 let names = &mut self.directories.entry(directory).or_default().names;
-                // If the name already belongs to another inode, that name stays.
+                // If the name already refers to another inode, it is kept.
                 if !names.get(&name).is_some_and(|now| now.is_some_and(|now| now != inode)) {
                     names.insert(name, None);
                 }
@@ -211,8 +212,8 @@ impl FastCommits {
         Ok(())
     }
 
-    /// Handles the record of a creation, which follows the new inode and its ranges: earlier records belong to the previous owner of the
-    /// number.
+    /// Handles a record of a creation. It follows the records of the new inode and its ranges;
+    /// edits before these belong to the previous inode with this number.
     fn create(&mut self, inode: InodeNo, directory: InodeNo) {
         let edit = self.inodes.entry(inode).or_default();
         edit.created = true;
@@ -229,7 +230,7 @@ impl FastCommits {
 }
 
 impl RangeEdit {
-    /// The part from a block on.
+    /// The part of the edit from `block` on.
     fn from(&self, block: u64) -> Option<Self> {
         let skipped = block.saturating_sub(self.blocks.start);
         let blocks = self.blocks.start + skipped..self.blocks.end;
@@ -239,8 +240,8 @@ impl RangeEdit {
 }
 
 impl InodeEdit {
-    /// Makes the ranges disjoint, with newer ones on top. Applying the edits one after the other to the whole map would take quadratic
-    /// time.
+    /// Makes the ranges disjoint; where they overlap, the newer edit wins. Applying the edits to
+    /// the whole map one after the other would take quadratic time.
     fn merge_ranges(&mut self) {
         let mut merged = BTreeMap::<u64, RangeEdit>::new();
         for edit in self.ranges.drain(..).filter(|edit| !edit.blocks.is_empty()) {
@@ -261,10 +262,10 @@ impl InodeEdit {
         self.ranges = merged.into_values().collect();
     }
 
-    /// The inode, built from its bytes in the inode table.
+    /// The inode after the edits, built from its bytes in the inode table.
     ///
-    /// The bytes past the recorded ones (extended attributes) are kept. The root of the map is kept too, since the ranges in records are
-    /// applied to it; a new file has neither. Inline data and the targets of short links are replaced.
+    /// The bytes after the recorded ones, which are extended attributes, are kept. The root of the map is kept too, because the recorded ranges
+    /// are edits of it. A new file has neither attributes nor a map. Inline data and targets of short links are replaced.
     pub(crate) fn inode(&self, table: &[u8]) -> Box<[u8]> {
         let mut inode: Box<[u8]> = table.into();
         let Some(bytes) = &self.bytes else { return inode };
@@ -285,12 +286,12 @@ impl InodeEdit {
         inode
     }
 
-    /// The extents of a leaf after the edits, within `blocks`. The extents are sorted, and so is the result.
+    /// The extents of a leaf after the edits, within `blocks`. Both `extents` and the result are sorted.
     pub(crate) fn ranges(&self, extents: Vec<Extent>, blocks: Range<FileBlock>) -> Vec<Extent> {
         let window = blocks.start.0..blocks.end.0;
         let extents = if self.created { Vec::new() } else { extents };
         let (mut edited, mut at) = (Vec::new(), 0);
-        // Adds the parts of the extents between two edits. Each extent is visited once.
+        // Keeps the parts of extents that lie between two edits. Each extent is visited once.
         let mut keep = |between: Range<u64>, edited: &mut Vec<Extent>| {
             while let Some(extent) = extents.get(at).filter(|next| next.first.0 < between.end) {
                 edited.extend(extent.within(&(FileBlock(between.start)..FileBlock(between.end))));
@@ -319,14 +320,14 @@ impl InodeEdit {
 }
 
 impl Record {
-    /// The record at an offset of a block; `None` if no whole record remains.
+    /// The record at an offset of a block; `None` if no whole record follows.
     fn at(block: &Block, offset: usize, place: Place) -> Option<Self> {
         let (raw, _) = RawTagLength::ref_from_prefix(block.get(offset..)?).ok()?;
         let start = offset + size_of::<RawTagLength>();
         let mut end = start + usize::from(raw.fc_len.get());
         let tag = raw.fc_tag.get();
         if tag == TAIL {
-            // A tail takes the rest of its block, whatever its length field holds.
+            // A tail extends to the end of its block, whatever its length field says.
             end = block.len();
         }
         (end <= block.len()).then(|| Self { place, tag, block: block.clone(), value: start..end })
@@ -334,7 +335,7 @@ impl Record {
 
     fn value<T: FromBytes>(&self) -> Result<(T, &[u8])> {
         T::read_from_prefix(&self.block[self.value.clone()])
-            .map_err(|_| self.place.field("fc_len").corrupt("a record is cut short"))
+            .map_err(|_| self.place.field("fc_len").corrupt("the record is cut short"))
     }
 
     fn inode_number(&self, number: U32, bounds: &Bounds) -> Result<InodeNo> {
@@ -347,7 +348,7 @@ impl Record {
         }
     }
 
-    /// The transaction in a head.
+    /// The number of the transaction in a head.
     fn head(&self) -> Result<u32> {
         let (raw, _) = self.value::<RawHead>()?;
         match raw.fc_features.get() {
@@ -358,7 +359,7 @@ impl Record {
         }
     }
 
-    /// The transaction and the checksum in a tail.
+    /// The number of the transaction and the checksum in a tail.
     fn tail(&self) -> Result<(u32, u32)> {
         let (raw, _) = self.value::<RawTail>()?;
         Ok((raw.fc_tid.get(), raw.fc_crc.get()))
@@ -429,7 +430,7 @@ mod tests {
         blocks
     }
 
-    /// Edits that overlap in every way give the same result as if applied in order, for any part of the map. Seed 7.
+    /// Edits that overlap in all possible ways, when merged, give the same map as when they are applied in order. Seed 7.
     #[test]
     fn merged_ranges_are_those_of_the_edits_in_turn() {
         let mut state = 7_u64;

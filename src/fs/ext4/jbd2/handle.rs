@@ -1,4 +1,4 @@
-//! An operation's part in the running transaction.
+//! Handles: an operation's share of the running transaction.
 
 use std::sync::Arc;
 
@@ -13,31 +13,31 @@ use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::FsBlock;
 
-/// The maximum number of commits to gain space.
+/// The maximum number of commits that are made to gain space.
 const SPACE_ATTEMPTS: u32 = 3;
 
-/// The changes of an operation, which are committed together. [`Operation::transact`] creates it.
+/// The changes of one operation, which are committed together. [`Operation::transact`] creates the handle.
 pub(crate) struct Handle<'a> {
     pub(in crate::fs::ext4) fs: &'a Arc<Ext4>,
     pub(in crate::fs::ext4) writing: &'a Writing,
     member: Member,
     credits: u32,
     work: Work,
-    /// The membership; `None` after the operation has left.
+    /// The operation's membership in the transaction; `None` after the operation has left it.
     held: Option<Held>,
-    /// Whether anything was changed since the transaction was joined.
+    /// Whether the operation has changed anything since it joined the transaction.
     changed: bool,
-    /// Whether the failed step has undone its changes.
+    /// Whether the step that failed has undone its changes.
     taken_back: bool,
 }
 
 impl Operation<'_> {
-    /// Changes blocks in a transaction, at most `credits` blocks. If that is more than a transaction permits, the worst case is not expected,
-    /// and the operation gets a whole transaction.
+    /// Runs `work`, which changes at most `credits` blocks, in a transaction. If `credits` exceeds the size of a
+    /// transaction, the operation gets a whole transaction, because the worst case is not expected to occur.
     ///
     /// # Errors
-    /// `ReadOnly`. The error of `work`; if it is not of an [expected](ErrorKind::is_expected) kind and a block was changed before, the volume
-    /// becomes read-only, because half an operation cannot be undone.
+    /// `ReadOnly`; the error of `work`. If that error is not of an [expected](ErrorKind::is_expected) kind and a block
+    /// was changed before it, the volume becomes read-only, because half an operation cannot be undone.
     pub(crate) fn transact<R>(
         &self,
         credits: u32,
@@ -68,10 +68,10 @@ impl Operation<'_> {
         result
     }
 
-    /// Changes blocks as above, for work that needs space: if a commit can free enough, the work is repeated after a commit.
+    /// Like [`transact`](Self::transact), for work that needs space. If a commit can free enough space, the work is repeated after a commit.
     ///
     /// # Errors
-    /// As [`transact`](Self::transact), and `NoSpace` if a commit does not help.
+    /// The errors of [`transact`](Self::transact); `NoSpace` if a commit does not help.
     pub(crate) fn transact_for_space<R>(
         &self,
         credits: u32,
@@ -79,8 +79,8 @@ impl Operation<'_> {
     ) -> Result<R> {
         let alloc = &self.writing.alloc;
         for _ in 0..SPACE_ATTEMPTS {
-            // This is checked before the work too: a commit can end between the failure and the second check, after which nothing is kept
-            // back.
+            // This is also checked before the work. Otherwise a commit could end between the
+            // failure and the check, which would then find no kept-back blocks.
             let kept_back = alloc.commit_frees();
             match self.transact(credits, &mut work) {
                 Err(error)
@@ -96,7 +96,7 @@ impl Operation<'_> {
     }
 }
 
-/// Joins the running transaction. If it is full, a commit comes first.
+/// Joins the running transaction. If that is full, it is committed first.
 fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Member, Held)> {
     before(Rank::Handle);
     loop {
@@ -108,8 +108,8 @@ fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Member, Held)> {
 }
 
 impl Handle<'_> {
-    /// Changes a block of metadata. `change` gets the newest content and must change nothing if it fails. `change` must not change other
-    /// blocks.
+    /// Changes a block of metadata. `change` receives the newest content and must not change it if
+    /// it fails. `change` must not change other blocks.
     pub(crate) fn update<R>(
         &mut self,
         block: FsBlock,
@@ -121,7 +121,7 @@ impl Handle<'_> {
         Ok(result)
     }
 
-    /// Changes one part of a block, whose checksum `change` stores, so it is not verified again.
+    /// Changes one part of a block. `change` stores the part's checksum, so the checksum is not verified again.
     pub(crate) fn update_sealed<R>(
         &mut self,
         block: FsBlock,
@@ -135,7 +135,7 @@ impl Handle<'_> {
         Ok(result)
     }
 
-    /// Initialises a block that was just allocated for metadata: `fill` gets zeros. The block's content on the device is not read.
+    /// Initialises a block that was just allocated for metadata. `fill` receives zeros; the content on the device is not read.
     pub(crate) fn create<R>(
         &mut self,
         block: FsBlock,
@@ -153,19 +153,19 @@ impl Handle<'_> {
         }
     }
 
-    /// Forgets a block of metadata that was freed: its copies in the journal must never be replayed.
+    /// Drops a freed block of metadata. Copies of it in the journal must never be replayed.
     pub(crate) fn forget(&mut self, block: FsBlock) {
         self.fs.blocks.forget(block, &self.member);
         self.work.revoked.push(block);
     }
 
-    /// Releases blocks. They cannot be allocated before the transaction is committed.
+    /// Frees blocks. They cannot be allocated before the transaction is committed.
     pub(crate) fn release(&mut self, start: FsBlock, count: u64) {
         self.work.freed.push((start, count));
     }
 
-    /// Ends this part of a long operation and continues in the next transaction, if this one is full. The changes so far must be consistent
-    /// by themselves.
+    /// Continues a long operation in the next transaction, if the current one is full. The changes
+    /// made so far must leave the volume consistent.
     ///
     /// # Errors
     /// `ReadOnly`, and the errors of a commit.
@@ -178,12 +178,12 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Records that the step that is failing has undone its changes, or made none: its error, of any kind, does not end the volume.
+    /// Records that the failing step has undone its changes, or made none. Its error, whatever its kind, then does not end the use of the volume.
     pub(crate) fn took_back(&mut self) {
         self.taken_back = true;
     }
 
-    /// Whether that was recorded. This resets the record, so code that continues after the failure calls it once.
+    /// Whether [`took_back`](Self::took_back) was called. The call resets the record, so code that continues after the failure must call this once.
     pub(crate) fn was_taken_back(&mut self) -> bool {
         std::mem::take(&mut self.taken_back)
     }
@@ -193,12 +193,12 @@ impl Handle<'_> {
         self.member.tid()
     }
 
-    /// The number of further blocks that the handle may change.
+    /// The number of blocks that the handle may still change.
     pub(crate) fn credits_left(&self) -> u32 {
         self.credits.saturating_sub(self.work.blocks.len() as u32)
     }
 
-    /// The time stamp for changes at present.
+    /// The current time, for time stamps.
     pub(crate) fn now(&self) -> Timestamp {
         self.writing.clock.now()
     }
@@ -221,14 +221,14 @@ impl Drop for Handle<'_> {
 }
 
 impl ErrorKind {
-    /// Whether an operation that fails with this kind has undone its changes: such an error is a regular result.
+    /// Whether an operation that fails with this kind of error has undone its changes. Such an error is a regular result.
     fn is_expected(self) -> bool {
         !matches!(self, Self::Io(_) | Self::Corrupt | Self::LimitExceeded)
     }
 }
 
 impl Error {
-    /// The error for a volume that cannot be written.
+    /// The error for a volume that cannot be written to.
     pub(crate) fn read_only(why: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::ReadOnly, why)
     }

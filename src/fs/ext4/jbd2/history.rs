@@ -1,8 +1,9 @@
-//! The transactions that the log still holds, including those that were written home long ago: older contents of blocks, for an undelete.
+//! The transactions that the log still holds, including those whose blocks were written home long ago. Undelete reads older contents of blocks from
+//! them.
 //!
-//! A log that restarts at its beginning overwrites the oldest blocks first, so the rest of a transaction is found by its descriptor blocks, at
-//! any position. Transactions with consecutive numbers form a run. Before the log restarts at its beginning, all its blocks are written home:
-//! a run on top of the home blocks gives the volume after each of its transactions.
+//! When the log wraps around, it overwrites the oldest blocks first. The remaining part of a transaction is therefore found by its descriptor
+//! blocks, which may be at any position. Transactions with consecutive numbers form a run. Before the log is emptied, all its blocks are
+//! written home. The home blocks with the copies of a run on top thus give the volume after each transaction of that run.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,10 +20,10 @@ use crate::fs::ext4::disk::journal::{COMMIT, DESCRIPTOR, MAGIC, REVOKE, RawHeade
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("journal block");
-/// The same limit as for a recovery.
+/// The maximum number of blocks, which equals the limit of a recovery.
 const MAX_BLOCKS: usize = 4 << 20;
 
-/// The transactions in the log, oldest first.
+/// The transactions in the log, with the oldest first.
 #[derive(Default)]
 pub(in crate::fs::ext4) struct History {
     pub(in crate::fs::ext4) transactions: Vec<Transaction>,
@@ -30,7 +31,7 @@ pub(in crate::fs::ext4) struct History {
     outside: Range<u64>,
 }
 
-/// A transaction, or its remaining part.
+/// A transaction, or the part of it that remains in the log.
 pub(in crate::fs::ext4) struct Transaction {
     sequence: u32,
     pub(in crate::fs::ext4) copies: Vec<(FsBlock, Relocated)>,
@@ -39,7 +40,7 @@ pub(in crate::fs::ext4) struct Transaction {
 }
 
 impl History {
-    /// Reads the whole log. A volume without a readable journal has no history.
+    /// Reads the whole log. If the journal is missing or unreadable, the history is empty.
     ///
     /// # Errors
     /// `Io`, `LimitExceeded`; `Corrupt` if the journal's superblock is damaged.
@@ -75,20 +76,20 @@ impl History {
         }
         let mut transactions: Vec<_> = found.transactions.into_values().collect();
         transactions.retain(|past| past.committed);
-        // Numbers wrap after the largest, so they are compared by their distance to a recent one.
+        // Transaction numbers wrap around, so they are compared by their distance to a recent number.
         let recent = log.superblock.sequence;
         transactions.sort_unstable_by_key(|past| past.sequence.wrapping_sub(recent) as i32);
         Ok(Self { transactions, outside: log.outside() })
     }
 
-    /// The index after the last transaction of the run that contains `index`.
+    /// The index after the last transaction in the run of transaction `index`.
     pub(in crate::fs::ext4) fn end_of_run(&self, index: usize) -> usize {
         let pairs = self.transactions[index..].windows(2);
         let length = pairs.take_while(|pair| follows(&pair[0], &pair[1])).count();
         index + length + 1
     }
 
-    /// The first transaction of the run that ends before `end`.
+    /// The index of the first transaction in the run that ends before `end`.
     fn start_of_run(&self, end: usize) -> usize {
         let pairs = self.transactions[..end].windows(2).rev();
         let length = pairs.take_while(|pair| follows(&pair[0], &pair[1])).count() + 1;
@@ -96,7 +97,7 @@ impl History {
     }
 }
 
-/// The blocks of the volume after some transactions, which must be in one run.
+/// The blocks of the volume after some of the transactions, which must belong to one run.
 #[derive(Default)]
 pub(in crate::fs::ext4) struct Past {
     pub(in crate::fs::ext4) overlay: Overlay,
@@ -104,7 +105,7 @@ pub(in crate::fs::ext4) struct Past {
 }
 
 impl Past {
-    /// Advances to the transactions before `end`, which must not be less than last time.
+    /// Advances to the state after the transactions before `end`. `end` must not be less than in the previous call.
     pub(in crate::fs::ext4) fn advance(&mut self, history: &History, end: usize) {
         let start = history.start_of_run(end);
         if self.end <= start {
@@ -119,11 +120,11 @@ impl Past {
     }
 }
 
-/// The transactions found so far.
+/// The transactions that have been found so far.
 #[derive(Default)]
 struct Found {
     transactions: HashMap<u32, Transaction>,
-    /// The number of copies and revocations.
+    /// The number of copies and revocations that have been found.
     blocks: usize,
 }
 
@@ -137,7 +138,7 @@ impl Found {
         })
     }
 
-    /// Adds the copies of a descriptor block that are its own and verified. Gives how many blocks after it they take.
+    /// Adds the verified copies of a descriptor block. Returns the number of log blocks that the copies occupy after the descriptor.
     fn take_copies(
         &mut self,
         log: &Log,
@@ -152,11 +153,11 @@ impl Found {
         for tag in log.tags(descriptor) {
             at = log.after(at);
             let (_, content) = log.read(at)?;
-            // A copy never begins like a block of the journal, so a later transaction begins here.
+            // A copy never begins like one of the journal's own blocks, so a later transaction begins here.
             if header(&content).is_some() || at == index {
                 break;
             }
-            // The blocks at the start of the ring were already visited, and do not begin like blocks of the journal.
+            // Blocks at the start of the ring were already visited. They do not begin like the journal's own blocks.
             taken += u32::from(at > index);
             if log.verify_copy(&tag, sequence, &content, PLACE).is_ok() {
                 let block = log.block(at)?;
@@ -175,7 +176,7 @@ fn follows(one: &Transaction, next: &Transaction) -> bool {
     one.sequence.wrapping_add(1) == next.sequence
 }
 
-/// The type and the transaction of one of the journal's own blocks.
+/// The block type and the transaction number of one of the journal's own blocks.
 fn header(content: &[u8]) -> Option<(u32, u32)> {
     let (raw, _) = RawHeader::ref_from_prefix(content).ok()?;
     (raw.h_magic.get() == MAGIC).then(|| (raw.h_blocktype.get(), raw.h_sequence.get()))

@@ -26,22 +26,22 @@ pub(super) struct Log {
     pub(super) superblock: JournalSuperblock,
 }
 
-/// The location of a journal's blocks.
+/// Where the journal's blocks are stored.
 enum Home {
-    /// The blocks are those of a file.
+    /// The blocks of a file of the volume.
     Inode(Box<Inode>),
-    /// The blocks are those of a device, whose first block appears as this one.
+    /// The blocks of another device, whose first block has this number.
     Device(FsBlock),
 }
 
-/// A copy in a transaction: one tag of a descriptor block.
+/// A copy of a block in a transaction, as one tag of a descriptor block describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tag {
-    /// The home block of the copy.
+    /// The block's home location.
     pub(super) target: FsBlock,
-    /// Whether its first four bytes were the magic number and were zeroed.
+    /// Whether the copy's first four bytes were replaced by zeros, because they equal the magic number.
     pub(super) escaped: bool,
-    /// The stored checksum: all 32 bits, or the lower 16.
+    /// The stored checksum: all 32 bits, or the lower 16 bits.
     pub(super) checksum: u32,
 }
 
@@ -59,24 +59,24 @@ impl Log {
         let home = Home::Inode(Box::new(inode));
         let first = home.block(0)?;
         let content = fs.blocks.read_device(first)?;
-        // A sound journal contains no block twice. A larger journal would permit an endless walk of the log.
+        // A valid journal contains no block twice. If the journal could be larger than the volume, a walk of the log might not end.
         let available = (file_size >> size.shift()).min(fs.superblock.blocks_count);
         let superblock = JournalSuperblock::parse(&content, first, size, available)?;
         Ok(Self { fs: Arc::clone(fs), home, superblock })
     }
 
-    /// The journal on a device whose first block appears as this one.
+    /// The journal on a device whose first block has the number `first`.
     pub(super) fn on_device(fs: &Arc<Ext4>, first: FsBlock, superblock: JournalSuperblock) -> Self {
         Self { fs: Arc::clone(fs), home: Home::Device(first), superblock }
     }
 
-    /// The same journal with another superblock.
+    /// Returns the same journal with another superblock.
     pub(super) fn with(self, superblock: JournalSuperblock) -> Self {
         Self { superblock, ..self }
     }
 
-    /// Checks that the journal contains no block of superblocks, descriptors, bitmaps or inode tables: writes to the journal would destroy
-    /// them.
+    /// Checks that the journal contains no block of superblocks, descriptors, bitmaps or inode
+    /// tables, because writes to the journal would overwrite them.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -92,12 +92,12 @@ impl Log {
         Ok(())
     }
 
-    /// The location of a block of the journal on the device.
+    /// The number on the device of a block of the journal.
     pub(super) fn block(&self, index: u32) -> Result<FsBlock> {
         self.home.block(index)
     }
 
-    /// A block of the journal, and its number for errors, on its own device.
+    /// Reads a block of the journal. Also returns its number on its own device, for errors.
     pub(super) fn read(&self, index: u32) -> Result<(FsBlock, Block)> {
         let block = self.block(index)?;
         let shown = match self.home {
@@ -115,13 +115,13 @@ impl Log {
         }
     }
 
-    /// The block after this one; the first block follows the last one.
+    /// The block after this one in the ring; the last block is followed by the first.
     pub(super) fn after(&self, index: u32) -> u32 {
         let log = &self.superblock.log;
         if index + 1 < log.end { index + 1 } else { log.start }
     }
 
-    /// The type of a block of a transaction; `None` if the log ends before it.
+    /// The type of a block of a transaction; `None` if the block does not belong to it, so that the log ends here.
     pub(super) fn block_type(content: &[u8], sequence: u32) -> Option<u32> {
         let (header, _) = RawHeader::ref_from_prefix(content).ok()?;
         (header.h_magic.get() == MAGIC && header.h_sequence.get() == sequence)
@@ -147,8 +147,8 @@ impl Log {
         }
     }
 
-    /// Verifies the checksum of a commit block of versions 2 and 3: over the whole block, or over its fields followed by zeros. Linux
-    /// accepts the second, so the bytes past the fields may have any value.
+    /// Verifies the checksum of a commit block in versions 2 and 3. It may cover the whole block, or the fields
+    /// followed by zeros. Linux accepts the second form, so the bytes after the fields may have any value.
     pub(super) fn verify_commit(&self, content: &[u8], place: Place) -> Result<()> {
         let Some(seed) = self.superblock.seed else { return Ok(()) };
         let stored = U32::read_from_bytes(&content[COMMIT_CHECKSUM]).map_or(0, U32::get);
@@ -163,7 +163,7 @@ impl Log {
         }
     }
 
-    /// Verifies a copy in the journal by its tag.
+    /// Verifies a copy in the journal by the checksum in its tag.
     pub(super) fn verify_copy(
         &self,
         tag: &Tag,
@@ -183,9 +183,9 @@ impl Log {
         }
     }
 
-    /// The tags of a descriptor block, up to the one marked as the last, or as many as fit.
+    /// The tags of a descriptor block, up to the tag that is marked as the last, or as many as fit.
     ///
-    /// The flag for a deleted block is ignored: no journal written by Linux was seen to have it.
+    /// The flag for a deleted block is ignored, because no journal written by Linux was observed to have it.
     pub(super) fn tags(&self, content: &[u8]) -> Vec<Tag> {
         let sb = &self.superblock;
         let wide = sb.has(JournalFeatures::SIXTY_FOUR_BIT);

@@ -1,6 +1,6 @@
-//! The writer of the log: a transaction's descriptors, copies and revocations, the commit block, and the journal's superblock.
+//! Writes the log: a transaction's descriptors, copies and revocations, its commit block, and the journal's superblock.
 //!
-//! Committed blocks stay in memory until a checkpoint writes them home; there are at most as many as the log holds.
+//! Committed blocks stay in memory until a checkpoint writes them home. Their number is limited by the size of the log.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -27,27 +27,27 @@ const PLACE: Place = Place::new("journal");
 /// The content of blocks, in log order.
 type Content = Vec<Block>;
 
-/// The log, and the newest committed versions that are not written home.
+/// The log, and the newest committed versions that have not been written home.
 pub(crate) struct LogWriter {
-    /// The location of each block of the journal.
+    /// The number on the device of each block of the journal.
     layout: Box<[FsBlock]>,
     superblock: JournalSuperblock,
-    /// The journal's first block as last written.
+    /// The journal's first block in the state in which it was last written.
     raw: Block,
     size: BlockSize,
     uuid: [u8; 16],
-    /// The start of the next transaction, and that of the oldest one that is still needed: equal in an empty log.
+    /// The start of the next transaction, and the start of the oldest transaction that is still needed. Both are equal if the log is empty.
     head: u32,
     tail: u32,
     used: u32,
-    /// The sequence numbers of both.
+    /// The sequence numbers of the next and of the oldest needed transaction.
     next: u32,
     oldest: u32,
     committed: BTreeMap<FsBlock, Block>,
 }
 
 impl LogWriter {
-    /// Takes over a journal that needs no recovery. `next` is the sequence number of the first new transaction.
+    /// Takes over a journal that needs no recovery. `next` is the sequence number of the next transaction.
     pub(super) fn new(log: &Log, raw: Block, size: BlockSize, next: u32) -> Result<Self> {
         let layout: Result<Box<[_]>> = (0..log.superblock.blocks).map(|at| log.block(at)).collect();
         let first = log.superblock.log.start;
@@ -69,14 +69,15 @@ impl LogWriter {
         })
     }
 
-    /// The maximum number of metadata blocks that one transaction may change: a quarter of the log, as in Linux, with room for descriptors.
+    /// The maximum number of metadata blocks that one transaction may change. It is a quarter of the log, as in Linux, which leaves room for
+    /// descriptors.
     pub(crate) fn limit(&self) -> u32 {
         (self.len() / 4).max(1)
     }
 
     /// Whether a transaction that changes `blocks` blocks fits into an empty log.
     pub(crate) fn has_room_for(&self, blocks: usize) -> bool {
-        // A descriptor has tags for at least 30 blocks, and the commit takes one block.
+        // A descriptor block has tags for at least 30 blocks. The commit block takes one more block.
         (blocks + blocks.div_ceil(30) + 1) < self.len() as usize
     }
 
@@ -89,7 +90,7 @@ impl LogWriter {
         (u64::from(self.used) * 100 / u64::from(self.len())) as u32
     }
 
-    /// Commits a transaction, which is durable on return.
+    /// Commits a transaction. On return, the transaction is durable.
     pub(crate) fn commit(
         &mut self,
         blocks: &Blocks,
@@ -104,7 +105,7 @@ impl LogWriter {
             self.checkpoint(blocks)?;
         }
         if needed >= self.len() {
-            let (len, what) = (self.len(), "a transaction that is larger than the log");
+            let (len, what) = (self.len(), "the transaction is larger than the log");
             return Err(PLACE.corrupt(format!("{what}: {needed} blocks of {len}")));
         }
         let commit = self.commit_block(&content, now)?;
@@ -122,7 +123,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes committed blocks home and empties the log.
+    /// Writes committed blocks home, and empties the log.
     pub(crate) fn checkpoint(&mut self, blocks: &Blocks) -> Result<()> {
         if self.used == 0 {
             return Ok(());
@@ -140,29 +141,29 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Records that no recovery is needed. The log must be empty.
+    /// Records that no recovery is needed. Empties the log first.
     pub(crate) fn close(&mut self, blocks: &Blocks) -> Result<()> {
         self.checkpoint(blocks)?;
         self.write_superblock(blocks, 0)
     }
 
-    /// Whether an error that ended commits is recorded.
+    /// Whether the journal's superblock records an error that ended commits.
     pub(crate) fn has_recorded_abort(&self) -> bool {
         let raw = RawJournalSuperblock::ref_from_prefix(&self.raw);
         raw.is_ok_and(|(fields, _)| fields.s_errno.get() != 0)
     }
 
-    /// Removes that record with the next write of the journal's superblock.
+    /// Removes the recorded error; the next write of the journal's superblock stores the change.
     pub(crate) fn forget_abort(&mut self) -> Result<()> {
         self.record(0)
     }
 
-    /// Records that recovery begins at the tail.
+    /// Records that recovery must begin at the tail.
     pub(crate) fn open(&mut self, blocks: &Blocks) -> Result<()> {
         self.write_superblock(blocks, self.tail)
     }
 
-    /// Records the reason why commits have ended.
+    /// Records the error that ended commits.
     pub(crate) fn record_abort(&mut self, blocks: &Blocks, errno: Errno) -> Result<()> {
         self.record(-errno.0)?;
         self.write_superblock(blocks, self.tail)
@@ -197,7 +198,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The location of the block at `distance` after the head.
+    /// The number on the device of the block at `distance` after the head.
     fn block(&self, distance: u32) -> FsBlock {
         self.layout[self.after(self.head, distance) as usize]
     }
@@ -207,7 +208,7 @@ impl LogWriter {
         log.start + (index - log.start + distance) % self.len()
     }
 
-    /// Writes blocks from the head on. Adjoining blocks are written together.
+    /// Writes blocks to the log from the head on. Adjoining blocks are written together.
     fn write(&self, blocks: &Blocks, content: &Content) -> Result<()> {
         let mut at = 0;
         while at < content.len() {
@@ -230,7 +231,7 @@ impl LogWriter {
         self.superblock.has(feature)
     }
 
-    /// One of the journal's own blocks: `fill` gets the bytes between the header and the checksum.
+    /// Makes one of the journal's own blocks. `fill` receives the bytes between the header and the checksum.
     fn own(&self, kind: u32, fill: impl FnOnce(&mut [u8])) -> Result<Block> {
         let mut buffer = Buffer::aligned(self.size.bytes())?;
         let header = size_of::<RawHeader>();
@@ -267,7 +268,7 @@ impl LogWriter {
         revoked.chunks(room).map(revoke_block).collect()
     }
 
-    /// The descriptors of a transaction, each followed by its copies.
+    /// The descriptor blocks of a transaction, each followed by its copies.
     fn copies(&self, versions: &[(FsBlock, Block)], content: &mut Content) -> Result<()> {
         let version3 = self.has(JournalFeatures::CSUM_V3);
         let wide = self.has(JournalFeatures::SIXTY_FOUR_BIT);
@@ -332,11 +333,11 @@ impl LogWriter {
         }
     }
 
-    /// The commit block of a transaction with these blocks.
+    /// The commit block of a transaction whose other log blocks are `content`.
     fn commit_block(&self, content: &Content, now: Timestamp) -> Result<Block> {
         let mut buffer = Buffer::aligned(self.size.bytes())?;
         let Ok((raw, _)) = RawCommit::mut_from_prefix(&mut buffer) else {
-            return Err(PLACE.corrupt("blocks too small for a commit"));
+            return Err(PLACE.corrupt("the blocks are too small for a commit block"));
         };
         raw.h_header = self.header(COMMIT);
         raw.h_commit_sec.set(now.seconds as u64);
@@ -354,7 +355,7 @@ impl LogWriter {
         Ok(Block::new(buffer))
     }
 
-    /// Whether a block is a revoke block. A copy that begins like one is escaped, so this is the journal's own.
+    /// Whether a block is a revoke block. A copy that begins like a revoke block is escaped, so a match is one of the journal's own blocks.
     fn is_revocation(&self, block: &[u8]) -> bool {
         block.starts_with(self.header(REVOKE).as_bytes())
     }

@@ -1,14 +1,14 @@
-//! The journal: recovered in memory if the volume is open for reading, recovered on the device and written if it is open for writing.
+//! The journal. A read-only open recovers it in memory. An open for writing recovers it on the device and then writes to it.
 //!
-//! A read-only open writes nothing. Linux recovers a journal by copying the newest committed version of each block home. Here the copies stay in
-//! the journal, and an [overlay](super::blocks::Overlay) locates them: it redirects metadata reads, and extents of files whose data went through
-//! the journal. Fast commits, which record operations instead of blocks, become [edits](fast_commit) of inodes, maps and directories.
+//! A read-only open writes nothing. Linux recovers a journal by copying the newest committed version of each block home. Here the copies stay in the
+//! journal, and an [overlay](super::blocks::Overlay) records their locations. It redirects reads of metadata, and of files whose data went through
+//! the journal. Fast commits record operations instead of blocks. They become [edits](fast_commit) of inodes, maps and directories.
 //!
-//! Writes: an operation joins the running [transaction](Transactions) with a [`Handle`]; a commit freezes its blocks and writes them to the
-//! [log](LogWriter); a checkpoint writes them home when the log needs the room. A volume that was not closed is first [restored](restore) on the
-//! device.
+//! For writes, an operation joins the running [transaction](Transactions) with a [`Handle`]. A commit freezes
+//! the transaction's blocks and writes them to the [log](LogWriter). A checkpoint writes them home when the
+//! log needs the space. A volume that was not closed is first [restored](restore) on the device.
 //!
-//! Memory of a recovery: up to 60 bytes for each block in the log, for at most four million of them, and a few times the fast-commit area.
+//! Memory of a recovery: up to 60 bytes for each of at most four million blocks in the log, and a few times the size of the fast-commit area.
 
 mod commit;
 mod external;
@@ -47,9 +47,9 @@ use crate::fs::{DeviceRange, uuid_text};
 pub struct Journal {
     /// The state.
     pub state: JournalState,
-    /// The features; empty if its superblock was not read.
+    /// The journal's features; empty if the journal's superblock was not read.
     pub features: JournalFeatures,
-    /// The size in blocks of the file system; 0 if its superblock was not read.
+    /// The size in blocks of the file system; 0 if the journal's superblock was not read.
     pub blocks: u32,
 }
 
@@ -62,15 +62,15 @@ pub enum JournalState {
     Clean,
     /// The journal was recovered in memory.
     Recovered(Recovery),
-    /// The journal is external, and no recovery is needed. Only its superblock is read, if its device is given.
+    /// The journal is external, and no recovery is needed. Its superblock was read only if the caller passed its device.
     External,
-    /// No recovery is needed, but the journal's superblock is damaged or unknown: this error.
+    /// No recovery is needed, but the journal's superblock is damaged or unsupported. This is the error.
     Unreadable(String),
-    /// The journal was ignored, on request.
+    /// The journal was ignored at the caller's request.
     NotLoaded,
 }
 
-/// The counts of a recovery.
+/// The counts of what a recovery found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// The number of committed transactions.
@@ -99,8 +99,8 @@ impl Journal {
     }
 }
 
-/// Reads the journal, and recovers it if the superblock asks for it. `fs` reads the volume as it is on the device; the device of an external
-/// journal appears at `external`.
+/// Reads the journal, and recovers it if the volume's superblock requires this. `fs` reads the
+/// volume's content on the device. The device of an external journal appears at `external`.
 pub(super) fn recover(
     fs: &Arc<Ext4>,
     external: Option<DeviceRange>,
@@ -153,10 +153,10 @@ pub(super) fn recover(
     nothing(journal)
 }
 
-/// Whether the journal has room for the features of a volume.
+/// Checks that the journal has room for the features of a volume.
 ///
 /// # Errors
-/// `Corrupt` if it has not; Linux would refuse to mount the volume.
+/// `Corrupt` if the journal has too little room. Linux would refuse to mount the volume.
 pub(super) fn check_room(fs: &Arc<Ext4>, compat: Compat) -> Result<()> {
     match fs.superblock.journal_inode {
         Some(number) => Log::open(fs, number)?.superblock.check_room(compat),

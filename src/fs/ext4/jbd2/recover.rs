@@ -1,16 +1,16 @@
 //! Walks the log and finds the newest committed copy of each block.
 //!
-//! A recovery that writes needs three passes: one to find the end, one for the revocations, one to replay. This one writes nothing, so a
-//! revocation can still cancel a copy that was found before, and one pass is enough.
+//! A recovery that writes needs three passes: one to find the end, one for the revocations, and one to replay. This
+//! recovery writes nothing. A revocation can still cancel a copy that was found earlier, so one pass is enough.
 //!
 //! Damage is judged as in Linux:
 //!
-//! - A block without the magic number or with another sequence number ends the log, and so does a transaction without commit.
-//! - A transaction with a bad descriptor, revoke or commit block is an error, unless its commit is older than the one before:
-//!   such a transaction remains from an earlier use of the journal, and ends the log.
-//! - With asynchronous commits a bad commit block is an interrupted commit and ends the log. With checksums of the first version, a later
-//!   commit proves that it was not interrupted, which is an error.
-//! - A bad copy is an error if Linux would write it; here only if no later copy or revocation supersedes it.
+//! - A block without the magic number or with another sequence number ends the log. A transaction without a commit block ends it too.
+//! - A transaction with a bad descriptor, revoke or commit block is an error, unless its commit is older than
+//!   the previous commit. Such a transaction remains from an earlier use of the journal, and ends the log.
+//! - With asynchronous commits, a bad commit block counts as an interrupted commit and ends the log. With
+//!   checksums of the first version, a later commit proves that it was not interrupted, so it is an error.
+//! - A bad copy is an error in Linux if Linux would write it. Here it is an error only if no later copy or revocation supersedes it.
 
 use std::collections::BTreeMap;
 
@@ -25,17 +25,17 @@ use crate::units::FsBlock;
 const DESCRIPTOR_PLACE: Place = Place::new("journal descriptor");
 const REVOKE_PLACE: Place = Place::new("journal revoke block");
 const COMMIT_PLACE: Place = Place::new("journal commit block");
-/// The maximum number of copies, which take about 250 MiB. Linux's default journals hold at most 262,144 blocks.
+/// The maximum number of copies. They take about 250 MiB. Linux's default journals hold at most 262,144 blocks.
 const MAX_COPIES: usize = 4 << 20;
 
-/// A committed copy of a block: its block in the journal, and its checksum.
+/// A committed copy of a block: its position in the journal, and its checksum.
 struct Copy {
     index: u32,
     sequence: u32,
     tag: Tag,
 }
 
-/// The content of the log.
+/// The result of a walk of the log.
 #[derive(Default)]
 pub(super) struct Replay {
     copies: BTreeMap<FsBlock, Copy>,
@@ -45,12 +45,12 @@ pub(super) struct Replay {
     pub(super) next_sequence: u32,
 }
 
-/// A transaction before its commit block is reached.
+/// A transaction whose commit block has not been reached.
 struct Transaction {
     copies: Vec<(Tag, u32)>,
-    /// The indexes of its revoke blocks, whose lists are read at the commit, one at a time.
+    /// The positions of its revoke blocks. At the commit, their lists are read one at a time.
     revokes: Vec<u32>,
-    /// The checksum of the first version, over descriptors and copies.
+    /// The checksum of the first version, which covers descriptors and copies.
     checksum: u32,
     damage: Option<Error>,
 }
@@ -60,7 +60,7 @@ impl Transaction {
         Self { copies: Vec::new(), revokes: Vec::new(), checksum: !0, damage: None }
     }
 
-    /// Verifies a transaction by its commit block.
+    /// Verifies a transaction with the checksum in its commit block.
     fn verify(self, log: &Log, commit: &[u8], place: Place) -> Result<Self, Fault> {
         if let Some(error) = self.damage {
             return Err(Fault::Damaged(error));
@@ -79,7 +79,7 @@ impl Transaction {
         }
     }
 
-    /// The first version's checksum may be absent: in that case type, size and value are zero.
+    /// Verifies the checksum of the first version. If it is absent, its type, size and value are zero.
     fn verify_first_version(&self, commit: &[u8], place: Place) -> Result<()> {
         let raw = Log::commit(commit, place)?;
         let stored = raw.h_chksum[0].get();
@@ -92,14 +92,14 @@ impl Transaction {
     }
 }
 
-/// The fault of a transaction that has a commit block.
+/// Why a transaction that has a commit block is not valid.
 enum Fault {
     Damaged(Error),
     /// Only the commit block is wrong, and the journal commits asynchronously.
     Interrupted(Error),
 }
 
-/// A position in the ring. It advances by at most the length of the ring, so that every walk ends.
+/// A position in the ring. It advances by at most the length of the ring in total, so every walk ends.
 struct Cursor<'a> {
     log: &'a Log,
     index: u32,
@@ -115,8 +115,8 @@ impl Cursor<'_> {
     }
 }
 
-/// Walks the log from `start`. Blocks below `device_blocks` may be replayed: a volume that was growing has blocks past the end in its old
-/// superblock.
+/// Walks the log from `start`. Only blocks below `device_blocks` may be replayed; the number of
+/// blocks in the superblock may be too small, because the log may hold a growth of the volume.
 pub(super) fn walk(log: &Log, start: u32, device_blocks: u64) -> Result<Replay> {
     let sb = &log.superblock;
     let first_version = sb.has(JournalFeatures::CHECKSUM);
@@ -179,7 +179,7 @@ pub(super) fn walk(log: &Log, start: u32, device_blocks: u64) -> Result<Replay> 
 }
 
 impl Replay {
-    /// Applies a committed transaction: first its copies, then its revocations, which cancel its own copies too.
+    /// Applies a committed transaction: first its copies, then its revocations. These also cancel copies in the same transaction.
     fn apply(
         &mut self,
         log: &Log,
@@ -206,7 +206,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Verifies the remaining copies and gives their locations.
+    /// Verifies the remaining copies and returns their locations.
     pub(super) fn into_overlay(self, log: &Log) -> Result<Overlay> {
         let mut overlay = Overlay::outside(log.outside());
         for (target, copy) in self.copies {

@@ -1,4 +1,4 @@
-//! Recovery that writes: the journal's blocks are written home, and the journal is prepared for new transactions.
+//! Recovery on the device: the journal's blocks are written home, and the journal is prepared for new transactions.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::fs::ext4::{Ext4, Incompat};
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("journal superblock");
-/// The number of versions that are written together.
+/// The number of block versions that are written in one batch.
 const BATCH: usize = 1024;
 
-/// Recovers the journal of a volume that was opened read-only, and takes it over. `None` if the volume has no journal.
+/// Recovers the journal of a volume on the device, and takes the journal over. The volume was opened read-only. `None` if it has no journal.
 ///
-/// A crash in between does no harm: the journal is valid until all of its blocks are written home.
+/// A crash during the recovery does no harm, because the journal stays valid until all of its blocks are written home.
 pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> {
     match &fs.journal.state {
         JournalState::None => return Ok(None),
@@ -41,7 +41,7 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
     }
     let Some(number) = fs.superblock.journal_inode else { return Ok(None) };
     let log = Log::open(fs, number)?;
-    // The number of an uncommitted transaction must not be used again.
+    // A number of an uncommitted transaction must not be used again.
     let next = match log.superblock.start {
         Some(start) => walked_sequence(fs, &log, start)?.wrapping_add(1),
         None => log.superblock.sequence,
@@ -51,16 +51,20 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
     LogWriter::new(&log, raw, fs.superblock.block_size, next).map(Some)
 }
 
-/// Recovers a journal with fast commits, which stay valid: on return the log is empty, and its next transaction has the number that the fast
-/// commits follow. A journal whose superblock reports no need of recovery would have no fast commits, so the superblock switches from the
-/// old log to the new one in one write.
+/// Recovers the log of a journal with fast commits, which stay valid. On return, the log is empty, and its next transaction has
+/// the number that the fast commits follow. If the journal's superblock reported that no recovery is needed, the fast commits
+/// would be ignored. The superblock therefore switches from the old log to the empty one in a single write.
 pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     write_overlay(fs)?;
     let number = fs.superblock.journal_inode.ok_or_else(|| Error::read_only("no journal"))?;
     let log = Log::open(fs, number)?;
     let next = match log.superblock.start {
         Some(start) => walked_sequence(fs, &log, start)?,
-        None => return Err(PLACE.field("s_start").corrupt("the log has no start")),
+        None => {
+            return Err(PLACE
+                .field("s_start")
+                .corrupt("the log has no start, but fast commits need one"));
+        }
     };
     let (log, raw) = emptied(fs, log, next)?;
     let mut writer = LogWriter::new(&log, raw, fs.superblock.block_size, next)?;
@@ -68,14 +72,14 @@ pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     Ok(writer)
 }
 
-/// The number of the next transaction.
+/// The number of the first transaction after those in the log.
 fn walked_sequence(fs: &Ext4, log: &Log, start: u32) -> Result<u32> {
     let device_blocks = fs.blocks.device().size() >> fs.superblock.block_size.shift();
     Ok(recover::walk(log, start, device_blocks)?.next_sequence)
 }
 
-/// The journal with an empty log, and its first block. That block has the number of the next transaction, even for an opening after a crash
-/// before that transaction: with an older number, the log's old transactions would follow the new ones.
+/// The journal with an empty log, and its first block. The block holds the number of the next transaction, in case of a crash before
+/// that transaction is written. With an older number, a recovery would take the log's old transactions for successors of the new ones.
 fn emptied(fs: &Arc<Ext4>, log: Log, next: u32) -> Result<(Log, Block)> {
     let first = log.block(0)?;
     let raw = made_ready(fs, fs.blocks.read_device(first)?, next)?;
@@ -103,8 +107,8 @@ fn write_overlay(fs: &Ext4) -> Result<()> {
     blocks.flush()
 }
 
-/// The journal's superblock for an empty log, with the features that new transactions need: Linux sets them at a mount too. An error that is
-/// recorded there stays until the file system's superblock has it.
+/// The journal's superblock for an empty log, with the features that new transactions need; Linux sets them
+/// at a mount too. An error recorded there stays until the file system's superblock also records it.
 fn made_ready(fs: &Ext4, mut raw: Block, next: u32) -> Result<Block> {
     let bytes = raw.for_change()?;
     let Ok((fields, _)) = RawJournalSuperblock::mut_from_prefix(bytes) else {

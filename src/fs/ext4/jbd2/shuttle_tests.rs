@@ -11,15 +11,15 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sync::explore;
 use crate::units::FsBlock;
 
-/// The number of blocks that a transaction may change: two operations fit.
+/// The number of blocks that a transaction may change, which is enough for two operations.
 const LIMIT: u32 = 4;
 const CREDITS: u32 = 2;
 
-/// A protocol, and its visible effects. The lock of the ledger is not part of the model: no thread waits while it holds it.
+/// The transaction protocol, and its visible effects. The ledger's lock is not part of the model, because no thread waits while it holds that lock.
 struct Journal {
     transactions: Transactions,
     seen: Mutex<Seen>,
-    /// The transaction whose write fails.
+    /// The transaction whose write is made to fail.
     fails: Option<Tid>,
 }
 
@@ -44,7 +44,7 @@ impl Journal {
         Arc::new(Self { transactions: Transactions::new(LIMIT), seen, fails })
     }
 
-    /// An operation that changes one block, and aborts in the middle if `aborts` is set. Gives its transaction.
+    /// Runs an operation that changes one block. It aborts in the middle if `aborts` is set. Returns the operation's transaction.
     fn operate(&self, block: FsBlock, aborts: bool) -> Result<Tid> {
         let tid = loop {
             match self.transactions.join(CREDITS)? {
@@ -117,7 +117,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Runs operations, each followed by a sync. Only an abort may make one fail.
+    /// Runs operations, each followed by a sync. They may fail only after an abort.
     fn work(&self, first: u64, operations: u64, aborts: bool) {
         for block in first..first + operations {
             let done = self.operate(FsBlock(block), aborts).and_then(|tid| {

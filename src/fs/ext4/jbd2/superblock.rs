@@ -1,4 +1,4 @@
-//! The checked superblock of the journal: the location of the log, its content, and its checksums.
+//! The checked superblock of the journal: the location of the log, its first transaction, and the kind of checksums.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::fs::ext4::disk::journal::{
 };
 use crate::units::{BlockSize, FsBlock};
 
-/// The longest journal that mke2fs creates, in blocks. A longer one is refused, because its blocks may all be the same one.
+/// The maximum size of a journal made by mke2fs, in blocks. A larger journal is refused, because all its blocks may be mapped to the same block.
 const MAX_BLOCKS: u32 = 10_240_000;
 
 const PLACE: Place = Place::new("journal superblock");
@@ -21,26 +21,26 @@ const SIZE: usize = size_of::<RawJournalSuperblock>();
 const CHECKSUM_OFFSET: usize = 0xFC;
 /// The number of fast-commit blocks if `s_num_fc_blocks` is 0.
 const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
-/// The minimum number of blocks of a log beside an area for fast commits.
+/// The minimum number of blocks of a log in a journal with a fast-commit area.
 const LEAST_LOG: u32 = 1024;
 
 bitflags! {
-    /// The features of a journal in one set: those of `s_feature_incompat`, and the feature of `s_feature_compat`.
+    /// The features of a journal in one set: those of `s_feature_incompat`, and the only feature of `s_feature_compat`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct JournalFeatures: u64 {
-        /// Revoke blocks.
+        /// The log may have revoke blocks.
         const REVOKE = 0x1;
         /// Block numbers of 64 bits.
         const SIXTY_FOUR_BIT = 0x2;
         /// The commit block may reach the device before the blocks that it commits.
         const ASYNC_COMMIT = 0x4;
-        /// Checksums of every block, tags with 16 bits of them.
+        /// Every block has a checksum; tags hold 16 bits of it.
         const CSUM_V2 = 0x8;
-        /// Checksums of every block, tags with 32 bits of them.
+        /// Every block has a checksum; tags hold all 32 bits of it.
         const CSUM_V3 = 0x10;
-        /// A fast-commit area.
+        /// The journal has a fast-commit area.
         const FAST_COMMIT = 0x20;
-        /// Commit blocks with a checksum over the transaction (compat: the first version).
+        /// Commit blocks have a checksum over the transaction (a compat feature; the first version of checksums).
         const CHECKSUM = 0x1 << 32;
         const _ = !0;
     }
@@ -56,28 +56,28 @@ impl JournalFeatures {
         .union(Self::CHECKSUM);
 }
 
-/// The fields of the journal's superblock. Log positions are blocks of the journal, counted from its superblock.
+/// The checked fields of the journal's superblock. Positions in the log are numbers of blocks, counted from the journal's superblock.
 #[derive(Clone, Debug)]
 pub(super) struct JournalSuperblock {
     pub(super) features: JournalFeatures,
-    /// Blocks of the journal, including its superblock and the fast-commit area.
+    /// The number of blocks of the journal, including its superblock and the fast-commit area.
     pub(super) blocks: u32,
-    /// The log, which is a ring.
+    /// The blocks of the log, which is a ring.
     pub(super) log: Range<u32>,
-    /// The fast-commit area; empty without one.
+    /// The blocks of the fast-commit area; empty if there is none.
     pub(super) fast_commits: Range<u32>,
-    /// Blocks of the area that a journal without one would get.
+    /// The number of blocks that a fast-commit area would get if the journal has none.
     fast_commit_blocks: u32,
     /// The first used block of the log; `None` if no recovery is needed.
     pub(super) start: Option<u32>,
-    /// Sequence number of the transaction that begins there.
+    /// The sequence number of the transaction that begins at `start`.
     pub(super) sequence: u32,
-    /// Seed of all checksums of version 2 and 3.
+    /// The seed of all checksums of versions 2 and 3.
     pub(super) seed: Option<u32>,
 }
 
 impl JournalSuperblock {
-    /// Checks the journal's first block, which is `block`. `available` is the number of blocks of the journal file.
+    /// Checks the journal's first block, whose number is `block`. `available` is the number of blocks of the journal file.
     pub(super) fn parse(
         bytes: &[u8],
         block: FsBlock,
@@ -109,7 +109,7 @@ impl JournalSuperblock {
         if u64::from(blocks) > available {
             return Err(place
                 .field("s_maxlen")
-                .corrupt(format!("{blocks} blocks in a journal of {available}")));
+                .corrupt(format!("{blocks} blocks, but the journal has only {available}")));
         }
         if blocks > MAX_BLOCKS {
             let what = format!("a journal of {blocks} blocks, the limit is {MAX_BLOCKS}");
@@ -123,12 +123,14 @@ impl JournalSuperblock {
         };
         if features.contains(JournalFeatures::FAST_COMMIT) {
             log.end = blocks.saturating_sub(fast_commit_blocks);
-            // The block between the log and the area is unused in images written by Linux.
+            // In images written by Linux, the block between the log and the fast-commit area is unused.
             fast_commits = log.end.saturating_add(1)..blocks;
         }
         if log.start == 0 || log.is_empty() {
             let (first, end) = (log.start, log.end);
-            return Err(place.field("s_first").corrupt(format!("the log from {first} to {end}")));
+            return Err(place
+                .field("s_first")
+                .corrupt(format!("the log from block {first} to block {end} is not valid")));
         }
         let start = raw.s_start.get();
         if start != 0 && !log.contains(&start) {
@@ -161,7 +163,7 @@ impl JournalSuperblock {
         Ok(features)
     }
 
-    /// Verifies the superblock's own checksum and gives the seed for the others. The three versions of checksums exclude each other.
+    /// Verifies the superblock's own checksum and returns the seed of the other checksums. At most one of the three versions of checksums can be set.
     fn verify(
         raw: &RawJournalSuperblock,
         bytes: &[u8],
@@ -189,7 +191,7 @@ impl JournalSuperblock {
         Ok(Some(crc32c_raw(!0, &raw.s_uuid)))
     }
 
-    /// Checks that the journal has room for a fast-commit area. Linux creates one at a mount if a volume with fast commits has none.
+    /// Checks that the journal has room for a fast-commit area. If a volume with fast commits has no such area, Linux creates one at a mount.
     ///
     /// # Errors
     /// `Corrupt` if Linux would refuse to mount the volume.
@@ -210,14 +212,14 @@ impl JournalSuperblock {
     }
 }
 
-/// The checksum of a journal's superblock, over all of it, with the checksum field as 0.
+/// The checksum of a journal's superblock. It covers the whole superblock, with the checksum field set to 0.
 fn superblock_checksum(bytes: &[u8]) -> u32 {
     let mut sum = crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET]);
     sum = crc32c_raw(sum, &[0; 4]);
     crc32c_raw(sum, &bytes[CHECKSUM_OFFSET + 4..])
 }
 
-/// Stores the checksum of a journal's superblock, if its features include one.
+/// Stores the checksum of a journal's superblock, if the journal has checksums of version 2 or 3.
 pub(crate) fn seal_journal_superblock(raw: &mut RawJournalSuperblock) {
     let features = JournalFeatures::from_bits_retain(u64::from(raw.s_feature_incompat.get()));
     if features.intersects(JournalFeatures::CSUM_V2 | JournalFeatures::CSUM_V3) {
@@ -229,7 +231,7 @@ pub(crate) fn seal_journal_superblock(raw: &mut RawJournalSuperblock) {
 mod tests {
     use super::*;
 
-    /// The blocks of a journal may all be the same one, so the volume's size limits neither time nor memory.
+    /// All blocks of a journal may be mapped to the same block, so the volume's size limits neither time nor memory.
     #[test]
     fn an_endless_journal_is_refused() {
         let size = BlockSize::from_shift(10).unwrap();

@@ -1,4 +1,4 @@
-//! Logs by the log writer, recovered by e2fsck and by the reader, which are independent of the writer.
+//! Logs that the log writer has written, recovered by e2fsck and by ironmap's reader. Both are independent of the writer.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ fn the_log_goes_round_and_every_commit_can_be_recovered() {
     }
 }
 
-/// Free blocks at the end of the volume, which nothing else uses.
+/// The first of the free blocks at the end of the volume, which nothing else uses.
 fn spare(fs: &Ext4) -> FsBlock {
     FsBlock(fs.superblock().blocks_count - 40)
 }
@@ -109,7 +109,7 @@ fn a_block_that_was_freed_is_not_replayed() {
         })
         .unwrap();
         fs.sync().unwrap();
-        // The block is data by this time, written past the journal.
+        // At this point the block holds data, which are written without the journal.
         let data = crate::sys::Buffer::aligned(fs.superblock().block_size.bytes()).unwrap();
         let data = crate::fs::block::Block::new(data);
         fs.blocks.write_home(&[(block, data)]).unwrap();
@@ -174,13 +174,13 @@ fn open(device: Arc<dyn Device>) -> crate::Result<Arc<Ext4>> {
     Ext4::open_for_writing(device, &Arc::default(), Clock::System)
 }
 
-/// After a crash during the opening of a volume, no later recovery takes old transactions of the log for successors of new ones.
+/// If a crash interrupts the opening of a volume, no later recovery takes old transactions in the log for successors of new ones.
 #[test]
 fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     for kind in ["-t ext4 -b 1024 -J size=1", "-t ext3 -b 1024 -J size=1"] {
         let image = Image::new(kind, "8M");
         let fs = image.open();
-        // All transactions have one length, so an old one follows a new one in the log.
+        // All transactions have the same length, so that an old transaction directly follows a new one in the log.
         for uid in 1..=6 {
             set_owner(&fs, uid);
             fs.sync().unwrap();
@@ -204,7 +204,7 @@ fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     }
 }
 
-/// An error that only the journal records is copied to the volume at the next opening, as Linux and e2fsck do.
+/// If only the journal records an error, the next opening copies it to the volume, as Linux and e2fsck do.
 #[test]
 fn an_error_that_the_journal_tells_of_is_kept() {
     let image = Image::new("-t ext4 -b 1024 -O ^metadata_csum", "8M");
@@ -230,7 +230,7 @@ fn an_error_that_the_journal_tells_of_is_kept() {
     assert!(said.contains("clean with errors"), "{said}");
 }
 
-/// The flush of a checkpoint may cover data of any thread: after it fails, no thread gets success.
+/// The flush of a checkpoint may cover data of any thread. After it fails, no thread may get success.
 #[test]
 fn a_checkpoint_that_fails_ends_the_volume() {
     let image = Image::new("-t ext4 -b 1024 -J size=1", "8M");
@@ -247,7 +247,7 @@ fn a_checkpoint_that_fails_ends_the_volume() {
     assert_eq!(fs.sync().unwrap_err().kind(), ErrorKind::ReadOnly);
 }
 
-/// An operation that panicked is half done, and its changes are never committed.
+/// If an operation panics, its changes are incomplete and are never committed.
 #[test]
 fn an_operation_that_panics_ends_the_volume() {
     let image = Image::new("-t ext4 -b 1024", "8M");

@@ -1,4 +1,4 @@
-//! The timer that commits changes after some seconds without a sync, and keeps room in the log.
+//! The timer that commits changes if no sync does so for some seconds, and frees space in the log.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -10,15 +10,15 @@ use crate::error::{Errno, Error, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::operation::Patience;
 
-/// The longest time that lazy time stamps wait for a transaction. Linux lets them wait for half a day, to spare disks that sleep. A disk
-/// whose files are overwritten does not sleep, and a commit in half a minute costs it little. A backup of changed files misses no more than
-/// that after a crash.
+/// The maximum time that lazy time stamps wait for a transaction. In Linux they wait for up to half a day, so that idle
+/// disks can sleep. A disk whose files are being overwritten does not sleep, and one commit every 30 seconds costs it
+/// little. After a crash, a backup that selects changed files misses at most the changes of that time.
 const STAMPS_WAIT: Duration = Duration::from_secs(30);
 
-/// The interval at which recorded writes set a time stamp, unless a caller asks before.
+/// The interval at which writes that were only recorded get their time stamp, unless a caller asks for it earlier.
 const STAMPS_LEFT: Duration = Duration::from_secs(1);
 
-/// A thread that commits at intervals, until this is dropped. It holds a reference to the volume only during a commit.
+/// A thread that commits at intervals until this value is dropped. It holds a reference to the volume only during a commit.
 pub struct CommitTimer {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -31,7 +31,7 @@ struct Stop {
 }
 
 impl CommitTimer {
-    /// Commits the transactions of a volume, each at most `interval` after its beginning.
+    /// Starts a thread that commits each transaction of a volume at most `interval` after the transaction began.
     ///
     /// # Errors
     /// `Io` if no thread can be started.
@@ -53,7 +53,7 @@ impl Stop {
         let (mut stamps_stored, mut committed) = (Instant::now(), Instant::now());
         while !*stopped {
             self.told.wait_for(&mut stopped, interval.min(STAMPS_LEFT));
-            // A failure aborts the journal, and the next caller gets the error.
+            // A failure aborts the journal, and the next caller receives the error.
             if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
                 let _ = fs.check_held();
                 fs.check_durable();
@@ -65,7 +65,7 @@ impl Stop {
                 if stamps_stored.elapsed() >= STAMPS_WAIT && fs.store_stamps().is_ok() {
                     stamps_stored = Instant::now();
                 }
-                // The file's next sync reports a failed conversion.
+                // If a conversion fails, the file's next sync reports the error.
                 let _ = fs.convert_all(Patience::None);
                 let _ = fs.store_errors();
                 let _ = fs.commit_running().and_then(|()| fs.make_room());

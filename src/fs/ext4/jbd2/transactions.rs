@@ -1,10 +1,10 @@
-//! The order of changes: one transaction runs, and one is being committed.
+//! The order of changes: at any time, at most one transaction is running and at most one is being committed.
 //!
-//! Operations join the running transaction with a number of credits: how many blocks they may change. A commit closes the running transaction
-//! to new operations, waits until its operations have left, and freezes their changes. The next transaction runs while the commit is written.
-//! A thread that needs a commit during another one waits for it, so many callers of `fsync` share one. The next commit waits, for as long as
-//! the last one took, until as many threads need it as shared the last one; the last thread to come leads it. Without this wait, each thread
-//! on a busy processor would make its own commit.
+//! An operation joins the running transaction with a number of credits, the number of blocks that it may change. A commit closes the running
+//! transaction to new operations, waits until its operations have left, and freezes their changes. The next transaction runs while the commit
+//! is written. A thread that needs a commit during another commit waits for the next one, so many callers of `fsync` share a commit. Before the
+//! next commit starts, it waits until as many threads need it as shared the last commit, but not longer than the last commit took. The last
+//! thread to arrive leads it. Without this wait, each thread on a busy processor would make its own commit.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::FsBlock;
 
-/// The effects of a transaction, except for the versions of blocks.
+/// The effects of a transaction, without the versions of blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// Metadata blocks that it changed, each once.
+    /// The metadata blocks that the transaction changed, each listed once.
     pub(crate) blocks: Vec<FsBlock>,
-    /// Metadata blocks that it freed: their copies in older transactions must not be replayed.
+    /// The metadata blocks that the transaction freed. Their copies in older transactions must not be replayed.
     pub(crate) revoked: Vec<FsBlock>,
-    /// Ranges of blocks that it freed, of data and metadata. They become available when it is committed.
+    /// The ranges of data and metadata blocks that the transaction freed. They become available when it is committed.
     pub(crate) freed: Vec<(FsBlock, u64)>,
 }
 
@@ -36,12 +36,12 @@ impl Work {
     }
 }
 
-/// The protocol of transactions. It does no I/O: the caller writes the commit.
+/// The protocol of transactions. It does no I/O; the caller writes the commit.
 #[derive(Debug)]
 pub(crate) struct Transactions {
     state: Mutex<State>,
-    /// Condition variables. They signal that the running transaction accepts operations again, that the last operation has left it, and that
-    /// the commit of a transaction with an even or odd number has ended. Each wakes only threads that wait for its event.
+    /// Condition variables: the running transaction accepts operations again; the last operation has left it; the commit of a
+    /// transaction with an even or an odd number has ended. Each wakes only the threads that wait for its event.
     opened: Condvar,
     left: Condvar,
     ended: [Condvar; 2],
@@ -55,32 +55,32 @@ struct State {
     work: Work,
     /// The number of operations in the running transaction.
     handles: u32,
-    /// Blocks that these operations may still change, plus blocks that were changed.
+    /// The number of blocks that these operations may still change, plus the number of blocks already changed.
     credits: u32,
-    /// The running transaction accepts no more operations.
+    /// Whether the running transaction accepts no more operations.
     closed: bool,
-    /// A thread is committing.
+    /// Whether a thread is committing.
     committing: bool,
     committed: Tid,
-    /// The number of threads that need the running transaction committed, and the expected number.
+    /// The number of threads that need a commit of the running transaction, and the number that is expected.
     waiting: u32,
     expected: u32,
-    /// The time for which a thread waits for others: as long as the last commit took.
+    /// The time for which a thread waits for others, which is the duration of the last commit.
     patience: Duration,
     aborted: Option<String>,
 }
 
-/// Up to this number, threads do not wait for each other: one is at its next operation while the other commits, and waking each other up
-/// would take as long.
+/// Up to this number, threads do not wait for each other. One thread is at its next operation while
+/// another commits, and waking each other would take as long as a commit.
 const TAKE_TURNS: u32 = 2;
-/// The maximum time that a thread waits for others.
+/// The maximum time for which a thread waits for others.
 const MOST_PATIENCE: Duration = Duration::from_millis(10);
 
 /// The result of an attempt to join.
 pub(super) enum Joined {
-    /// The operation is in this transaction.
+    /// The operation has joined this transaction.
     In(Member),
-    /// A commit must make room first.
+    /// The transaction is full, and must be committed first.
     Full(Tid),
 }
 
@@ -128,10 +128,10 @@ impl Transactions {
         }
     }
 
-    /// Leaves the running transaction and returns its credits.
+    /// Leaves the running transaction and returns the unused credits.
     pub(super) fn leave(&self, credits: u32, work: Work) {
         let mut state = self.state.lock();
-        // An operation that changed more blocks than its credits has enlarged the transaction; the limit leaves space for that.
+        // An operation that changed more blocks than its credits has enlarged the transaction. The limit leaves space for this.
         state.credits = (state.credits - credits).saturating_add(work.blocks.len() as u32);
         state.work.append(work);
         state.handles -= 1;
@@ -140,10 +140,10 @@ impl Transactions {
         }
     }
 
-    /// The newest transaction with changes, committed or not.
+    /// The newest transaction with changes, whether or not it is committed.
     pub(crate) fn newest(&self) -> Tid {
         let state = self.state.lock();
-        // A closed transaction's changes may already be in its commit.
+        // The changes of a closed transaction may already have been moved to its commit.
         if state.work.is_empty() && state.handles == 0 && !state.closed {
             Tid(state.running.0 - 1)
         } else {
@@ -156,12 +156,12 @@ impl Transactions {
         self.state.lock().committed >= tid
     }
 
-    /// Returns when a transaction is committed. If no thread is committing it, the caller does: it calls `freeze` when the transaction is
-    /// complete and before the next one runs, and `write` while the next one runs. Returns whether all of `write` began after this call: if
-    /// so, its flush also covers earlier writes of the caller.
+    /// Returns when a transaction is committed. If no thread is committing it, the caller commits it: it calls `freeze`
+    /// when the transaction is complete and before the next one starts, and `write` while the next one runs. Returns
+    /// true if `write` began after this call; its flush then also covers earlier writes of the caller.
     ///
     /// # Errors
-    /// `ReadOnly` after an abort; the error of `write`, which aborts.
+    /// `ReadOnly` after an abort; the error of `write`, which aborts the volume.
     pub(crate) fn commit<F>(
         &self,
         tid: Tid,
@@ -205,7 +205,7 @@ impl Transactions {
         state.credits = 0;
         state.closed = false;
         self.opened.notify_all();
-        // An operation may have aborted while this thread waited for it.
+        // An operation may have aborted the volume while this thread waited for it.
         let aborted = state.check();
         drop(state);
 
@@ -227,7 +227,7 @@ impl Transactions {
         self.ended(done).notify_all();
         let next = self.ended(Tid(done.0 + 1));
         match &result {
-            // One of the threads that wait for the next commit is woken, to lead it.
+            // One of the threads that wait for the next commit is woken, and leads that commit.
             Ok(()) => next.notify_one(),
             Err(_) => next.notify_all(),
         }
@@ -238,7 +238,7 @@ impl Transactions {
         &self.ended[usize::from(tid.0 % 2 == 1)]
     }
 
-    /// Refuses all further changes and commits. False if they were already refused.
+    /// Refuses all further changes and commits. Returns false if they were already refused.
     pub(crate) fn abort(&self, why: &Error) -> bool {
         let mut state = self.state.lock();
         if state.aborted.is_some() {
@@ -251,7 +251,7 @@ impl Transactions {
         true
     }
 
-    /// `ReadOnly` after an abort, with its reason.
+    /// Returns `ReadOnly` with the reason after an abort.
     pub(crate) fn check(&self) -> Result<()> {
         self.state.lock().check()
     }
@@ -280,7 +280,7 @@ mod tests {
         member.tid()
     }
 
-    /// A flush of the device does not cover writes after its begin: a sync of such a write needs one more flush.
+    /// A flush of the device does not cover writes that end after the flush has begun. A sync of such a write needs one more flush.
     #[test]
     fn a_thread_that_joins_a_running_commit_may_miss_its_flush() {
         let transactions = Transactions::new(8);

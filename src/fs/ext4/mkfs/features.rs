@@ -1,16 +1,16 @@
-//! The features of a new volume: a set that is edited by name, and the rules between features.
+//! The features of a new volume: a set that users edit by name, and the rules between features.
 
 use crate::error::{Error, Result};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// The features of a volume: three words.
+/// The features of a volume, as three words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// See [`Compat`].
+    /// The features that an implementation may ignore.
     pub compat: Compat,
-    /// See [`Incompat`].
+    /// The features that a reader must support.
     pub incompat: Incompat,
-    /// See [`RoCompat`].
+    /// The features that a writer must support.
     pub ro_compat: RoCompat,
 }
 
@@ -39,7 +39,7 @@ const KNOWN: Features = Features {
         .union(RoCompat::VERITY),
 };
 
-/// A rule between two features: with the first, the second must be on (`true`) or off.
+/// A rule between two features: if the first is on, the second must be on (`true`) or off (`false`).
 const RULES: &[(&str, bool, &str)] = &[
     ("orphan_file", true, "has_journal"),
     ("fast_commit", true, "has_journal"),
@@ -54,7 +54,7 @@ const RULES: &[(&str, bool, &str)] = &[
 ];
 
 impl Features {
-    /// The features of a modern mke2fs, which are the default.
+    /// The default features of a recent mke2fs, which are also the default here.
     pub const MODERN: Self = Self {
         compat: Compat::HAS_JOURNAL
             .union(Compat::EXT_ATTR)
@@ -74,15 +74,15 @@ impl Features {
             .union(RoCompat::METADATA_CSUM),
     };
 
-    /// No features: an early ext2.
+    /// No features, as in an early ext2.
     pub const NONE: Self =
         Self { compat: Compat::empty(), incompat: Incompat::empty(), ro_compat: RoCompat::empty() };
 
-    /// Changes the set as `mke2fs -O` does: names with commas between them, `^` before features to disable; `none` disables all. A named
-    /// feature enables those that it needs and disables those that it excludes.
+    /// Changes the set as `mke2fs -O` does. `names` are separated by commas; `^` before a name disables the feature, and `none`
+    /// disables all features. Enabling a feature also enables the features that it needs, and disables those that it excludes.
     ///
     /// # Errors
-    /// `InvalidInput` for an unknown name, and for names that exclude each other; `Unsupported` for features that a new volume cannot get.
+    /// `InvalidInput` for an unknown name, and for names that exclude each other; `Unsupported` for features that a new volume cannot have.
     pub fn edit(&mut self, names: &str) -> Result<()> {
         let words = || names.split(',').map(str::trim).filter(|word| !word.is_empty());
         for word in words() {
@@ -101,7 +101,7 @@ impl Features {
         Ok(())
     }
 
-    /// Switches a feature, and those that the rules tie to it; `depth` limits the chain.
+    /// Switches a feature on or off, together with the features that the rules tie to it. `depth` limits the recursion.
     fn set(&mut self, name: &str, on: bool, depth: usize) -> Result<()> {
         let feature = Self::of_name(name)?;
         if on && !feature.is_within(KNOWN) {
@@ -113,7 +113,7 @@ impl Features {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         for (with, wanted, other) in RULES {
             let forward = on && *with == name && self.has(other) != *wanted;
-            // A feature whose condition fails is removed.
+            // A feature whose condition no longer holds is switched off.
             let backward = *other == name && on != *wanted && self.has(with);
             if forward {
                 self.set(other, *wanted, depth)?;
@@ -135,7 +135,7 @@ impl Features {
             && set.ro_compat.contains(self.ro_compat)
     }
 
-    /// The feature of a name.
+    /// The feature with this name.
     ///
     /// # Errors
     /// `InvalidInput` for an unknown name.
@@ -154,7 +154,7 @@ impl Features {
     }
 }
 
-/// The name in the rules for a feature that has two names in mke2fs.
+/// The spelling in the rules of a feature that has two names in mke2fs.
 fn usual(name: &str) -> &str {
     if name == "extents" { "extent" } else { name }
 }

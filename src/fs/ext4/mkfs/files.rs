@@ -21,15 +21,15 @@ use crate::units::{FsBlock, InodeNo};
 const RESIZE_INODE: u32 = 7;
 pub(super) const JOURNAL_INODE: u32 = 8;
 const LOST_AND_FOUND: &[u8] = b"lost+found";
-/// The initial size of lost+found, so that e2fsck can add names on a full volume.
+/// The initial size of lost+found. With this size, e2fsck can add names even on a full volume.
 const LOST_AND_FOUND_BYTES: usize = 16 << 10;
 const REGULAR: u16 = 0o100_000;
 const DIRECTORY: u16 = 0o040_000;
-/// File type of a directory in its entries.
+/// The type code of a directory in directory entries.
 const TYPE_DIRECTORY: u8 = 2;
 
 impl Files<'_> {
-    /// The root directory and lost+found.
+    /// Creates the root directory and lost+found.
     pub(super) fn directories(&mut self, options: &MkfsOptions) -> Result<()> {
         let root = ROOT.0 as u32;
         let lost = self.next_inode();
@@ -46,7 +46,7 @@ impl Files<'_> {
         self.directory(inode, blocks, &[(lost, b"."), (root, b"..")])
     }
 
-    /// A directory of `blocks` blocks with these entries in the first one.
+    /// Creates a directory of `blocks` blocks, with these entries in the first block.
     fn directory(
         &mut self,
         mut inode: NewInode,
@@ -67,7 +67,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Fills a block with directory entries. The last one extends to the end, or to the checksum.
+    /// Fills a block with directory entries. The last entry extends to the end of the block, or to the checksum.
     fn write_entries(&self, block: &mut [u8], entries: &[(u32, &[u8])]) {
         let tail = if self.sb.seed.is_some() { size_of::<RawDirTail>() } else { 0 };
         let (end, header) = (block.len() - tail, size_of::<RawDirEntry>());
@@ -80,7 +80,7 @@ impl Files<'_> {
             let len = if last { end - at } else { (header + name.len()).next_multiple_of(4) };
             let entry = RawDirEntry {
                 inode: (*number).into(),
-                // A whole block of 64 KiB does not fit 16 bits.
+                // The length of a whole block of 64 KiB does not fit into 16 bits.
                 rec_len: u16::try_from(len).unwrap_or(u16::MAX).into(),
                 name_len: name.len() as u8,
                 file_type: if typed && *number != 0 { TYPE_DIRECTORY } else { 0 },
@@ -91,8 +91,8 @@ impl Files<'_> {
         }
     }
 
-    /// Creates the journal: its superblock, and an empty log. Gives the superblock's copy of the inode's map, for the case that the inode
-    /// is lost.
+    /// Creates the journal: its superblock, and an empty log. Returns the copy of the inode's map
+    /// for the volume's superblock, from which the inode can be restored.
     pub(super) fn journal(&mut self, uuid: [u8; 16]) -> Result<[u32; 17]> {
         let mut inode = NewInode::new(JOURNAL_INODE, REGULAR | 0o600);
         let count = self.geometry.journal_blocks;
@@ -128,7 +128,7 @@ impl Files<'_> {
         Ok(backup)
     }
 
-    /// The file that owns the reserved descriptor blocks.
+    /// Creates the inode that owns the reserved descriptor blocks.
     pub(super) fn resize_inode(&mut self, layout: &Layout<'_>) -> Result<()> {
         let mut inode = NewInode::new(RESIZE_INODE, REGULAR | 0o600);
         let slots = self.sb.block_size.bytes() as u64 / 4;
@@ -136,14 +136,14 @@ impl Files<'_> {
         let (blocks, count) = layout.resize_map(double)?;
         self.blocks.extend(blocks);
         put(&mut inode.i_block, DIRECT + 1, double as u32);
-        // The size covers everything that a double-indirect block can reach.
+        // The size covers all blocks that a double-indirect block can map.
         inode.size = (DIRECT as u64 + slots + slots * slots) << self.sb.block_size.shift();
         inode.blocks = count * u64::from(self.sb.cluster_blocks);
         self.inodes.push(inode);
         Ok(())
     }
 
-    /// Creates the orphan file with free entries. Gives its inode number.
+    /// Creates the orphan file, with only free entries. Returns its inode number.
     pub(super) fn orphan_file(&mut self) -> Result<u32> {
         let number = self.next_inode();
         let mut inode = NewInode::new(number, REGULAR | 0o600);
@@ -158,7 +158,7 @@ impl Files<'_> {
         Ok(number)
     }
 
-    /// Creates the block of multiple mount protection, which no node holds. Gives its number.
+    /// Creates the block of multiple mount protection, in the state in which no node holds the volume. Returns the block number.
     pub(super) fn mmp(&mut self, time: i64) -> Result<u64> {
         let at = self.space.allocate(self.goal, 1)?[0].start;
         let mut raw = RawMmp::new_zeroed();

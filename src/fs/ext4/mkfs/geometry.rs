@@ -1,6 +1,6 @@
-//! The numbers of a new volume: its groups, inodes and reserved blocks, computed from its size and the options.
+//! The numbers of a new volume, that is, its groups, inodes and reserved blocks. They are computed from its size and the options.
 //!
-//! If the options leave a choice, it is that of mke2fs, taken from its volumes (docs/PROVENANCE.md).
+//! Where the options leave a choice, the numbers are those that mke2fs chooses, as its volumes show (docs/PROVENANCE.md).
 
 use super::features::Features;
 use super::options::MkfsOptions;
@@ -12,18 +12,18 @@ use crate::units::BlockSize;
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 const PAGE: u64 = 4096;
-/// The limit for counts of a group with 16 bits in a small descriptor.
+/// The maximum for a group's counts, which have 16 bits in a small descriptor.
 const MAX_PER_GROUP: u32 = (1 << 16) - 8;
-/// Group 0 must hold all inodes of a new volume.
+/// The minimum number of inodes per group, so that group 0 holds all inodes of a new volume.
 const MIN_INODES_PER_GROUP: u32 = 16;
-/// The minimum size of groups that are made smaller to get more inodes.
+/// The minimum size of a group in clusters. Groups are made smaller if the volume needs more inodes.
 const MIN_CLUSTERS_PER_GROUP: u32 = 256;
-/// A last group with fewer blocks than this for files is omitted.
+/// The last group is omitted if it has fewer blocks than this for files.
 const WORTHWHILE: u64 = 50;
 const MIN_JOURNAL: u64 = 1024;
 const MAX_JOURNAL: u64 = 10_240_000;
 
-/// The numbers of a volume. Counts are in blocks unless the name says otherwise.
+/// The numbers of a volume. Counts are in blocks unless the field's name says otherwise.
 #[derive(Clone, Debug)]
 pub(in crate::fs::ext4) struct Geometry {
     pub(in crate::fs::ext4) features: Features,
@@ -35,19 +35,19 @@ pub(in crate::fs::ext4) struct Geometry {
     pub(in crate::fs::ext4) groups: u32,
     pub(in crate::fs::ext4) inode_size: u16,
     pub(in crate::fs::ext4) inodes_per_group: u32,
-    /// Blocks of the inode table of one group.
+    /// The number of blocks of the inode table of one group.
     pub(in crate::fs::ext4) table_blocks: u32,
-    /// 32 or 64 bytes.
+    /// The size of a descriptor, 32 or 64 bytes.
     pub(in crate::fs::ext4) descriptor_size: u32,
-    /// Blocks of all descriptors.
+    /// The number of blocks of all descriptors.
     pub(in crate::fs::ext4) descriptor_blocks: u32,
-    /// Reserved blocks after the descriptors, for growth.
+    /// The number of blocks reserved after the descriptors for growth of the volume.
     pub(in crate::fs::ext4) reserved_descriptor_blocks: u32,
     pub(in crate::fs::ext4) groups_per_flex: u32,
-    /// Blocks of the journal with its fast-commit area; 0 without a journal.
+    /// The number of blocks of the journal with its fast-commit area; 0 if there is no journal.
     pub(in crate::fs::ext4) journal_blocks: u32,
     pub(in crate::fs::ext4) fast_commit_blocks: u32,
-    /// Blocks of the orphan file; 0 without one.
+    /// The number of blocks of the orphan file; 0 if there is none.
     pub(in crate::fs::ext4) orphan_blocks: u32,
 }
 
@@ -60,11 +60,11 @@ impl Geometry {
         let cluster_blocks = cluster_blocks(options, block_size, &features)?;
         let bytes = block_size.bytes() as u32;
         let boot_block_outside = bytes == 1024 && cluster_blocks == 1;
-        // The size is rounded down to whole pages: a page cache could not reach bytes after the last one.
+        // The size is rounded down to whole pages, because a page cache could not access the bytes after the last whole page.
         let blocks = (size / PAGE * PAGE) >> block_size.shift();
         limit_to_width(&mut features, blocks)?;
         if cluster_blocks > 1 && bytes == 1024 {
-            // The backups of reserved descriptor blocks would be off by one block from the primary ones.
+            // The backups of reserved descriptor blocks would be off by one block from the primary blocks.
             features.compat.remove(Compat::RESIZE_INODE);
         }
         let journal = journal_blocks(options, &mut features, blocks, block_size)?;
@@ -72,7 +72,7 @@ impl Geometry {
         let fast_commit_blocks = if fast_commit { journal / 64 } else { 0 };
         let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
         if features.compat.contains(Compat::RESIZE_INODE) && bytes > 1024 {
-            // The size of the resize inode covers two levels of indirect blocks.
+            // The size of the resize inode, which covers two levels of indirect blocks, exceeds 2 GiB.
             features.ro_compat.insert(RoCompat::LARGE_FILE);
         }
         let wide = features.incompat.contains(Incompat::SIXTY_FOUR_BIT);
@@ -107,10 +107,11 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Divides the volume into groups. A last group that is hardly larger than its own metadata is omitted. False if the bitmaps of so few groups
-    /// cannot cover all inodes.
+    /// Divides the volume into groups. The last group is omitted if it is hardly larger than its
+    /// own metadata. Returns false if the bitmaps of so few groups cannot cover all inodes.
     fn divide(&mut self, inodes: u64) -> Result<bool> {
-        let too_small = || Err(Error::new(ErrorKind::NoSpace, "too small for a file system"));
+        let too_small =
+            || Err(Error::new(ErrorKind::NoSpace, "the volume is too small for a file system"));
         let per_group = u64::from(self.blocks_per_group);
         for _ in 0..2 {
             let Some(blocks) = self.blocks.checked_sub(u64::from(self.first_data_block)) else {
@@ -134,14 +135,14 @@ impl Geometry {
         too_small()
     }
 
-    /// The minimum size of the last group: its metadata, and some blocks for files.
+    /// The minimum size of the last group: its metadata and some blocks for files.
     pub(in crate::fs::ext4) fn least_last_group(&self) -> u64 {
         let own = 2 + u64::from(self.table_blocks);
         let backup = if self.has_backup(self.groups - 1) { self.backup_blocks() } else { 0 };
         own + backup + WORTHWHILE
     }
 
-    /// The numbers of an existing volume, without its journal and its orphan file.
+    /// The numbers of an existing volume, without those of its journal and its orphan file.
     pub(in crate::fs::ext4) fn of(sb: &Superblock) -> Self {
         let features =
             Features { compat: sb.compat, incompat: sb.incompat, ro_compat: sb.ro_compat };
@@ -166,7 +167,8 @@ impl Geometry {
         }
     }
 
-    /// Rounds the number of inodes up to whole blocks of the tables, and down to whole bytes of the bitmaps. False if a bitmap has too few bits.
+    /// Rounds the number of inodes up to whole blocks of the inode tables, and down to whole bytes of the bitmaps. Returns false if an inode bitmap
+    /// has too few bits.
     fn set_inodes(&mut self, wanted: u64) -> Result<bool> {
         let bytes = self.block_size.bytes() as u64;
         let size = u64::from(self.inode_size);
@@ -178,7 +180,7 @@ impl Geometry {
             return Ok(false);
         }
         if per_group * u64::from(self.groups) > u64::from(u32::MAX) {
-            return Err(Error::invalid("more than 2^32 inodes: ask for fewer"));
+            return Err(Error::invalid("more than 2^32 inodes, the limit"));
         }
         self.inodes_per_group = per_group as u32;
         self.table_blocks = (per_group * size).div_ceil(bytes) as u32;
@@ -189,7 +191,8 @@ impl Geometry {
         let per_block = self.descriptors_per_block();
         self.descriptor_blocks = self.groups.div_ceil(per_block);
         if self.features.compat.contains(Compat::RESIZE_INODE) {
-            // The room permits growth by a factor of a thousand, within the numbers that fit into one block.
+            // The reserved blocks permit growth by a factor of about a thousand, as far as the resize inode's block of pointers can hold their
+            // numbers.
             let most = (self.blocks * 1024).min(u64::from(u32::MAX));
             let most = most - u64::from(self.first_data_block);
             let groups = most.div_ceil(u64::from(self.blocks_per_group));
@@ -199,18 +202,18 @@ impl Geometry {
         }
         if self.backup_blocks() + 2 >= u64::from(self.blocks_per_group) {
             return Err(Error::unsupported(
-                "descriptors larger than a group: use meta_bg, or larger blocks",
+                "the descriptors are larger than a group; use meta_bg or larger blocks",
             ));
         }
         Ok(())
     }
 
-    /// Descriptors per block.
+    /// The number of descriptors per block.
     pub(in crate::fs::ext4) fn descriptors_per_block(&self) -> u32 {
         self.block_size.bytes() as u32 / self.descriptor_size
     }
 
-    /// The length of a copy of the superblock and of the descriptors in blocks.
+    /// The length in blocks of a copy of the superblock and of the descriptors.
     fn backup_blocks(&self) -> u64 {
         if self.features.incompat.contains(Incompat::META_BG) {
             return 2;
@@ -218,7 +221,7 @@ impl Geometry {
         1 + u64::from(self.descriptor_blocks) + u64::from(self.reserved_descriptor_blocks)
     }
 
-    /// The groups with backups under sparse_super2: the second and the last.
+    /// The groups with backups under sparse_super2, which are the second and the last group.
     pub(in crate::fs::ext4) fn backup_groups(&self) -> [u32; 2] {
         let last = self.groups - 1;
         [last.min(1), if last > 1 { last } else { 0 }]
@@ -238,7 +241,9 @@ fn block_size(options: &MkfsOptions, size: u64, sector: u32) -> Result<BlockSize
     let bytes = options.block_size.unwrap_or(sector.max(usual));
     let shift = bytes.is_power_of_two().then(|| bytes.trailing_zeros() as u8);
     shift.and_then(BlockSize::from_shift).ok_or_else(|| {
-        Error::invalid(format!("blocks of {bytes} bytes: a power of two from 1024 to 65536"))
+        Error::invalid(format!(
+            "blocks of {bytes} bytes; the size must be a power of two from 1024 to 65536"
+        ))
     })
 }
 
@@ -247,7 +252,7 @@ fn inode_size(options: &MkfsOptions, block: BlockSize, features: &Features) -> R
     if size < 128 || !size.is_power_of_two() || usize::from(size) > block.bytes() {
         let most = block.bytes();
         return Err(Error::invalid(format!(
-            "inodes of {size} bytes: a power of two from 128 to {most}"
+            "inodes of {size} bytes; the size must be a power of two from 128 to {most}"
         )));
     }
     let inline = features.incompat.contains(Incompat::INLINE_DATA);
@@ -261,14 +266,14 @@ fn cluster_blocks(options: &MkfsOptions, block: BlockSize, features: &Features) 
     if !features.ro_compat.contains(RoCompat::BIGALLOC) {
         return match options.cluster_size {
             None => Ok(1),
-            Some(_) => Err(Error::invalid("a cluster size without bigalloc")),
+            Some(_) => Err(Error::invalid("a cluster size is set without bigalloc")),
         };
     }
     let bytes = block.bytes() as u32;
     let cluster = options.cluster_size.unwrap_or(16 * bytes);
     if cluster < 2 * bytes || !cluster.is_power_of_two() || cluster / bytes > 1 << 12 {
         return Err(Error::invalid(format!(
-            "clusters of {cluster} bytes: a power of two from 2 to 4096 blocks"
+            "clusters of {cluster} bytes; the size must be a power of two from 2 to 4096 blocks"
         )));
     }
     Ok(cluster / bytes)
@@ -280,12 +285,14 @@ fn groups_per_flex(options: &MkfsOptions, features: &Features) -> Result<u32> {
     }
     let groups = options.groups_per_flex;
     if !groups.is_power_of_two() {
-        return Err(Error::invalid(format!("{groups} groups together: a power of two is needed")));
+        return Err(Error::invalid(format!(
+            "{groups} groups per flex group are not a power of two"
+        )));
     }
     Ok(groups)
 }
 
-/// Refuses a size that needs 64-bit numbers if the feature is missing; the resize inode cannot hold such numbers.
+/// Refuses a size that needs 64-bit block numbers without the feature 64bit. The resize inode cannot hold such numbers.
 fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     if blocks <= u64::from(u32::MAX) {
         return Ok(());
@@ -297,7 +304,7 @@ fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     Ok(())
 }
 
-/// The journal's size without its fast-commit area. A very small volume has no journal.
+/// The size of the journal in blocks, without its fast-commit area. A very small volume has no journal.
 fn journal_blocks(
     options: &MkfsOptions,
     features: &mut Features,
@@ -333,7 +340,7 @@ fn journal_blocks(
     })
 }
 
-/// The number of inodes.
+/// The number of inodes that the options request, or the default.
 fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
     if let Some(inodes) = options.inodes {
         return Ok(inodes);
@@ -345,10 +352,12 @@ fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
         size if size < 16 * TIB => 32768,
         _ => 65536,
     };
-    // Links and small files in their inodes use no cluster, so an explicit ratio may be less than a cluster.
+    // Links, and small files in their inodes, use no cluster, so an explicit ratio may be less than a cluster.
     let ratio = options.inode_ratio.unwrap_or(usual.max(cluster));
     if ratio < 1024 {
-        return Err(Error::invalid(format!("an inode for each {ratio} bytes: 1024 at least")));
+        return Err(Error::invalid(format!(
+            "an inode for each {ratio} bytes; the minimum is 1024"
+        )));
     }
     Ok(size / ratio)
 }

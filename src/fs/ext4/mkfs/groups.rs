@@ -1,7 +1,7 @@
 //! The groups of a new volume: their descriptors and, if needed, their bitmaps.
 //!
-//! With group checksums, a group can stay uninitialised: flags mark its bitmaps as empty, and a counter gives the part of the inode table
-//! that was never used. Without them everything is written.
+//! With group checksums, a group can stay uninitialised: flags mark its bitmaps as empty, and a counter gives
+//! the length of the unused part of the inode table. Without checksums, all bitmaps and tables are written.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -15,41 +15,41 @@ use crate::fs::ext4::disk::group::{
 };
 use crate::sys::Buffer;
 
-/// The superblock's counters.
+/// The free counts for the superblock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::fs::ext4) struct Free {
     pub(in crate::fs::ext4) clusters: u64,
     pub(in crate::fs::ext4) inodes: u32,
 }
 
-/// The resources in group 0 that files use.
+/// The resources in use by files, all in group 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::fs::ext4) struct Used {
-    /// The first inodes of the volume.
+    /// The number of used inodes. They have the first numbers of the volume.
     pub(in crate::fs::ext4) inodes: u32,
     pub(in crate::fs::ext4) directories: u32,
 }
 
-/// The state of the inode tables.
+/// The content of the inode tables on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs::ext4) enum TablesAre {
     Zero,
     Unknown,
 }
 
-/// A group and its content.
+/// A group and its counts.
 struct Group {
     number: u32,
     used: Used,
     free: Free,
-    /// Whether its block bitmap is not written.
+    /// Whether the group's block bitmap is not written.
     block_uninit: bool,
-    /// Whether its inode bitmap is not written.
+    /// Whether the group's inode bitmap is not written.
     inode_uninit: bool,
 }
 
 impl Layout<'_> {
-    /// Writes the necessary bitmaps. Gives all descriptors and the free counts.
+    /// Writes the bitmaps that cannot stay uninitialised. Returns all descriptors and the free counts.
     pub(in crate::fs::ext4) fn write_groups(
         &self,
         space: &Space,
@@ -86,7 +86,7 @@ impl Layout<'_> {
         Ok(group.free)
     }
 
-    /// Whether a descriptor can replace the bitmaps of a group.
+    /// Whether a descriptor can mark the bitmaps of a group as empty, so that they need not be written.
     fn is_lazy(&self) -> bool {
         self.sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
@@ -110,7 +110,7 @@ impl Layout<'_> {
         Group { number, used, free, block_uninit, inode_uninit }
     }
 
-    /// Fills in a descriptor, without checksums.
+    /// Fills in a descriptor, except for its checksums.
     fn describe(&self, group: &Group, tables: TablesAre, descriptor: &mut [u8]) {
         let &Group { number, used, free, .. } = group;
         let Tables { block_bitmap, inode_bitmap, inode_table } = self.tables[number as usize];
@@ -162,7 +162,7 @@ impl Layout<'_> {
             for taken in space.clusters_in(self.blocks_of(group.number)) {
                 set_bits(&mut bitmap, taken.start as usize, taken.end as usize);
             }
-            // Bits past the group's end count as used.
+            // Bits after the group's end are set, because they count as used.
             let bits = bitmap.len() * 8;
             set_bits(&mut bitmap, self.clusters_of(group.number) as usize, bits);
             sb.seal_block_bitmap(&bitmap, descriptor);

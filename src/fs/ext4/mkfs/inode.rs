@@ -26,13 +26,13 @@ pub(super) struct NewInode {
     pub(super) links: u16,
     pub(super) flags: InodeFlags,
     pub(super) size: u64,
-    /// Blocks of the file and of its map, in whole clusters.
+    /// The number of blocks of the file and of its map, in whole clusters.
     pub(super) blocks: u64,
     pub(super) i_block: [u8; 60],
 }
 
 impl NewInode {
-    /// An empty file that belongs to the superuser.
+    /// An empty file that the superuser owns.
     pub(super) fn new(number: u32, mode: u16) -> Self {
         Self {
             number,
@@ -46,7 +46,7 @@ impl NewInode {
         }
     }
 
-    /// The bytes of the inode in the inode table.
+    /// The bytes of the inode for the inode table.
     fn encode(&self, sb: &Superblock, time: i64) -> Vec<u8> {
         let mut raw = RawInode::new_zeroed();
         let ((uid, gid), sectors) = (self.owner, self.blocks << (sb.block_size.shift() - 9));
@@ -64,7 +64,7 @@ impl NewInode {
         raw.i_block = self.i_block;
         let mut extra = RawInodeExtra::new_zeroed();
         extra.i_extra_isize.set(EXTRA_ISIZE);
-        // The stored time is 32 bits of signed seconds, and an epoch.
+        // A stored time has 32 bits of signed seconds, and an epoch.
         let epoch = ((time - i64::from(time as i32)) >> 32) as u32 & 3;
         for seconds in [&mut raw.i_atime, &mut raw.i_ctime, &mut raw.i_mtime, &mut extra.i_crtime] {
             seconds.set(time as u32);
@@ -86,16 +86,16 @@ impl NewInode {
     }
 }
 
-/// The files of a new volume under construction: inodes, and blocks to write.
+/// The files of the volume being made: their inodes, and the blocks to write.
 pub(super) struct Files<'a> {
     pub(super) sb: &'a Superblock,
     pub(super) geometry: &'a Geometry,
     pub(super) space: &'a mut Space,
     pub(super) inodes: Vec<NewInode>,
     pub(super) blocks: Vec<(u64, Buffer)>,
-    /// Blocks of files that read as zeros: the journal's log.
+    /// The blocks of files that must read as zeros, which are those of the journal's log.
     pub(super) zeros: Vec<Range<u64>>,
-    /// The goal for the next file.
+    /// The block from which the next file's blocks are searched.
     pub(super) goal: u64,
     /// The next free inode number.
     next: u32,
@@ -120,23 +120,23 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// A number for a file without a fixed one.
+    /// Assigns a number to a file that has no fixed inode number.
     pub(super) fn next_inode(&mut self) -> u32 {
         self.next += 1;
         self.next - 1
     }
 
-    /// The number of used inodes, including reserved ones: all inodes after them are free.
+    /// The number of used inodes, including reserved ones. All inodes with higher numbers are free.
     pub(super) fn inodes_in_use(&self) -> u32 {
         self.next - 1
     }
 
-    /// A block of zeros in memory.
+    /// Allocates a buffer of one block, filled with zeros.
     pub(super) fn block(&self) -> Result<Buffer> {
         Buffer::aligned(self.sb.block_size.bytes())
     }
 
-    /// Allocates the blocks of a file and builds its map. Gives the numbers of the blocks; the caller adds the content.
+    /// Allocates the blocks of a file and builds its map. Returns the ranges of the blocks; the caller adds their content.
     pub(super) fn fill(&mut self, inode: &mut NewInode, count: u64) -> Result<Vec<Range<u64>>> {
         let runs = self.space.allocate(self.goal, count)?;
         self.goal = runs.last().map_or(self.goal, |run| run.end);
@@ -161,7 +161,7 @@ impl<'a> Files<'a> {
         Ok(runs)
     }
 
-    /// The start of group 0's inode table: all inodes up to the last used one. Unused ones in between are not sealed.
+    /// The start of group 0's inode table, up to the last used inode. Unused inodes in between get no checksum.
     pub(super) fn table(&self, time: i64) -> Result<Buffer> {
         let size = usize::from(self.sb.inode_size);
         let used = self.inodes_in_use() as usize * size;

@@ -1,7 +1,7 @@
 //! The layout of the metadata of each group.
 //!
-//! The format determines the places of copies of the superblock and of the descriptors. The bitmaps and inode tables of a flex group are
-//! contiguous from the first free block of its first group on: all block bitmaps, all inode bitmaps, all tables.
+//! The format determines the positions of the copies of the superblock and of the descriptors. The bitmaps and inode tables of a flex group are
+//! contiguous, from the first free block of its first group on. All block bitmaps come first, then all inode bitmaps, then all tables.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::fs::ext4::Incompat;
 use crate::fs::ext4::superblock::Superblock;
 use crate::sys::Buffer;
 
-/// The start of a group's bitmaps and of its inode table.
+/// The first blocks of a group's bitmaps and of its inode table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::fs::ext4) struct Tables {
     pub(in crate::fs::ext4) block_bitmap: u64,
@@ -21,7 +21,7 @@ pub(in crate::fs::ext4) struct Tables {
     pub(in crate::fs::ext4) inode_table: u64,
 }
 
-/// The places of a volume's metadata.
+/// The positions of a volume's metadata.
 pub(in crate::fs::ext4) struct Layout<'a> {
     pub(in crate::fs::ext4) sb: &'a Superblock,
     pub(in crate::fs::ext4) geometry: &'a Geometry,
@@ -29,7 +29,7 @@ pub(in crate::fs::ext4) struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// Allocates a place for all metadata.
+    /// Assigns positions to all metadata.
     pub(in crate::fs::ext4) fn new(
         sb: &'a Superblock,
         geometry: &'a Geometry,
@@ -64,7 +64,7 @@ impl<'a> Layout<'a> {
         for group in &mut *tables {
             group.inode_table = space.take_run(goal, table_blocks)?;
         }
-        // Without flex_bg each group holds its own metadata.
+        // Without flex_bg, each group must hold its own metadata.
         let end = self.blocks_of(groups.start).end;
         let flexible = self.sb.incompat.contains(Incompat::FLEX_BG);
         if !flexible && self.tables[groups.start as usize].inode_table + table_blocks > end {
@@ -76,28 +76,28 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// The blocks of a group; the last one may be shorter.
+    /// The blocks of a group. The last group may be shorter.
     pub(in crate::fs::ext4) fn blocks_of(&self, group: u32) -> Range<u64> {
         let start = self.sb.group_start(group).0;
         let end = start + u64::from(self.sb.blocks_per_group);
         start..end.min(self.sb.blocks_count)
     }
 
-    /// The place of the superblock's copy in a group with one. If blocks have 1 KiB and clusters count from 0, the first superblock follows
-    /// the boot block.
+    /// The position of the superblock's copy in a group that has one. If blocks have 1 KiB and
+    /// clusters are counted from 0, the first superblock follows the boot block.
     pub(in crate::fs::ext4) fn superblock_at(&self, group: u32) -> u64 {
         let start = self.sb.group_start(group).0;
         if group == 0 { 1024 >> self.sb.block_size.shift() } else { start }
     }
 
-    /// The blocks of the copies of superblock and descriptors at the start of a group, the reserved blocks included.
+    /// The blocks at the start of a group that hold copies of the superblock and of the descriptors, including the reserved blocks.
     pub(in crate::fs::ext4) fn backup(&self, group: u32) -> Range<u64> {
         let start = self.sb.group_start(group).0;
         start..start + self.sb.copies_in(group)
     }
 
-    /// Each copy of descriptor blocks: their range among all descriptor blocks, and the first block of the copy. A meta group has three
-    /// copies of its one block.
+    /// All copies of descriptor blocks. Each has a range of indexes among all descriptor blocks,
+    /// and the first block of the copy. A meta group has one descriptor block, in three copies.
     pub(in crate::fs::ext4) fn descriptor_copies(&self) -> impl Iterator<Item = (Range<u32>, u64)> {
         let per_block = self.geometry.descriptors_per_block();
         let all = self.geometry.descriptor_blocks;
@@ -120,9 +120,9 @@ impl<'a> Layout<'a> {
         self.superblock_at(group) + 1 + u64::from(self.geometry.descriptor_blocks)
     }
 
-    /// The map of the file that owns the reserved descriptor blocks, and its number of blocks. It is a double-indirect block: each slot, by
-    /// the index among all descriptor blocks, has the primary reserved block, which in turn holds the numbers of its backups, group by
-    /// group.
+    /// The map of the inode that owns the reserved descriptor blocks, and the number of mapped blocks. The
+    /// map is a double-indirect block. Its slots are indexed by the numbers of descriptor blocks and hold the
+    /// primary reserved blocks. Each primary block holds the numbers of its backups, group by group.
     pub(in crate::fs::ext4) fn resize_map(&self, double: u64) -> Result<(Vec<(u64, Buffer)>, u64)> {
         let geometry = self.geometry;
         let size = self.sb.block_size.bytes();
@@ -145,7 +145,7 @@ impl<'a> Layout<'a> {
         Ok((blocks, count))
     }
 
-    /// The number of blocks of a group's own metadata. The kernel assumes that these are used if the bitmap is not initialised.
+    /// The number of blocks of a group's own metadata. If the block bitmap is not initialised, the kernel assumes that these blocks are used.
     pub(in crate::fs::ext4) fn own_blocks(&self, group: u32) -> u64 {
         let backup = self.backup(group);
         let within = self.blocks_of(group);

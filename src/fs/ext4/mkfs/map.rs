@@ -1,4 +1,4 @@
-//! The map of a file that is written once: extents, or indirect blocks.
+//! The map of a file that is written only once, as extents or as indirect blocks.
 
 use std::ops::Range;
 
@@ -15,18 +15,18 @@ use crate::units::BlockSize;
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
-/// The maximum number of entries in `i_block` after the header.
+/// The maximum number of entries in `i_block`, after the header.
 const IN_ROOT: usize = 4;
 /// The number of data pointers in `i_block`.
 pub(in crate::fs::ext4) const DIRECT: usize = 12;
 
-/// A map, and its blocks outside the inode.
+/// A map: its root in the inode, and its blocks outside the inode.
 pub(in crate::fs::ext4) struct FileMap {
     pub(in crate::fs::ext4) i_block: [u8; 60],
     pub(in crate::fs::ext4) blocks: Vec<(u64, Buffer)>,
 }
 
-/// Maps a file by extents; `seed` is that of the inode.
+/// Maps a file by extents; `seed` is the checksum seed of the inode.
 pub(super) fn extents(
     runs: &[Range<u64>],
     size: BlockSize,
@@ -47,7 +47,7 @@ pub(super) fn extents(
     tree(&entries, size, seed, &mut || allocate_one(space, runs))
 }
 
-/// An entry of a leaf, with `len` in the on-disk form.
+/// An entry of a leaf. `len` has the on-disk form.
 pub(in crate::fs::ext4) fn extent(logical: u32, start: u64, len: u16) -> RawExtent {
     RawExtent {
         ee_block: logical.into(),
@@ -57,7 +57,7 @@ pub(in crate::fs::ext4) fn extent(logical: u32, start: u64, len: u16) -> RawExte
     }
 }
 
-/// The tree for these sorted extents; `allocate` gives a block for each node.
+/// The tree for these sorted extents. `allocate` returns a block for each node.
 pub(in crate::fs::ext4) fn tree(
     extents: &[RawExtent],
     size: BlockSize,
@@ -90,10 +90,10 @@ pub(in crate::fs::ext4) fn tree(
         }
         (firsts, entries) = (above, indexes.as_bytes().to_vec());
     }
-    Err(Error::unsupported("a file in more extents than a tree holds"))
+    Err(Error::unsupported("the file has more extents than a tree can hold"))
 }
 
-/// Writes a node of the tree: its header and its entries, which are 12 bytes each.
+/// Writes a node of the tree: its header and its 12-byte entries.
 fn fill(node: &mut [u8], depth: u16, max: usize, entries: &[u8]) {
     let header = RawExtentHeader {
         eh_magic: MAGIC.into(),
@@ -106,14 +106,14 @@ fn fill(node: &mut [u8], depth: u16, max: usize, entries: &[u8]) {
     node[HEADER..HEADER + entries.len()].copy_from_slice(entries);
 }
 
-/// Maps a file by block numbers. The caller must ensure that all numbers have 32 bits.
+/// Maps a file by block numbers. The caller must ensure that all numbers fit into 32 bits.
 pub(super) fn indirect(runs: &[Range<u64>], size: BlockSize, space: &mut Space) -> Result<FileMap> {
     let data = (0..).zip(runs.iter().flat_map(Clone::clone));
     pointers(data, size, &mut || allocate_one(space, runs))
 }
 
-/// Maps blocks of a file, given in order with their numbers: twelve in the inode, then one, two and three levels of pointer blocks.
-/// `allocate` gives a block for each of these.
+/// Maps blocks of a file. `data` are file blocks in order, each with its block number. Twelve are mapped in the inode, the
+/// others by trees of one, two and three levels of pointer blocks. `allocate` returns a block for each pointer block.
 pub(in crate::fs::ext4) fn pointers(
     data: impl Iterator<Item = (u64, u64)>,
     size: BlockSize,
@@ -129,12 +129,14 @@ pub(in crate::fs::ext4) fn pointers(
         put(&mut map.i_block, slot, number);
     }
     if data.peek().is_some() {
-        return Err(Error::unsupported("a file beyond three levels of indirect blocks"));
+        return Err(Error::unsupported(
+            "the file is too large for three levels of indirect blocks",
+        ));
     }
     Ok(map)
 }
 
-/// The `slot`th number of a block of numbers.
+/// Stores a number in slot `slot` of a block of numbers.
 pub(super) fn put(block: &mut [u8], slot: usize, number: u32) {
     block[slot * 4..slot * 4 + 4].copy_from_slice(&number.to_le_bytes());
 }
@@ -146,8 +148,8 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// The number of the block for block `first` of the file, or of a pointer block for it and following ones; 0 for a hole. `first` is set
-    /// to the next block outside that tree. There are at most three levels.
+    /// The number of the data block for file block `first`, or of a pointer block for `first` and following blocks; 0
+    /// for a hole. `first` is set to the next file block outside that subtree. There are at most three levels.
     fn below(
         &mut self,
         levels: u32,
@@ -174,7 +176,7 @@ impl Tree<'_> {
     }
 }
 
-/// Allocates a block of the map, after the file's data.
+/// Allocates a block of the map, near the end of the file's data.
 fn allocate_one(space: &mut Space, runs: &[Range<u64>]) -> Result<u64> {
     let goal = runs.last().map_or(0, |run| run.end);
     let ranges = space.allocate(goal, 1)?;

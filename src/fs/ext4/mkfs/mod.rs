@@ -1,13 +1,13 @@
-//! Creates a volume.
+//! Makes a volume.
 //!
-//! First the numbers are computed ([`geometry`]), then every piece of metadata gets its place ([`layout`]), then the few files of a new
-//! volume get theirs ([`files`]). Nothing is written before all of this has succeeded. The superblock is written last: until then no
-//! program recognises a volume on the device.
+//! The steps are: compute the numbers ([`geometry`]), assign positions to all metadata ([`layout`]), and assign
+//! positions to the few files of a new volume ([`files`]). Nothing is written before all of these have succeeded. The
+//! superblock is written last, so that until then no program recognises a volume on the device.
 //!
-//! The numbers are those of mke2fs, so that knowledge of its volumes applies to these. The places differ: the journal is at the front,
-//! after the first tables, and each file is contiguous.
+//! The numbers are those of mke2fs, so that knowledge of its volumes applies to these volumes too. The
+//! positions differ: the journal is near the front, after the first tables, and each file is contiguous.
 //!
-//! Memory: 24 bytes and a descriptor for each group, and a few ranges for each flex group: 16 MiB for 16 TiB.
+//! Memory: 24 bytes and a descriptor for each group, and a few ranges for each flex group; in total 16 MiB for 16 TiB.
 
 mod features;
 mod files;
@@ -46,33 +46,33 @@ use crate::units::DevOffset;
 pub use self::features::Features;
 pub use self::options::MkfsOptions;
 
-/// Magic numbers of other formats lie within this many bytes from the start of a device, or from its end.
+/// The number of bytes from the start and from the end of a device within which the magic numbers of other formats lie.
 const SIGNATURES: u64 = 128 << 10;
 
-/// Creates a volume on a device that is open for writing, whatever its content. Gives the volume's superblock.
+/// Makes a volume on a device that is open for writing, whatever the device contains. Returns the volume's superblock.
 ///
 /// # Errors
-/// `InvalidInput` for invalid options, `Unsupported` by name; `NoSpace` if the volume is too small for its metadata; errors of the device.
-/// Up to the first write the device is unchanged.
+/// `InvalidInput` for invalid options; `Unsupported`, with the name of the option; `NoSpace` if the volume is too small
+/// for its metadata; errors of the device. If the error occurs before the first write, the device is unchanged.
 pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     let size = options.size.unwrap_or(device.size());
     if size > device.size() {
         let has = device.size();
         return Err(Error::invalid(format!(
-            "{size} bytes on a device that has {has}: make the device larger first"
+            "a volume of {size} bytes does not fit on a device that has {has}"
         )));
     }
     let geometry = Geometry::new(options, size, device.limits().logical_block)?;
     if device.limits().logical_block as usize > geometry.block_size.bytes() {
         let (block, unit) = (geometry.block_size.bytes(), device.limits().logical_block);
         return Err(Error::unsupported(format!(
-            "blocks of {block} bytes on a device with sectors of {unit}"
+            "blocks of {block} bytes are smaller than the device's sectors of {unit} bytes"
         )));
     }
     let identity = identity(options)?;
     let mut raw = superblock::superblock(&geometry, options, &identity)?;
     seal_superblock(&mut raw);
-    // The numbers are decoded as a reader will decode them: numbers that reads refuse are not written.
+    // The numbers are decoded as a reader would decode them, so that no volume is written that reads would refuse.
     let sb = Superblock::decode(raw.as_bytes(), device.size())?;
 
     let mut space =
@@ -103,7 +103,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     Superblock::parse(raw.as_bytes(), device.size())
 }
 
-/// Refuses a device whose volume another node holds by MMP. A node that stopped updating its number is detected after a wait.
+/// Refuses a device whose volume another node holds by MMP. If the other node has stopped updating its number, the check waits and then succeeds.
 fn refuse_held(device: &dyn Device) -> Result<()> {
     let (at, len) = Superblock::RANGE;
     let mut bytes = vec![0; len];
@@ -111,7 +111,7 @@ fn refuse_held(device: &dyn Device) -> Result<()> {
         return Ok(());
     }
     device.read_exact_at(&mut bytes, at)?;
-    // No node can hold a volume that cannot be read.
+    // No node can hold a volume whose superblock is not readable.
     let Ok(held) = Superblock::parse(&bytes, device.size()) else { return Ok(()) };
     match mmp::check(device, &held, mmp::Purpose::Write) {
         Err(error) if error.kind() == ErrorKind::Busy => Err(error),
@@ -119,7 +119,7 @@ fn refuse_held(device: &dyn Device) -> Result<()> {
     }
 }
 
-/// UUID, hash seed and time. Defaults are random or from the clock.
+/// The UUID, the hash seed and the time. Values that the options do not give are random, or come from the clock.
 fn identity(options: &MkfsOptions) -> Result<Identity> {
     let uuid = match options.uuid {
         Some(uuid) => uuid,
@@ -134,7 +134,7 @@ fn identity(options: &MkfsOptions) -> Result<Identity> {
     Ok(Identity { uuid, hash_seed, time: options.time.unwrap_or_else(now) })
 }
 
-/// A random UUID, of version 4, variant 1 of RFC 9562.
+/// A random UUID (version 4, variant 1 of RFC 9562).
 pub(super) fn random_uuid() -> Result<[u8; 16]> {
     let mut uuid = random()?;
     uuid[6] = uuid[6] & 0x0F | 0x40;
@@ -153,7 +153,7 @@ pub(super) fn random() -> Result<[u8; 16]> {
     read.map_err(failed).map(|()| bytes)
 }
 
-/// Creates the files in the order of their blocks, and stores their numbers in the superblock.
+/// Creates the files in the order of their blocks, and stores their inode numbers in the superblock.
 fn make_files(
     files: &mut Files<'_>,
     layout: &Layout<'_>,
@@ -162,7 +162,7 @@ fn make_files(
     identity: &Identity,
 ) -> Result<()> {
     let sb = layout.sb;
-    // The blocks that files will never use: metadata with fixed places, and the journal, without the blocks of its map.
+    // The blocks that files can never use: metadata at fixed positions, and the journal without the blocks of its map.
     let within = u64::from(sb.first_data_block)..sb.blocks_count;
     let taken: u64 = files.space.clusters_in(within).map(|taken| taken.end - taken.start).sum();
     let journal = layout.geometry.journal_blocks.div_ceil(sb.cluster_blocks);
@@ -195,7 +195,7 @@ fn make_files(
     Ok(())
 }
 
-/// Clears the signatures of other formats on the device, and the inode tables.
+/// Clears the signatures of other formats on the device, and zeros the inode tables.
 fn prepare(
     device: &dyn Device,
     options: &MkfsOptions,
@@ -215,7 +215,7 @@ fn prepare(
     }
     let ends = sb.block_size.blocks_for(SIGNATURES).min(sb.blocks_count);
     output.zero(0..ends)?;
-    // The flush ensures that a half-made volume is never mistaken for an earlier one.
+    // After this flush, an interrupted mkfs cannot be mistaken for the earlier volume.
     output.flush()?;
     output.zero(sb.blocks_count - ends..sb.blocks_count)?;
     let lazy = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
@@ -238,7 +238,7 @@ fn write_descriptors(layout: &Layout<'_>, descriptors: &[u8], output: &Output<'_
     })
 }
 
-/// Writes the backups of the superblock, and the superblock itself when everything else is durable.
+/// Writes the backups of the superblock. Writes the superblock itself when everything else is durable.
 fn write_superblocks(
     layout: &Layout<'_>,
     raw: &mut RawSuperblock,
@@ -255,7 +255,7 @@ fn write_superblocks(
         block.fill(0);
         block[at..at + len].copy_from_slice(raw.as_bytes());
         if group == 0 {
-            // The magic number is written last: without a checksum, a torn superblock would be taken for a valid one.
+            // The magic number is written last. Without a checksum, a torn superblock could otherwise pass for a valid one.
             let magic = at + offset_of!(RawSuperblock, s_magic);
             block[magic..magic + 2].fill(0);
             output.write(layout.superblock_at(group), &block)?;

@@ -4,54 +4,55 @@ use super::features::Features;
 use crate::fs::ext4::OnError;
 use crate::setters::setters;
 
-/// Options of a new volume. The defaults are those of mke2fs.
+/// The options of a new volume. The defaults equal those of mke2fs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MkfsOptions {
-    /// The size of the volume in bytes; the whole device by default.
+    /// The size of the volume in bytes. The default is the size of the device.
     pub size: Option<u64>,
-    /// The block size: a power of two from 1024 to 65536. By default 4096, and 1024 below 512 MiB.
+    /// The block size, a power of two from 1024 to 65536. The default is 4096, or 1024 below 512 MiB.
     pub block_size: Option<u32>,
-    /// The cluster size with bigalloc: a power of two. By default 16 blocks.
+    /// The cluster size with bigalloc, a power of two. The default is 16 blocks.
     pub cluster_size: Option<u32>,
-    /// The inode size: a power of two from 128 to a block. By default 256.
+    /// The inode size, a power of two from 128 to the block size. The default is 256.
     pub inode_size: Option<u16>,
     /// The number of inodes.
     pub inodes: Option<u64>,
-    /// If no number is given, the bytes for each inode. By default 16384; less for small volumes, more for very large ones.
+    /// The number of bytes for each inode, if the number of inodes is not set. The default is 16384; it is smaller for small volumes and larger for
+    /// very large volumes.
     pub inode_ratio: Option<u64>,
     /// The features.
     pub features: Features,
-    /// The label: at most 16 bytes.
+    /// The label, of at most 16 bytes.
     pub label: Vec<u8>,
     /// The UUID; random by default.
     pub uuid: Option<[u8; 16]>,
-    /// The secret of directory hashes. By default it is derived from a given UUID, so that the same volume can be created twice, and is
-    /// otherwise random.
+    /// The secret of directory hashes. If a UUID is set, the default is derived from the UUID, so
+    /// that the same volume can be made twice. Otherwise the default is random.
     pub hash_seed: Option<[u8; 16]>,
-    /// The time of creation, in seconds since 1970; now by default.
+    /// The time of creation in seconds since 1970. The default is the current time.
     pub time: Option<i64>,
-    /// The size of the journal in bytes; by default it depends on the volume's size.
+    /// The size of the journal in bytes. The default depends on the volume's size.
     pub journal_size: Option<u64>,
     /// The percentage of blocks reserved for the superuser.
     pub reserved_percent: f64,
-    /// Consecutive blocks on one member of a RAID.
+    /// The number of consecutive blocks on one member of a RAID.
     pub stride: u16,
-    /// Data blocks in a whole stripe of a RAID.
+    /// The number of data blocks in a whole stripe of a RAID.
     pub stripe_width: u32,
-    /// Groups whose bitmaps and inode tables are stored together, a power of two.
+    /// The number of groups per flex group, whose bitmaps and inode tables are stored together. A power of two.
     pub groups_per_flex: u32,
     /// The reaction of the volume to corruption.
     pub on_error: OnError,
-    /// User and group that own the root directory.
+    /// The user and the group that own the root directory.
     pub root_owner: (u32, u32),
-    /// Discard the whole device first.
+    /// Whether the whole device is discarded first.
     pub discard: bool,
-    /// The whole device reads as zeros, as a new sparse image does, so nothing must be zeroed.
+    /// Whether the whole device reads as zeros, like a new sparse image. If so, nothing is zeroed.
     pub zeroed: bool,
-    /// Do not write the inode tables; the kernel zeros them after a mount. This needs group checksums.
+    /// Whether the inode tables stay unwritten, so that the kernel zeros them after a mount. This needs group checksums.
     pub lazy_tables: bool,
-    /// Create the volume even if the device already holds data.
+    /// Whether the volume is made even if the device already holds data.
     pub force: bool,
 }
 
@@ -85,7 +86,7 @@ impl Default for MkfsOptions {
 }
 
 impl MkfsOptions {
-    /// The options of mke2fs for a volume of that size.
+    /// The default options of mke2fs.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

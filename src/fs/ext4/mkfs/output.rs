@@ -1,4 +1,4 @@
-//! Writes to the device: whole blocks, from aligned memory.
+//! Writes to the device: whole blocks, from aligned buffers.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::units::{BlockSize, DevOffset, FsBlock};
 /// The maximum length of a single write of zeros.
 const ZEROS: usize = 1 << 20;
 
-/// The output device of new blocks.
+/// The device to which a new volume's blocks are written.
 pub(in crate::fs::ext4) struct Output<'a> {
     device: &'a dyn Device,
     size: BlockSize,
@@ -29,7 +29,7 @@ impl<'a> Output<'a> {
         self.device.write_all_at(&[IoSlice::new(content)], at, false)
     }
 
-    /// Writes blocks. Adjoining ones are written in one request.
+    /// Writes blocks. Adjoining blocks are written in one request.
     pub(in crate::fs::ext4) fn write_all(&self, mut blocks: Vec<(u64, Buffer)>) -> Result<()> {
         blocks.sort_unstable_by_key(|(block, _)| *block);
         for run in blocks.chunk_by(|(one, content), (next, _)| {
@@ -42,7 +42,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Makes blocks read as zeros: by a request to the device, or by writing zeros.
+    /// Makes blocks read as zeros, by a request to the device or by writing zeros.
     pub(in crate::fs::ext4) fn zero(&self, blocks: Range<u64>) -> Result<()> {
         let (mut at, end) = (blocks.start << self.size.shift(), blocks.end << self.size.shift());
         if at >= end {

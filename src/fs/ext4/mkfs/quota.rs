@@ -1,4 +1,4 @@
-//! The quota files of a new volume: a tree of four levels, indexed by the bytes of the id, with a block of entries below.
+//! The quota files of a new volume. Each is a tree of four levels, indexed by the bytes of an id, with blocks of entries at the bottom.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -13,7 +13,7 @@ use crate::fs::ext4::disk::quota::{
 
 const USER_INODE: u32 = 3;
 const GROUP_INODE: u32 = 4;
-/// The time for which a soft limit may be exceeded: a week.
+/// The time for which a soft limit may be exceeded, in seconds: one week.
 const GRACE: u32 = 7 * 24 * 3600;
 
 /// The usage of an id.
@@ -24,8 +24,8 @@ struct Usage {
 }
 
 impl Files<'_> {
-    /// The quota files of a volume with the feature, with the usage of the directories. Gives the inodes of users, groups and projects; the
-    /// last one is 0 without the feature project.
+    /// Creates the quota files of a volume with the feature quota. They record the usage of the directories. Returns
+    /// the inodes of the files for users, groups and projects. The last is 0 without the feature project.
     pub(super) fn quota(&mut self) -> Result<[u32; 3]> {
         let mut numbers = [USER_INODE, GROUP_INODE, 0];
         if self.sb.ro_compat.contains(RoCompat::PROJECT) {
@@ -48,7 +48,7 @@ impl Files<'_> {
         Ok(numbers)
     }
 
-    /// The usage of the directories, by user (0), group (1) or project (2). Internal files are not charged.
+    /// The usage of the directories by user (0), group (1) or project (2). Internal files are not charged to anyone.
     fn usage(&self, kind: usize) -> Vec<Usage> {
         let mut usage: Vec<Usage> = Vec::new();
         for inode in self.inodes.iter().filter(|inode| inode.mode & 0o170_000 == 0o040_000) {
@@ -66,7 +66,7 @@ impl Files<'_> {
     }
 }
 
-/// A quota file whose usage fits into one block of entries.
+/// The content of a quota file whose entries fit into one block.
 fn content(magic: u32, usage: &[Usage]) -> Vec<u8> {
     let mut tree = Tree { bytes: vec![0; 2 * BLOCK] };
     let mut leaf = 0;
@@ -99,7 +99,7 @@ fn content(magic: u32, usage: &[Usage]) -> Vec<u8> {
         dqi_flags: 0.into(),
         dqi_blocks: ((tree.bytes.len() / BLOCK) as u32).into(),
         dqi_free_blk: 0.into(),
-        // The block of entries has free room.
+        // The block of entries has unused entries.
         dqi_free_entry: leaf.into(),
     };
     tree.bytes[..size_of::<RawQuotaHeader>()].copy_from_slice(header.as_bytes());
@@ -112,7 +112,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// Appends a block and gives its number.
+    /// Appends a block and returns its number.
     fn grow(&mut self) -> u32 {
         let number = self.bytes.len() / BLOCK;
         self.bytes.resize((number + 1) * BLOCK, 0);
@@ -124,7 +124,7 @@ impl Tree {
         put(&mut self.bytes[at..at + BLOCK], usize::from(slot), child);
     }
 
-    /// The child of a node, created if it is missing.
+    /// The child of a node in a slot. A missing child is created.
     fn child(&mut self, node: u32, slot: u8) -> u32 {
         let at = node as usize * BLOCK + usize::from(slot) * 4;
         let bytes = &self.bytes[at..at + 4];

@@ -12,10 +12,10 @@ use crate::fs::ext4::disk::superblock::{
 };
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// `s_flags`: directory hashes use signed characters, on every machine.
+/// `s_flags`: directory hashes use signed characters on every machine.
 const SIGNED_HASH: u32 = 1;
 const HALF_MD4: u8 = 1;
-/// `s_default_mount_opts`: user attributes, and access lists.
+/// `s_default_mount_opts`: user attributes and access lists are enabled.
 const MOUNT_XATTR_USER_AND_ACL: u32 = 0xC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
 /// The length of the fixed fields after the first 128 bytes.
@@ -33,7 +33,7 @@ pub(super) struct Identity {
     pub(super) time: i64,
 }
 
-/// The superblock without the numbers that the layout gives, and without its checksum.
+/// The superblock, without the numbers that depend on the layout and without its checksum.
 pub(super) fn superblock(
     geometry: &Geometry,
     options: &MkfsOptions,
@@ -78,7 +78,7 @@ pub(super) fn superblock(
 
     let percent = options.reserved_percent;
     if !(0.0..=50.0).contains(&percent) {
-        return Err(Error::invalid(format!("{percent} percent reserved: 0 to 50 are possible")));
+        return Err(Error::invalid(format!("{percent} percent reserved; the range is 0 to 50")));
     }
     let reserved = (geometry.blocks as f64 * percent / 100.0) as u64;
     raw.s_r_blocks_count_lo.set(reserved as u32);
@@ -104,7 +104,10 @@ pub(super) fn superblock(
 fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> Result<()> {
     let label = &options.label;
     let Some(name) = raw.s_volume_name.get_mut(..label.len()) else {
-        return Err(Error::invalid(format!("a label of {} bytes: at most 16", label.len())));
+        return Err(Error::invalid(format!(
+            "a label of {} bytes; it can have at most 16",
+            label.len()
+        )));
     };
     name.copy_from_slice(label);
     raw.s_uuid = identity.uuid;
@@ -118,7 +121,7 @@ fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> 
     if Incompat::from_bits_retain(raw.s_feature_incompat.get()).contains(Incompat::CSUM_SEED) {
         raw.s_checksum_seed.set(crc32c_raw(!0, &identity.uuid));
     }
-    // The superblock has 40 bits for the time; an inode has 34, from 1901 on.
+    // The superblock has 40 bits for the time. An inode has only 34 bits, which begin in 1901.
     let time = identity.time;
     if !(0..(1 << 34) - (1 << 31)).contains(&time) {
         return Err(Error::invalid(format!("{time} seconds since 1970 do not fit an inode")));

@@ -1,4 +1,4 @@
-//! Entries as bytes: writes, removals and packing. The bytes have been checked before.
+//! Entries as bytes: how they are written, removed and packed. The caller has checked the bytes.
 
 use std::mem::offset_of;
 
@@ -12,11 +12,11 @@ use crate::error::{Error, Result};
 use crate::fs::FileType;
 use crate::units::InodeNo;
 
-/// The target of an entry.
+/// The inode that an entry refers to, and its type.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     inode: u32,
-    /// `file_type`; 0 if entries have none, because the byte then belongs to the name's length.
+    /// `file_type`; 0 if the volume's entries have no type, because this byte is then a part of the name's length.
     kind: u8,
 }
 
@@ -32,19 +32,19 @@ impl Target {
         self.inode
     }
 
-    /// The target in an entry.
+    /// The target of an existing entry.
     fn of(entry: &[u8]) -> Self {
         let [a, b, c, d, .., kind] = entry[..HEADER] else { return Self { inode: 0, kind: 0 } };
         Self { inode: u32::from_le_bytes([a, b, c, d]), kind }
     }
 }
 
-/// The length of an entry in bytes.
+/// The length in bytes of an entry with this name.
 pub(super) fn length(name: &[u8]) -> usize {
     (HEADER + name.len()).next_multiple_of(4)
 }
 
-/// Unused bytes from `at + used` to `end`. An entry at `at` uses `used` bytes of its record; in an unused record `used` is 0.
+/// Unused bytes from `at + used` to `end`. The entry at `at` uses the first `used` bytes of its record; `used` is 0 if the record is unused.
 #[derive(Clone, Copy)]
 pub(super) struct Gap {
     at: usize,
@@ -68,7 +68,7 @@ impl Area {
         Ok(None)
     }
 
-    /// The used entries from a byte on.
+    /// The used entries from byte `from` on.
     pub(super) fn used_entries(&self, from: usize, fs: &Ext4) -> Result<Vec<(&[u8], Target)>> {
         let mut entries = Vec::new();
         let mut at = from;
@@ -83,7 +83,7 @@ impl Area {
     }
 }
 
-/// The bytes of an area, without the checksum.
+/// The bytes of an area, without its checksum.
 pub(super) struct Entries<'a>(pub(super) &'a mut [u8]);
 
 impl Entries<'_> {
@@ -96,7 +96,7 @@ impl Entries<'_> {
         self.put(at, gap.end, name, target);
     }
 
-    /// Removes an entry: its space goes to the entry before it, or it becomes unused. The name is erased.
+    /// Removes an entry and erases its name. Its space is added to the previous entry, or becomes an unused entry.
     pub(super) fn remove(&mut self, spot: Spot) {
         self.0[spot.at..spot.next].fill(0);
         let begin = spot.before.unwrap_or(spot.at);
@@ -108,7 +108,7 @@ impl Entries<'_> {
         self.0[at + offset_of!(RawDirEntry, file_type)] = target.kind;
     }
 
-    /// Replaces all entries by these, without gaps.
+    /// Replaces all entries by these, packed without gaps.
     pub(super) fn pack<'n>(&mut self, entries: impl Iterator<Item = (&'n [u8], Target)>) {
         let end = self.0.len();
         self.0.fill(0);

@@ -1,4 +1,4 @@
-//! Adds names to the leaves of a hash tree, and grows its nodes.
+//! Adds names to the leaves of a hash tree, and adds nodes to the tree.
 
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
@@ -17,10 +17,10 @@ use super::{Addition, Directory, PLACE, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{FileBlock, FsBlock};
 
-/// The path from the root to the leaf of a hash.
+/// The path from the root to the leaf for a hash.
 pub(super) struct Path {
     pub(super) hash: NameHash,
-    /// The nodes from the root down; never empty.
+    /// The nodes from the root downwards; never empty.
     nodes: SmallVec<[Node; 3]>,
     pub(super) leaf: Area,
 }
@@ -33,7 +33,7 @@ pub(super) struct Node {
     /// The index of the entry on the path.
     entry: usize,
     count: usize,
-    /// The hash of the entry after that one.
+    /// The hash of the entry after the entry on the path.
     next: Option<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Node {
         self.count >= sb.dx_limit(dx_offset(self.block))
     }
 
-    /// Whether an entry with this hash may be inserted after the one on the path.
+    /// Whether an entry with this hash may be inserted after the entry on the path.
     pub(super) fn takes(&self, hash: u32) -> bool {
         self.next.is_none_or(|next| hash <= next)
     }
@@ -55,7 +55,7 @@ impl Path {
 }
 
 impl Directory<'_> {
-    /// Adds a name to the leaf of its hash. A full leaf is split; if the node above it is full too, that is split first.
+    /// Adds a name to the leaf for its hash. If the leaf is full, it is split. If the node above the leaf is full too, that node is split first.
     pub(super) fn add_hashed(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         let path = self.path_to(&addition.wanted)?;
         let (name, target) = (addition.wanted.name, addition.target);
@@ -88,12 +88,12 @@ impl Directory<'_> {
             below = self.dx_child(&entries[entry], &below)?;
         }
         if below.end != self.fs.superblock.entries_end() {
-            return Err(below.place.corrupt("a node of the tree is where a leaf should be"));
+            return Err(below.place.corrupt("a node of the tree is in the place of a leaf"));
         }
         Ok(Path { hash: root.hash, nodes, leaf: below })
     }
 
-    /// Makes room in the nodes above a leaf: splits the highest one that needs it, or adds a level below a full root.
+    /// Makes room in the nodes above a leaf. Splits the highest node that must be split, or adds a level below a full root.
     fn grow_nodes(&self, h: &mut Handle<'_>, path: &Path) -> Result<()> {
         let nodes = &path.nodes;
         match nodes.iter().rposition(|node| !node.is_full(&self.fs.superblock)) {
@@ -106,7 +106,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Moves the upper half of a node's entries to a new node, which follows it in the parent.
+    /// Moves the upper half of a node's entries to a new node, which follows the old node in the parent.
     fn split_node(&self, h: &mut Handle<'_>, above: &Node, node: &Node) -> Result<()> {
         let half = node.count / 2;
         let (upper, hash) = {
@@ -146,7 +146,7 @@ impl Directory<'_> {
     fn append_node(&self, h: &mut Handle<'_>, entries: &[u8]) -> Result<FileBlock> {
         let block = FileBlock(self.dir_blocks()?);
         self.append_block(h, |bytes| {
-            // A linear reader sees unused space.
+            // To a linear reader the node appears as unused space.
             let raw = RawDirEntry {
                 inode: 0.into(),
                 rec_len: raw_record_length(bytes.len()).into(),
@@ -161,7 +161,7 @@ impl Directory<'_> {
         })
     }
 
-    /// Adds an entry after the one on the path. The node must have room.
+    /// Adds an entry after the entry on the path. The node must have room for it.
     pub(super) fn insert_after(
         &self,
         h: &mut Handle<'_>,
@@ -192,13 +192,13 @@ impl Directory<'_> {
     }
 }
 
-/// Writes an entry.
+/// Writes an entry of a node.
 pub(super) fn put_entry(bytes: &mut [u8], at: usize, hash: u32, block: FileBlock) {
     let raw = RawDxEntry { hash: hash.into(), block: (block.0 as u32).into() };
     bytes[at..at + ENTRY].copy_from_slice(raw.as_bytes());
 }
 
-/// Writes the header, in place of the first entry's hash.
+/// Writes the node's header, which is stored in place of the first entry's hash.
 pub(super) fn set_count(bytes: &mut [u8], offset: usize, sb: &Superblock, count: usize) {
     let limit = sb.dx_limit(offset) as u16;
     let raw = RawDxCount { limit: limit.into(), count: (count as u16).into() };

@@ -1,4 +1,4 @@
-//! Directories with entries in the inode: 56 bytes in `i_block` after the parent's number, and the value of the attribute `system.data`.
+//! Directories with entries in the inode: in the 56 bytes of `i_block` after the parent's number, and in the value of the attribute `system.data`.
 
 use std::ops::Range;
 
@@ -15,13 +15,14 @@ use crate::units::InodeNo;
 const PARTS: Range<u64> = 1..3;
 
 impl Directory<'_> {
-    /// Makes a new directory inline, if the volume has the feature and the inode has room. Gives whether it did.
+    /// Makes a new directory inline, if the volume has the feature and the inode has room. Returns whether the directory is inline.
     pub(super) fn init_inline_directory(
         &self,
         h: &mut Handle<'_>,
         parent: InodeNo,
     ) -> Result<bool> {
-        let parent = u32::try_from(parent.0).map_err(|_| Error::invalid("the parent's number"))?;
+        let parent = u32::try_from(parent.0)
+            .map_err(|_| Error::invalid("the parent's number exceeds 32 bits"))?;
         let mut content = [0; FRONT];
         let (number, entries) = content.split_at_mut(PARENT);
         number.copy_from_slice(&parent.to_le_bytes());
@@ -29,7 +30,7 @@ impl Directory<'_> {
         Attributes::of(self.0).store_inline(h, &content)
     }
 
-    /// Adds a name if the inode has room; otherwise moves all entries to a block.
+    /// Adds a name if the inode has room for it; otherwise moves all entries to a block.
     pub(super) fn add_inline(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         let (name, target) = (addition.wanted.name, addition.target);
         for part in PARTS {
@@ -52,7 +53,7 @@ impl Directory<'_> {
         Ok(Step::Grown)
     }
 
-    /// Changes the entries of a part.
+    /// Changes the entries of one part of an inline directory.
     pub(super) fn change_inline(
         &self,
         h: &mut Handle<'_>,
@@ -72,21 +73,21 @@ impl Directory<'_> {
         self.replace_inline_directory(h, &content)
     }
 
-    /// Stores content of the same length.
+    /// Stores new content of the same length as the old content.
     fn replace_inline_directory(&self, h: &mut Handle<'_>, content: &[u8]) -> Result<()> {
         if Attributes::of(self.0).store_inline(h, content)? {
             return Ok(());
         }
-        Err(PLACE.inode(self.number).corrupt("its entries share their place with other attributes"))
+        Err(PLACE.inode(self.number).corrupt("its entries overlap other attributes"))
     }
 
-    /// Moves all entries of an inline directory to a block. Without space, nothing is changed.
+    /// Moves all entries of an inline directory to a block. If there is no free space, nothing is changed.
     fn move_to_block(&self, h: &mut Handle<'_>) -> Result<()> {
         let parts = PARTS.map(|part| self.inline_dir_part(part)).collect::<Result<Vec<_>>>()?;
         let parent = self.inline_parent();
         if parent.0 == 0 || parent.0 > u64::from(self.fs.superblock.inodes_count) {
             let place = PLACE.inode(self.number).field("parent");
-            return Err(place.corrupt(format!("{parent} is no inode")));
+            return Err(place.corrupt(format!("{parent} is not an inode number")));
         }
         let mut entries = self.dots(parent)?.to_vec();
         for area in parts.iter().flatten() {
@@ -108,7 +109,7 @@ impl Directory<'_> {
 }
 
 impl Inode {
-    /// The whole content of an inline directory: its parent's number and its entries.
+    /// The whole content of an inline directory, which is its parent's number and its entries.
     fn inline_content(&self) -> Result<Vec<u8>> {
         Ok([&self.i_block[..], self.inline_rest()?].concat())
     }

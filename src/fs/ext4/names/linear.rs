@@ -7,12 +7,12 @@ use crate::fs::InodeFlags;
 use crate::units::FileBlock;
 
 impl Directory<'_> {
-    /// Adds a name to the first block with room. A directory of one full block becomes hashed, if the volume has the feature; any other one
-    /// gets another block.
+    /// Adds a name to the first block with room. If no block has room, a directory of one block becomes
+    /// hashed, provided that the volume has the feature. Any other directory gets another block.
     pub(super) fn add_linear(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         if self.flags.contains(InodeFlags::INDEX) {
             let place = PLACE.inode(self.number).field("i_flags");
-            return Err(place.corrupt("hashed on a volume without dir_index"));
+            return Err(place.corrupt("the directory is hashed, on a volume without dir_index"));
         }
         let (name, target) = (addition.wanted.name, addition.target);
         let blocks = self.dir_blocks()?;
@@ -26,7 +26,10 @@ impl Directory<'_> {
             }
         }
         if blocks == 0 {
-            return Err(PLACE.inode(self.number).field("i_size").corrupt("it has no block"));
+            return Err(PLACE
+                .inode(self.number)
+                .field("i_size")
+                .corrupt("the directory has no block"));
         }
         if blocks == 1 && self.hashes_directories() {
             self.make_hashed(h)?;

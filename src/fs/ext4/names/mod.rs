@@ -1,10 +1,10 @@
-//! Changes of directories: names are added, removed, and set to other inodes.
+//! Changes of directories: adding names, removing names, and changing the inode of a name.
 //!
-//! A directory has one of three forms: its entries lie in the inode, in a linear sequence of blocks, or in the leaves of a hash tree. A
-//! full directory of one form is converted to the next, and a full tree grows by splits. Each such step leaves a valid directory: if the
-//! next step finds no space, nothing is undone, because the names are unchanged. A directory never shrinks.
+//! A directory has one of three forms: its entries are in the inode, in a linear sequence of blocks, or in the leaves of a hash tree. A
+//! full directory is converted to the next form, and a full tree grows by splits. Each such step leaves a valid directory with
+//! unchanged names. If the next step finds no space, the completed steps are therefore not undone. A directory never shrinks.
 //!
-//! The caller holds the directory's lock, and updates its link count and time stamps.
+//! The caller must hold the directory's lock. It updates the directory's link count and time stamps.
 
 mod entries;
 mod hashed;
@@ -31,15 +31,15 @@ use crate::fs::{FileType, InodeFlags};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The maximum number of blocks changed by adding a name. The deepest tree gets a leaf and a node, or the directory becomes hashed. Each
-/// new block changes a bitmap, its group's descriptor and the directory's map, and all of them change the inode.
+/// The maximum number of blocks changed by adding a name. In the worst case, the deepest tree gets a leaf and a node, or the directory becomes
+/// hashed. Each new block also changes a bitmap, a group's descriptor and the directory's map. All of these steps change the inode.
 pub(crate) const ADD_CREDITS: u32 = 24;
-/// The maximum number of blocks changed by removing a name, or by setting its inode.
+/// The maximum number of blocks changed by removing a name, or by changing the inode of a name.
 pub(crate) const CHANGE_CREDITS: u32 = 1;
 
-/// The maximum number of steps to add a name: out of the inode, into a tree, a split at each level, the leaf itself.
+/// The maximum number of steps to add a name: out of the inode, into a tree, one split at each level, and the leaf itself.
 const MOST_STEPS: usize = 8;
-/// The number of blocks that the 28 bits in a tree can count.
+/// The maximum number of blocks of a directory, whose numbers have 28 bits in a tree.
 const MAX_BLOCKS: u64 = 1 << 28;
 
 const PLACE: Place = Place::new("directory");
@@ -50,15 +50,15 @@ struct Addition<'a> {
     target: Target,
 }
 
-/// The result of a step of adding a name.
+/// The result of one step of adding a name.
 #[derive(PartialEq, Eq)]
 enum Step {
     Added,
-    /// The directory has more room, and perhaps another form.
+    /// The directory has more room, and may have another form. The name is not added yet.
     Grown,
 }
 
-/// A directory, for changes of its names.
+/// A handle for changes of a directory's names.
 #[derive(Clone, Copy)]
 pub(crate) struct Directory<'d>(&'d InodeToChange<'d>);
 
@@ -77,11 +77,11 @@ impl<'d> Deref for Directory<'d> {
 }
 
 impl Directory<'_> {
-    /// Adds a name, which must not exist in the directory.
+    /// Adds a name. The directory must not contain it.
     ///
     /// # Errors
-    /// `InvalidInput` and `NameTooLong` for an invalid name; `NoSpace` if no blocks are free, or the tree has the maximum size of the
-    /// format. The directory then has the same names as before.
+    /// `InvalidInput` and `NameTooLong` for an invalid name; `NoSpace` if no blocks are free, or if
+    /// the tree has its maximum size. After an error the directory has the same names as before.
     pub(crate) fn add_entry(
         &self,
         h: &mut Handle<'_>,
@@ -104,7 +104,7 @@ impl Directory<'_> {
             let grown = self.again()?;
             step = Directory(&grown).add_step(h, &addition)?;
         }
-        Err(PLACE.inode(self.number).corrupt("there is never room for a name"))
+        Err(PLACE.inode(self.number).corrupt("repeated growth gives no room for a name"))
     }
 
     fn add_step(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
@@ -130,10 +130,10 @@ impl Directory<'_> {
         self.change_entries(h, home, |mut entries| entries.remove(spot))
     }
 
-    /// Sets the inode of a name, which may be `..`.
+    /// Changes the inode of a name. The name may be `..`.
     ///
     /// # Errors
-    /// As [`remove_entry`](Self::remove_entry).
+    /// The errors of [`remove_entry`](Self::remove_entry).
     pub(crate) fn set_entry(
         &self,
         h: &mut Handle<'_>,
@@ -155,7 +155,7 @@ impl Directory<'_> {
         self.change_entries(h, home, |mut entries| entries.set_target(at, target))
     }
 
-    /// Creates the first entries of a new directory, `.` and `..`. Its inode must have an empty map and no attributes.
+    /// Creates the first entries of a new directory, `.` and `..`. The directory's inode must have an empty map and no attributes.
     ///
     /// # Errors
     /// `NoSpace`; nothing is changed in that case.
@@ -168,7 +168,7 @@ impl Directory<'_> {
         Ok(())
     }
 
-    /// Changes the entries of an area, in a block or in the inode.
+    /// Changes the entries of an area, which may be in a block or in the inode.
     fn change_entries(
         &self,
         h: &mut Handle<'_>,
@@ -178,7 +178,7 @@ impl Directory<'_> {
         match home {
             Home::Inline(part) => self.change_inline(h, part, change),
             Home::Block(block, at) => h.update(at, PLACE.inode(self.number), |bytes| {
-                // `..` is in the tree's root.
+                // `..` is stored in the root of the tree.
                 if self.is_hashed() && block.0 == 0 {
                     change(Entries(bytes));
                     self.seal_node(block, bytes);
@@ -191,7 +191,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Adds a block of entries to a directory. The caller's inode is outdated afterwards.
+    /// Adds a block of entries to a directory. Afterwards, the caller's snapshot of the inode is outdated.
     fn append_leaf(&self, h: &mut Handle<'_>, fill: impl FnOnce(Entries<'_>)) -> Result<FileBlock> {
         self.append_block(h, |bytes| {
             fill(Entries(&mut bytes[..self.fs.superblock.entries_end()]));
@@ -199,14 +199,14 @@ impl Directory<'_> {
         })
     }
 
-    /// Adds a block to a directory. Without space, nothing is changed.
+    /// Adds a block to a directory. If there is no free space, nothing is changed.
     fn append_block(&self, h: &mut Handle<'_>, fill: impl FnOnce(&mut [u8])) -> Result<FileBlock> {
         let sb = &self.fs.superblock;
         let block = FileBlock(self.dir_blocks()?);
         let size = self.size + sb.block_size.bytes() as u64;
         let large = sb.incompat.contains(Incompat::LARGEDIR);
         if block.0 >= MAX_BLOCKS || (size > u64::from(u32::MAX) && !large) {
-            let what = format!("directory inode {} is as large as it can be", self.number);
+            let what = format!("directory inode {} has the maximum size", self.number);
             return Err(Error::new(ErrorKind::NoSpace, what));
         }
         let start = self.map_next_block(h, block)?;
@@ -221,14 +221,14 @@ impl Directory<'_> {
         Ok([(b".", target(self.number)?), (b"..", target(parent)?)])
     }
 
-    /// Whether full directories become hashed.
+    /// Whether a directory becomes hashed when its first block is full.
     fn hashes_directories(&self) -> bool {
         self.fs.superblock.compat.contains(Compat::DIR_INDEX)
     }
 }
 
 impl InodeToChange<'_> {
-    /// Allocates the next block of a directory, or of another file without holes: after its last one if that is free.
+    /// Allocates the next block of a directory, or of another file without holes. If the block after its last one is free, that block is used.
     pub(crate) fn map_next_block(&self, h: &mut Handle<'_>, block: FileBlock) -> Result<FsBlock> {
         let last = block.0.checked_sub(1).map(|last| self.fs_block(FileBlock(last)));
         let last = last.transpose()?.flatten();
@@ -236,7 +236,7 @@ impl InodeToChange<'_> {
         if let Some(last) = last
             && !block.0.is_multiple_of(u64::from(self.fs.superblock.cluster_blocks))
         {
-            // The rest of the cluster already belongs to the directory.
+            // The other blocks of the cluster already belong to the directory.
             let start = FsBlock(last.0 + 1);
             self.map_extent(h, extent(start))?;
             return Ok(start);
@@ -257,7 +257,7 @@ impl Inode {
     /// Whether a directory has no entries except `.` and `..`.
     ///
     /// # Errors
-    /// As [`Inode::entries`].
+    /// The errors of [`Inode::entries`].
     pub(crate) fn is_empty_directory(&self) -> Result<bool> {
         for entry in self.entries()? {
             if !matches!(&entry?.name[..], b"." | b"..") {

@@ -1,4 +1,4 @@
-//! Splits of hash-tree leaves, and the conversion of a directory's only block to a tree.
+//! Splits the leaves of a hash tree, and converts a directory of one block to a tree.
 
 use zerocopy::IntoBytes;
 
@@ -24,7 +24,7 @@ struct Hashed<'a> {
 const DOTS: [(usize, &[u8]); 2] = [(0, b"."), (12, b"..")];
 
 impl Directory<'_> {
-    /// Splits a full leaf into two, with an added name, and inserts the upper leaf after the lower one in the parent, which must have room.
+    /// Splits a full leaf into two leaves and adds a name. The upper leaf is inserted after the lower one in the parent, which must have room.
     pub(super) fn split_leaf(
         &self,
         h: &mut Handle<'_>,
@@ -37,12 +37,12 @@ impl Directory<'_> {
         let middle = median(&all);
         let (lower, upper) = all.split_at(middle);
         let (Some(last), Some(first)) = (lower.last(), upper.first()) else {
-            return Err(leaf.place.corrupt("one entry fills it"));
+            return Err(leaf.place.corrupt("a single entry fills the leaf"));
         };
-        // The lowest bit marks that names with this hash begin in the leaf before.
+        // The lowest bit of the upper leaf's hash marks that names with this hash begin in the previous leaf.
         let hash = first.hash | u32::from(first.hash == last.hash);
         if !path.parent().takes(hash) {
-            return Err(leaf.place.corrupt("it has names of another leaf"));
+            return Err(leaf.place.corrupt("the leaf has names that belong to another leaf"));
         }
         let pack = |mut entries: Entries<'_>, half: &[Hashed<'_>]| {
             entries.pack(half.iter().map(|entry| (entry.name, entry.target)));
@@ -62,7 +62,7 @@ impl Directory<'_> {
         there.chain(std::iter::once(added)).map(hashed).collect()
     }
 
-    /// Converts a directory of one block to a tree: a root in its place, and one leaf with all names.
+    /// Converts a directory of one block to a tree. The block becomes the root, and one leaf gets all names.
     pub(super) fn make_hashed(&self, h: &mut Handle<'_>) -> Result<()> {
         let sb = &self.fs.superblock;
         if HashVersion::from_raw(sb.hash_version).is_none() {
@@ -100,7 +100,7 @@ impl Directory<'_> {
         })
     }
 
-    /// Checks that `.` and `..` are where a root has them. Gives the first byte after them.
+    /// Checks that `.` and `..` are at the offsets that a root requires. Returns the offset after them.
     fn check_dots(&self, area: &Area) -> Result<usize> {
         let mut behind = 0;
         for (at, name) in DOTS {
@@ -116,8 +116,8 @@ impl Directory<'_> {
     }
 }
 
-/// How many entries stay in the lower of two blocks: half of the bytes, but at least one entry. Both halves fit, because the longest entry
-/// takes less than a third of the smallest block.
+/// The number of entries that stay in the lower of two blocks: about half of the bytes, but at least one entry. Both
+/// halves fit into a block, because the longest entry takes less than a third of the smallest block.
 fn median(entries: &[Hashed<'_>]) -> usize {
     let half = entries.iter().map(|entry| length(entry.name)).sum::<usize>() / 2;
     let mut before = 0;

@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::units::InodeNo;
 
-/// A proof that no other thread changes an inode: its [lock](Locked), or a value that exists only while another reason holds. Each type that
-/// implements this states its reason. A number is no proof, so [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not
-/// accept one.
+/// A proof that no other thread changes an inode. It is the inode's [lock](Locked), or a value that exists only while
+/// some other reason excludes changes. Each type that implements this trait states its reason. A number is not a proof,
+/// so [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not accept a number.
 pub(crate) trait MayChange {
     /// The inode number.
     fn number(&self) -> InodeNo;
@@ -23,14 +23,14 @@ impl MayChange for Locked<'_> {
     }
 }
 
-/// A snapshot of an inode that this thread may change. It cannot outlive the proof.
+/// A snapshot of an inode that this thread may change. The snapshot cannot outlive the proof.
 pub(crate) struct InodeToChange<'p> {
     inode: Inode,
     proof: PhantomData<&'p ()>,
 }
 
 impl<'p> InodeToChange<'p> {
-    /// Reads the inode, which may have no name.
+    /// Reads the inode, even if it has no name.
     ///
     /// # Errors
     /// The errors of reading and checking the inode.
@@ -38,15 +38,15 @@ impl<'p> InodeToChange<'p> {
         fs.inode_or_orphan(proof.number()).map(Self::proven)
     }
 
-    /// Reads the inode, which must have a name.
+    /// Reads the inode. The inode must have a name.
     ///
     /// # Errors
-    /// `NotFound` if it has no name; the errors of reading and checking it.
+    /// `NotFound` if the inode has no name; the errors of reading and checking the inode.
     pub(crate) fn read_named(fs: &Arc<Ext4>, proof: &'p impl MayChange) -> Result<Self> {
         fs.inode(proof.number()).map(Self::proven)
     }
 
-    /// Reads the inode again, because a change outdates the earlier snapshot.
+    /// Reads the inode again, because the earlier snapshot is outdated after a change.
     ///
     /// # Errors
     /// The errors of reading and checking the inode.
@@ -58,7 +58,7 @@ impl<'p> InodeToChange<'p> {
         Self { inode, proof: PhantomData }
     }
 
-    /// A test has its volume to itself.
+    /// A test is the only user of its volume, so it needs no lock.
     #[cfg(test)]
     pub(crate) fn in_test(inode: Inode) -> Self {
         Self::proven(inode)
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::fs::ext4::operation::{Content, Operation, Shared};
 
-    /// This does not compile for a type that is a proof, because `At` is ambiguous for it.
+    /// For a type that is a proof, this does not compile, because `At` is then ambiguous.
     macro_rules! proves_nothing {
         ($($type:ty),+) => {
             $({
@@ -99,7 +99,7 @@ mod tests {
         };
     }
 
-    /// A number, an inode that was read without its lock, a shared lock, and the lock of a file's content do not permit a change of an inode.
+    /// None of these permits a change of an inode: a number, an inode that was read without its lock, a shared lock, or the lock of a file's content.
     #[test]
     fn only_a_proof_permits_a_change() {
         proves_nothing!(InodeNo, Inode, Shared<'_>, Content<'_>, Operation<'_>, Ext4);

@@ -1,5 +1,5 @@
-//! The locks of inodes, and of renames. They come [before](super::super::order) all other locks except that of a file's content. The table of locks
-//! also holds the [stamps](super::super::stamps) of an open inode that are in no transaction yet.
+//! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) they precede all other locks except the lock of a
+//! file's content. The table of locks also holds the [stamps](super::super::stamps) of open inodes that are not in a transaction yet.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ const SHARDS: usize = 64;
 
 type Shard = Mutex<HashMap<InodeNo, Arc<ActiveInode>>>;
 
-/// A lock for each inode that is in use or open, and the lock for renames between directories.
+/// The locks of all inodes that are in use or open, and the lock for renames between directories.
 pub(crate) struct Locks {
     inodes: [Shard; SHARDS],
     rename: Mutex<()>,
-    /// The number of open handles of all inodes.
+    /// The total number of open handles of inodes.
     opened: AtomicUsize,
     /// The number of pending stamps.
     stamped: AtomicUsize,
-    /// The clock of the stamps.
+    /// The clock for the stamps.
     clock: Clock,
 }
 
@@ -60,14 +60,14 @@ pub(crate) struct Content<'a> {
     pin: Pin<'a>,
 }
 
-/// How a conversion treats partly written blocks that other threads use.
+/// How a conversion treats partly written blocks that other threads are using.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// It skips blocks that other threads use.
+    /// The conversion skips these blocks.
     None,
-    /// It waits for them, unless the thread has requests in flight.
+    /// The conversion waits for these blocks, unless its own thread has requests in flight.
     Some,
-    /// It always waits: no thread uses them for long.
+    /// The conversion always waits for these blocks, because no thread uses them for long.
     All,
 }
 
@@ -86,7 +86,7 @@ impl Open {
         &self.0.inode
     }
 
-    /// Whether this is the only open handle.
+    /// Whether this is the only open handle of the inode.
     pub(crate) fn is_last(&self) -> bool {
         self.0.opens.load(Ordering::Relaxed) == 1
     }
@@ -115,7 +115,7 @@ impl Locks {
         Shared { guard: Some(known.lock.read_arc()), pin }
     }
 
-    /// A shared lock if it is free. This never waits, so it may be called in any lock order.
+    /// A shared lock, if that is available without waiting. This function may be called at any point of the lock order.
     pub(super) fn try_shared(&self, number: InodeNo) -> Option<Shared<'_>> {
         let (mut pin, known) = self.pin(number, Rank::Inode(number));
         let guard = known.lock.try_read_arc();
@@ -161,20 +161,20 @@ impl Locks {
         (known.opens.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&known.inode))
     }
 
-    /// Whether the table has this state for an inode.
+    /// Whether the table has this state for the inode.
     pub(crate) fn is_known_as(&self, number: InodeNo, inode: &Arc<OpenInode>) -> bool {
         let shard = self.shard(number).lock();
         shard.get(&number).is_some_and(|known| Arc::ptr_eq(&known.inode, inode))
     }
 
-    /// Makes all readers of inodes read them again.
+    /// Makes all readers read their inodes again.
     pub(crate) fn all_changed(&self) {
         for shard in &self.inodes {
             shard.lock().values().for_each(|known| known.inode.changed());
         }
     }
 
-    /// The open inodes.
+    /// The states of all open inodes.
     pub(crate) fn opened(&self) -> Vec<Arc<OpenInode>> {
         let mut opened = Vec::new();
         for shard in &self.inodes {
@@ -183,7 +183,7 @@ impl Locks {
         opened
     }
 
-    /// The inodes whose metadata do not record all written data yet.
+    /// The inodes whose metadata do not yet record all written data.
     pub(crate) fn unconverted(&self) -> Vec<(InodeNo, Arc<OpenInode>)> {
         let mut found = Vec::new();
         for shard in &self.inodes {
@@ -194,7 +194,7 @@ impl Locks {
         found
     }
 
-    /// Locks renames: the parents of directories do not change while this is held.
+    /// Locks renames. The parents of directories do not change while this lock is held.
     pub(super) fn rename(&self) -> Ordered<MutexGuard<'_, ()>> {
         Ordered::new(Rank::Rename, || self.rename.lock())
     }
@@ -205,7 +205,7 @@ impl Locks {
         shard.get(&number).is_some_and(|known| known.opens.load(Ordering::Relaxed) > 0)
     }
 
-    /// Sets a stamp of an open inode.
+    /// Sets a time stamp of an open inode.
     #[inline]
     pub(crate) fn stamp(&self, open: &Open, access: Access) {
         self.set_stamp(&open.0, access);
@@ -217,21 +217,21 @@ impl Locks {
         if known.stamps.has(access, now) {
             return;
         }
-        // The count is incremented first: it is never zero while a stamp is pending.
+        // The count is incremented before the stamp is set, so that it is never zero while a stamp is pending.
         self.stamped.fetch_add(1, Ordering::Relaxed);
         if !known.stamps.set(access, now) {
             self.stamped.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// After the first write has set a stamp, later writes are only recorded, each in its queue's lane. This function sets their stamp.
+    /// The first write sets a stamp; later writes are only recorded, each in its queue's lane. This function sets the stamp for the recorded writes.
     fn stamp_noted(&self, known: &ActiveInode) {
         if known.inode.content.take_written() {
             self.set_stamp(known, Access::Write);
         }
     }
 
-    /// Sets the stamps of recorded writes for all inodes, so that a write gets a stamp that is not older than the last call.
+    /// Sets the stamps for recorded writes of all inodes. No write then gets a stamp older than the previous call of this function.
     pub(crate) fn stamp_all_noted(&self) {
         if self.has_stamps() {
             for shard in &self.inodes {
@@ -242,7 +242,7 @@ impl Locks {
         }
     }
 
-    /// Whether any inode has a pending stamp. This is called for each inode that is read; the answer covers stamps set before the call.
+    /// Whether any inode has a pending stamp. Each read of an inode calls this. The answer covers stamps that were set before the call.
     pub(crate) fn has_stamps(&self) -> bool {
         self.stamped.load(Ordering::Relaxed) != 0
     }
@@ -258,7 +258,7 @@ impl Locks {
         known.stamps.get()
     }
 
-    /// Takes the pending stamps of an inode.
+    /// Removes and returns the pending stamps of an inode.
     pub(crate) fn take_stamps(&self, number: InodeNo) -> Waiting {
         if !self.has_stamps() {
             return Waiting::default();
@@ -266,8 +266,8 @@ impl Locks {
         let shard = self.shard(number).lock();
         let Some(known) = shard.get(&number) else { return Waiting::default() };
         let (mut pending, count) = known.stamps.take();
-        // This must come after the take: a write is recorded before it sets a stamp. So a write that is recorded later sets a new pending stamp,
-        // which a later call takes.
+        // This must follow the removal of the stamps. A write is recorded before it sets a stamp, so a write
+        // recorded after this point sets a new pending stamp, which a later call removes.
         fence(Ordering::SeqCst);
         if known.inode.content.take_written() {
             pending.written = Some(self.clock.now());
@@ -310,7 +310,7 @@ impl Shared<'_> {
 }
 
 impl Exclusive<'_> {
-    /// Closes the inode. Gives whether no handle remains open.
+    /// Closes the inode. Returns whether no open handle remains.
     pub(super) fn close(&self, open: &Open) -> bool {
         self.pin.locks.opened.fetch_sub(1, Ordering::Release);
         open.0.opens.fetch_sub(1, Ordering::Relaxed) == 1
@@ -318,10 +318,10 @@ impl Exclusive<'_> {
 }
 
 impl Pin<'_> {
-    /// Drops the state of the inode with its last user.
+    /// Drops the state of the inode if this is its last user.
     fn leave(&mut self) {
         let mut shard = self.locks.shard(self.number).lock();
-        // Two references remain: the table's and this one.
+        // If this is the last user, two references remain: the table's and this one.
         let last = self.known.take().is_some_and(|known| Arc::strong_count(&known) == 2);
         if last {
             shard.remove(&self.number);
@@ -334,7 +334,7 @@ impl Content<'_> {
         self.alone.as_ref()
     }
 
-    /// The inode of the content.
+    /// The state of the inode to which the content belongs.
     pub(crate) fn inode(&self) -> Arc<OpenInode> {
         self.pin.known.as_ref().map(|known| Arc::clone(&known.inode)).unwrap_or_default()
     }

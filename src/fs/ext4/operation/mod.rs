@@ -1,9 +1,10 @@
-//! The way to change a volume: an [`Operation`] locks the inodes that it changes, reads them, checks everything, and then changes blocks in a
-//! transaction.
+//! The only way to change a volume. An [`Operation`] locks the inodes that it changes, reads them,
+//! checks everything, and then changes blocks in a transaction.
 //!
-//! The compiler enforces this order. Only [`Ext4::operate`] creates an operation, and it counts the corruption that occurs. Only an operation
-//! locks an inode for a change. A [`Handle`](super::jbd2::Handle), which only [`transact`](Operation::transact) creates, changes blocks: the
-//! cache asks for its membership in a transaction. A handle changes an inode only with a [proof](MayChange) that no other thread does.
+//! The compiler enforces this order. Only [`Ext4::operate`] creates an operation, and it counts corruption that the operation finds. Only an
+//! operation can lock an inode for a change. Only [`transact`](Operation::transact) creates a [`Handle`](super::jbd2::Handle), and only a handle can
+//! change blocks, because the cache requires a membership in a transaction. To change an inode, a handle needs a [proof](MayChange) that no other
+//! thread changes it.
 
 mod inode;
 pub(super) mod locks;
@@ -23,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::sync::MutexGuard;
 use crate::units::InodeNo;
 
-/// A volume, and the right to change it.
+/// A volume, with the right to change it.
 pub(crate) struct Operation<'a> {
     fs: &'a Arc<Ext4>,
     pub(crate) writing: &'a Writing,
@@ -37,7 +38,7 @@ pub(crate) struct Locked<'a> {
 }
 
 impl Ext4 {
-    /// Runs an operation that changes the volume. As with [`watch`](Self::watch), corruption counts as an error of the volume.
+    /// Runs an operation that changes the volume. Corruption counts as an error of the volume, as in [`watch`](Self::watch).
     ///
     /// # Errors
     /// `ReadOnly` if the volume was not opened for writing, and the errors of `work`.
@@ -48,12 +49,12 @@ impl Ext4 {
         self.watch(|| work(&Operation { fs: self, writing: self.writing()? }))
     }
 
-    /// Waits for a shared lock of an inode: no thread changes it while the lock is held. `None` on a read-only volume, which needs no lock.
+    /// Waits for a shared lock of an inode. No thread changes the inode while the lock is held. `None` on a read-only volume, which needs no lock.
     pub(crate) fn share(&self, number: InodeNo) -> Option<Shared<'_>> {
         self.writing.as_ref().map(|writing| writing.locks.shared(number))
     }
 
-    /// A shared lock without a wait, in any lock order.
+    /// Takes a shared lock if that is possible without waiting. This may be called at any point of the lock order.
     ///
     /// # Errors
     /// `WouldBlock` if another thread holds the lock exclusively.
@@ -80,7 +81,7 @@ impl<'a> Operation<'a> {
         Locked { fs: self.fs, number, lock: self.writing.locks.exclusive(number) }
     }
 
-    /// Locks two inodes in the order of their numbers. If they are equal or the second is `None`, only one is locked.
+    /// Locks two inodes in the order of their numbers. If the numbers are equal or the second is `None`, only one inode is locked.
     pub(super) fn lock_two(
         &self,
         one: InodeNo,
@@ -94,7 +95,7 @@ impl<'a> Operation<'a> {
         (self.lock(one), other.map(|other| self.lock(other)))
     }
 
-    /// Locks renames: the parents of directories do not change while this is held.
+    /// Locks renames. The parents of directories do not change while this lock is held.
     pub(super) fn lock_renames(&self) -> Ordered<MutexGuard<'a, ()>> {
         self.writing.locks.rename()
     }
@@ -113,7 +114,7 @@ impl Locked<'_> {
         self.number
     }
 
-    /// The present state of the inode, which may have no name.
+    /// Reads the current state of the inode, even if it has no name.
     ///
     /// # Errors
     /// The errors of reading and checking the inode.
@@ -121,15 +122,15 @@ impl Locked<'_> {
         InodeToChange::read(self.fs, self)
     }
 
-    /// The present state of the inode, which must have a name.
+    /// Reads the current state of the inode. The inode must have a name.
     ///
     /// # Errors
-    /// `NotFound` if it has no name; the errors of reading and checking it.
+    /// `NotFound` if the inode has no name; the errors of reading and checking the inode.
     pub(super) fn named(&self) -> Result<InodeToChange<'_>> {
         InodeToChange::read_named(self.fs, self)
     }
 
-    /// Closes the inode. Gives whether no handle remains open.
+    /// Closes the inode. Returns whether no open handle remains.
     pub(super) fn close(&self, open: &Open) -> bool {
         self.lock.close(open)
     }

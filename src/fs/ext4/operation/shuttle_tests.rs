@@ -1,4 +1,4 @@
-//! Inode locks.
+//! The locks of inodes.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -11,12 +11,12 @@ use crate::sync::explore;
 use crate::units::InodeNo;
 
 const INODE: InodeNo = InodeNo(12);
-/// An inode in the same shard of the table.
+/// Another inode, in the same shard of the table.
 const OTHER: InodeNo = InodeNo(12 + 64);
 
 struct Model {
     locks: Locks,
-    /// The number of threads that hold the lock: -1 for a writer.
+    /// The number of readers that hold the lock, or -1 if a writer holds it.
     within: AtomicI32,
     /// The value that the lock protects, and the newest value that a thread has read.
     value: AtomicU64,
@@ -65,7 +65,7 @@ impl Model {
     }
 }
 
-/// A decoded open inode is cached without its lock.
+/// A cache keeps a decoded open inode without holding its lock.
 #[test]
 fn a_read_is_valid_until_the_change_number_changes() {
     explore(1, || {

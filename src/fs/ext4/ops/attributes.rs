@@ -11,9 +11,9 @@ use crate::fs::ext4::{Ext4, Inode, RoCompat};
 use crate::fs::{FileType, InodeFlags, KeepSetId, SetAttributes, SetXattr};
 use crate::units::InodeNo;
 
-/// The extended attribute that gives a program privileges.
+/// The extended attribute that gives privileges to a program.
 const CAPABILITY: &[u8] = b"security.capability";
-/// The maximum number of blocks for a change of only an inode: the inode, and the superblock.
+/// The maximum number of blocks that a change of only an inode modifies, among them the inode's block and the superblock.
 const CREDITS: u32 = 4;
 
 impl SetAttributes {
@@ -24,7 +24,7 @@ impl SetAttributes {
 }
 
 impl Ext4 {
-    /// Whether a write takes set-id bits or capabilities away.
+    /// Whether a write would remove set-id bits or capabilities.
     pub(crate) fn has_privileges(inode: &Inode, keep: KeepSetId) -> Result<bool> {
         let mode = inode.stat().mode;
         Ok(keep.of(mode) != mode || inode.xattr(CAPABILITY)?.is_some())
@@ -50,7 +50,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Changes what an inode says of its file. A new owner takes the set-id bits of a program and its capabilities away.
+    /// Changes the attributes of a file. A change of the owner removes the set-id bits and the capabilities of a program.
     pub(in crate::fs::ext4) fn set_attributes(
         &self,
         number: InodeNo,
@@ -65,7 +65,7 @@ impl Operation<'_> {
         }
         let projects = self.superblock.ro_compat.contains(RoCompat::PROJECT);
         if set.project.is_some_and(|project| project != 0) && !projects {
-            return Err(Error::unsupported("projects on a volume without the feature"));
+            return Err(Error::unsupported("the volume does not have the feature project"));
         }
         let stat = inode.stat();
         let owned = set.uid.is_some() || set.gid.is_some();
@@ -93,7 +93,7 @@ impl Operation<'_> {
             let now = handle.now();
             handle.update_inode(&inode, |raw| {
                 raw.has_values(values);
-                // The only one that is refused, where the inode has no room for it.
+                // This is the only setter that can fail, if the inode has no room for a project, so it comes first.
                 set.project.map_or(Ok(()), |project| raw.set_project(project))?;
                 raw.set_mode(mode)?;
                 if owned {
@@ -106,7 +106,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Sets the flags that users may change (`chattr`): the others stay as they are.
+    /// Sets the flags that users may change (`chattr`); other flags keep their values.
     pub(in crate::fs::ext4) fn set_flags(&self, number: InodeNo, flags: InodeFlags) -> Result<()> {
         let file = self.lock(number);
         let inode = self.inode_to_change(&file)?;
@@ -115,7 +115,7 @@ impl Operation<'_> {
         let refused = (changed - InodeFlags::CHANGEABLE) | (changed & flags & of_other_types);
         if !refused.is_empty() {
             let bits = refused.bits();
-            return Err(Error::unsupported(format!("to change the inode flags {bits:#x}")));
+            return Err(Error::unsupported(format!("changing the inode flags {bits:#x}")));
         }
         self.transact_for_space(CREDITS, |handle| {
             let now = handle.now();
@@ -126,7 +126,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Sets an extended attribute. One that has this value already stays as it is, as do the file's times.
+    /// Sets an extended attribute. If it already has this value, the attribute and the file's times are not changed.
     pub(in crate::fs::ext4) fn setxattr(
         &self,
         number: InodeNo,
@@ -155,8 +155,8 @@ impl Operation<'_> {
         })
     }
 
-    /// The inode, without the capabilities that it had: they are for the content that was there. Whether set-id bits stay depends on the user, and is
-    /// [`strip_privileges`](Ext4::strip_privileges)'.
+    /// The inode after the removal of its capabilities, which applied to the old content. Set-id bits are removed by
+    /// [`strip_privileges`](Ext4::strip_privileges) instead, because their removal depends on the user.
     pub(super) fn without_capabilities<'f>(
         &self,
         file: &'f Locked<'_>,

@@ -1,5 +1,5 @@
-//! The content of files, written outside the journal: new blocks get their data before the transaction that maps them ends, so that a crash
-//! never exposes their previous content.
+//! Writes to the content of files, outside the journal. New blocks get their data before the
+//! transaction that maps them ends, so a crash never exposes the blocks' previous content.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -17,30 +17,30 @@ use crate::iomap::{ExtentState, IomapType};
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock, InodeNo};
 
-/// The maximum number of bytes that one transaction writes.
+/// The maximum number of bytes written in one transaction.
 const PIECE: usize = 8 << 20;
-/// Metadata blocks that a piece changes, except for the file's map.
+/// The maximum number of metadata blocks that a piece changes, without the file's map.
 const CREDITS: u32 = 16;
-/// An upper limit of the room for inline content, in bytes.
+/// An upper limit of the length of inline content, in bytes.
 const INLINE_LIMIT: u64 = 64 << 10;
 
 /// The progress of a write.
 struct Reached {
-    /// The block after the last written one.
+    /// The block after the last written block.
     block: FileBlock,
-    /// The device's error that ended the write, if any: the data written before it belong to the file.
+    /// The device's error that ended the write, if any. Data written before the error belong to the file.
     failed: Option<Error>,
 }
 
-/// Whole blocks of a file with their new content.
+/// Whole blocks of a file, with their new content.
 struct Blocks<'a> {
     first: FileBlock,
     content: &'a Buffer,
 }
 
 impl Ext4 {
-    /// Writes several buffers, perhaps out of a cache, which writes an append-only file too in an order of its own. Gives where the write
-    /// went. If a `whole` write does not fit, that is an error, and the file keeps its size.
+    /// Writes several buffers. If a cache writes them back, an append-only file may be written too, in any order. Returns the
+    /// position and the length of the write. If a `whole` write does not fit, it fails and the file keeps its size.
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,
@@ -62,7 +62,7 @@ impl Ext4 {
             if inode.has_inline_data() && op.write_inline(&file, &inode, pos, bufs, len as u64)? {
                 return Ok((pos, len));
             }
-            // The content may have been moved out of the inode, so the inode is read again.
+            // The content may have been moved from the inode to blocks, so the inode is read again.
             op.zero_past(&*file.inode()?, pos.0)?;
             let mut done = 0;
             for piece in bufs.iter().flat_map(|buf| buf.chunks(PIECE)) {
@@ -82,7 +82,7 @@ impl Ext4 {
                     op.resize(&file, &file.inode()?, inode.size())?;
                     file.is_cut(inode.has_small_map());
                 }
-                return Err(refuse(ErrorKind::NoSpace, "no room for the whole write"));
+                return Err(refuse(ErrorKind::NoSpace, "there is no room for the whole write"));
             }
             Ok((pos, done))
         })
@@ -90,7 +90,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Writes a piece. Gives the number of bytes written, which is smaller if space ran out.
+    /// Writes one piece. Returns the number of bytes written, which is smaller than the piece if space ran out.
     fn write_piece(&self, file: &Locked<'_>, pos: FilePos, bytes: &[u8]) -> Result<usize> {
         let inode = file.inode()?;
         let size = self.superblock.block_size;
@@ -99,7 +99,7 @@ impl Operation<'_> {
         let count = (behind.0 - first.0) as usize;
         let mut content = Buffer::aligned(count * size.bytes())?;
         let skip = size.offset_in(pos);
-        // The first and the last block keep their old bytes outside the range.
+        // The first and the last block keep their old bytes outside of the range.
         if skip > 0 {
             self.read_block(&inode, first, &mut content[..size.bytes()])?;
         }
@@ -120,9 +120,9 @@ impl Operation<'_> {
         failed.map_or(Ok((reached - pos.0) as usize), Err)
     }
 
-    /// Writes mapped blocks in place, and maps the others, up to a file's new end. Gives the block reached: an earlier one than the last if
-    /// space ran out or the device failed, or an error if that was at the first block. If several transactions are needed, each sets the
-    /// size.
+    /// Writes mapped blocks in place and maps the others, up to a file's new end. Returns the block
+    /// reached. That is before the end if space ran out or the device failed; if this happened at
+    /// the first block, returns the error. If several transactions are needed, each sets the size.
     fn write_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -153,7 +153,7 @@ impl Operation<'_> {
         Ok(Reached { block: next, failed })
     }
 
-    /// Writes into one extent, or into a hole, which becomes an extent. Gives the block after it.
+    /// Writes into one extent, or into a hole that becomes an extent. Returns the block after the written ones.
     fn write_extent(
         &self,
         handle: &mut Handle<'_>,
@@ -174,7 +174,7 @@ impl Operation<'_> {
         Ok(behind)
     }
 
-    /// Allocates and writes as many blocks of a hole as are free in one run, and then maps them. Gives the block after them.
+    /// Allocates as many blocks of a hole as are free in one run, writes them, and then maps them. Returns the block after them.
     fn fill_hole(
         &self,
         handle: &mut Handle<'_>,
@@ -256,7 +256,7 @@ impl Operation<'_> {
         Ok((start, count, iomap.kind))
     }
 
-    /// Reads a block as readers see it: zeros if there is no data.
+    /// Reads a block as a reader would see it, which is zeros if the block holds no data.
     fn read_block(&self, inode: &Inode, block: FileBlock, into: &mut [u8]) -> Result<()> {
         let size = self.superblock.block_size;
         let (start, _, kind) = self.mapping(inode, block..FileBlock(block.0 + 1))?;
@@ -272,7 +272,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Zeros a part of one block on the device, if it holds data.
+    /// Zeros a part of one block on the device, if the block holds data.
     pub(super) fn zero_part(&self, inode: &Inode, part: Range<u64>) -> Result<()> {
         if part.is_empty() {
             return Ok(());
@@ -306,19 +306,19 @@ impl Operation<'_> {
         self.report(written, Direction::DirectWrite, inode, block, zeros.len())
     }
 
-    /// Zeros the last block of a file past its new end: old data must not reappear when the file grows again.
+    /// Zeros the part of a file's last block that is past its new end. Otherwise old data would reappear when the file grows again.
     pub(super) fn zero_tail(&self, inode: &Inode, size: u64) -> Result<()> {
         let block = self.superblock.block_size.bytes() as u64;
         self.zero_part(inode, size..size.next_multiple_of(block))
     }
 
-    /// Zeros the last block of a file past its end before the file grows. A write that moved the end and failed, or was lost in a crash,
-    /// may have left data there.
+    /// Zeros the part of a file's last block past its end, before the file grows. A write past the
+    /// end that failed, or was lost in a crash, may have left data there.
     pub(super) fn zero_past(&self, inode: &Inode, size: u64) -> Result<()> {
         if size > inode.size() { self.zero_tail(inode, inode.size()) } else { Ok(()) }
     }
 
-    /// Writes into a file with inline content. False if the inode has too little room: the content is in blocks afterwards.
+    /// Writes into a file with inline content. Returns false if the inode has too little room; the content is then in blocks.
     fn write_inline(
         &self,
         file: &Locked<'_>,
@@ -362,7 +362,7 @@ impl Operation<'_> {
         self.transact_for_space(CREDITS, |handle| self.set_size(handle, file, size))
     }
 
-    /// Stores content in the inode. If it does not fit, the previous content is moved to blocks.
+    /// Stores content in the inode. If the content does not fit, the previous content is moved to blocks instead.
     fn replace_inline(
         &self,
         file: &Locked<'_>,
@@ -382,7 +382,7 @@ impl Operation<'_> {
         Ok(fitted)
     }
 
-    /// Moves content from the inode to a block: it fits, because an inode is not larger than a block.
+    /// Moves content from the inode to one block. The content fits, because an inode is not larger than a block.
     pub(super) fn move_out(&self, file: &Locked<'_>, inode: &InodeToChange<'_>) -> Result<()> {
         let size = self.superblock.block_size;
         let count = size.blocks_for(inode.inline_len()? as u64);

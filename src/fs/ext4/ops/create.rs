@@ -1,4 +1,4 @@
-//! Creation of files of every type, and new names for existing files.
+//! Creates files of every type, and new names for existing files.
 
 use super::{MAX_LINKS, check_name, check_project, refuse};
 use crate::error::{Error, ErrorKind, Result};
@@ -12,9 +12,9 @@ use crate::fs::{Credentials, FileType, InodeFlags, NewFile};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, InodeNo};
 
-/// `S_ISGID` of a directory: new files inherit its group.
+/// `S_ISGID` of a directory: new files inherit the directory's group.
 const SET_GROUP: u32 = 0o2000;
-/// A link's target with fewer bytes is stored in the inode.
+/// A link's target shorter than this is stored in the inode.
 const FAST_SYMLINK: usize = 60;
 
 impl NewFile<'_> {
@@ -44,21 +44,21 @@ impl<'a> NewFile<'a> {
     }
 }
 
-/// The initial state of a new inode, and its inherited lists.
+/// The initial state of a new inode, and the lists that it inherits.
 pub(super) struct Plan<'a> {
     new: NewInode<'a>,
     acl: Option<Inherited>,
 }
 
 impl Plan<'_> {
-    /// The ids that are charged for the inode: owner, group and project.
+    /// The ids that are charged for the inode: the owner, the group and the project.
     pub(super) fn owners(&self) -> [u32; 3] {
         [self.new.uid, self.new.gid, self.new.project]
     }
 }
 
 impl Operation<'_> {
-    /// Makes a file in a directory. `permissions` are the lower twelve bits of its mode.
+    /// Creates a file in a directory. `permissions` are the lower twelve bits of the file's mode.
     pub(in crate::fs::ext4) fn create(
         &self,
         dir: InodeNo,
@@ -72,7 +72,7 @@ impl Operation<'_> {
         let locked = self.lock(dir);
         let dir = self.directory(&locked)?;
         if self.entry(&dir, name)?.is_some() {
-            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+            return Err(refuse(ErrorKind::Exists, "the name exists already"));
         }
         let directory = file == NewFile::Directory;
         if directory {
@@ -94,7 +94,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Gives a file one more name.
+    /// Adds a name to a file.
     pub(in crate::fs::ext4) fn link(
         &self,
         inode: InodeNo,
@@ -105,15 +105,15 @@ impl Operation<'_> {
         let locked = self.lock(dir);
         let dir = self.directory(&locked)?;
         if self.entry(&dir, name)?.is_some() {
-            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+            return Err(refuse(ErrorKind::Exists, "the name exists already"));
         }
         if inode == dir.number() {
-            return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+            return Err(refuse(ErrorKind::NotPermitted, "a directory can have only one name"));
         }
         let locked = self.lock(inode);
         let inode = locked.named()?;
         if inode.file_type() == FileType::Directory {
-            return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+            return Err(refuse(ErrorKind::NotPermitted, "a directory can have only one name"));
         }
         if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
@@ -173,7 +173,7 @@ impl Operation<'_> {
         Ok(Plan { new, acl })
     }
 
-    /// Creates a file without a name.
+    /// Creates an inode without a name.
     pub(super) fn make(
         &self,
         handle: &mut Handle<'_>,
@@ -243,7 +243,7 @@ impl Operation<'_> {
         mapped
     }
 
-    /// Frees an inode that was created but got no name.
+    /// Frees an inode that was created but did not get a name.
     pub(super) fn take_back(
         &self,
         handle: &mut Handle<'_>,
@@ -257,23 +257,23 @@ impl Operation<'_> {
     }
 }
 
-/// Blocks that a new file changes, except for the directory's: two bitmaps and two descriptors, its inode, a block of content and one of
-/// the map, attributes, the superblock.
+/// The number of blocks that a new file changes, without the directory's: two bitmaps and two
+/// descriptors, the inode, a block of content and a block of the map, attributes, the superblock.
 pub(super) const CREATE_CREDITS: u32 = 16;
 
-/// Linux has 12 and 20 bits for device numbers.
+/// The number of bits that Linux has for the major and the minor number of a device.
 const MAJOR_BITS: u32 = 12;
 const MINOR_BITS: u32 = 20;
 
 fn check_file(file: NewFile<'_>, block_size: usize) -> Result<()> {
     if let NewFile::Symlink(target) = file {
         if target.is_empty() {
-            return Err(refuse(ErrorKind::NotFound, "a link without target"));
+            return Err(refuse(ErrorKind::NotFound, "the link has no target"));
         }
         if target.len() >= block_size {
             return Err(refuse(ErrorKind::NameTooLong, "the target does not fit into a block"));
         }
-        // The kernel reads a target up to its first NUL.
+        // The kernel reads a target only up to its first NUL.
         if target.contains(&0) {
             return Err(Error::invalid("the target of a link holds a NUL"));
         }

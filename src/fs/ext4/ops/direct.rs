@@ -1,4 +1,4 @@
-//! The file system's part of direct writes: blocks for holes, removed privileges, and metadata updates for written data.
+//! The file system's part of direct writes: allocating blocks for holes, removing privileges, and updating metadata for written data.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use crate::iomap::{ExtentState, IomapType};
 use crate::open_file::{Alone, OpenInode, Unconverted};
 use crate::units::{BlockSize, FileBlock, FilePos, InodeNo};
 
-/// The inode, and the orphan list.
+/// The number of blocks for a change of the inode and of the orphan list.
 const CREDITS: u32 = 8;
 
-/// A file whose content is about to be moved or cut. This thread has exclusive access, and the metadata record all written data.
+/// A file whose content is about to be moved or cut. This thread has exclusive access to the content, and the metadata record all written data.
 pub(super) struct Quiesced<'a> {
     writing: &'a Writing,
-    // The inode is locked before its content is released: a thread that enters the content sees that the inode has changed, and maps again.
+    // The fields are dropped in this order. The inode's change is visible before the content is released, so a thread that then enters the content
+    // sees the change and maps again.
     file: Locked<'a>,
     content: Content<'a>,
 }
@@ -36,7 +37,7 @@ impl<'a> Deref for Quiesced<'a> {
 }
 
 impl Quiesced<'_> {
-    /// Records that no blocks lie past the end. `orphan`: the inode is still on the orphan list.
+    /// Records that no blocks lie past the end. `orphan` says whether the inode is still on the orphan list.
     pub(super) fn is_cut(&self, orphan: bool) {
         let pending = &self.content.inode().pending;
         if orphan { pending.forget_reach() } else { pending.forget_orphan() }
@@ -53,14 +54,14 @@ impl<'a> Operation<'a> {
     /// Locks a file for a change of its content.
     ///
     /// # Errors
-    /// `Busy` for a thread with requests in flight, `ReadOnly`, `Io`.
+    /// `Busy` if the thread has requests in flight; `ReadOnly`, `Io`.
     pub(super) fn quiesce(&self, number: InodeNo) -> Result<Quiesced<'a>> {
         let content = self.lock_content(number, 0..u64::MAX)?;
         let open = content.inode();
         let file = self.lock(number);
         if !open.pending.is_empty() {
             self.convert_under(&file, &open, content.alone())?;
-            // No other thread uses the content, so blocks past the end come from failed writes.
+            // No other thread uses the content, so blocks past the end can only come from failed writes.
             if open.pending.is_orphan() {
                 self.cut_orphan(&file, &open)?;
             }
@@ -75,11 +76,11 @@ impl<'a> Operation<'a> {
 }
 
 impl Ext4 {
-    /// Refuses a write that a regular file does not permit.
+    /// Refuses a write that a file does not permit.
     ///
     /// # Errors
-    /// `ReadOnly` for a volume that was closed, or whose journal was aborted; `NotPermitted` for immutable files, and for append-only ones except at
-    /// their end (`None`: a cache has checked the position, or the write is past the end); `FileTooLarge`, `Encrypted`, `Unsupported`.
+    /// `ReadOnly` for a volume that was closed, or whose journal was aborted; `NotPermitted` for immutable files, and for writes to append-only files
+    /// except at their end (`None`: a cache has checked the position, or the write is at the end); `FileTooLarge`, `Encrypted`, `Unsupported`.
     pub(crate) fn admit_write(
         &self,
         inode: &Inode,
@@ -96,9 +97,9 @@ impl Ext4 {
         self.check_size(inode, pos.0.saturating_add(len))
     }
 
-    /// Allocates the holes of a byte range as unwritten. If they lie past the size, the inode is an orphan until the size is updated. Gives the end
-    /// of the allocation, which is earlier than the range's end if space ran out after the first block, unless the range must be `whole`. Blocks that
-    /// were allocated before an error stay, as unwritten ones.
+    /// Allocates blocks for the holes of a byte range, as unwritten. If they lie past the size, the inode is an orphan until
+    /// the size is updated. Returns the end of the allocation. If space runs out after the first block, this is before the
+    /// range's end, unless the range must be `whole`. Blocks that were allocated before an error remain, as unwritten blocks.
     ///
     /// # Errors
     /// `NoSpace` or `Quota` for the first block, or for any block of a `whole` range; `ReadOnly`, `Io`.
@@ -145,10 +146,10 @@ impl Ext4 {
         })
     }
 
-    /// Zeros the last block of a file past its end, because the file is about to grow.
+    /// Zeros the part of a file's last block that is past the end, because the file is about to grow.
     ///
     /// # Errors
-    /// `Busy` for a thread with requests in flight, `ReadOnly`, `Io`.
+    /// `Busy` if the thread has requests in flight; `ReadOnly`, `Io`.
     pub(crate) fn zero_past_end(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
             let file = op.quiesce(number)?;
@@ -158,10 +159,11 @@ impl Ext4 {
         })
     }
 
-    /// Updates a file's metadata for written data.
+    /// Updates a file's metadata for the data that were written to its blocks.
     ///
     /// # Errors
-    /// `Busy` if the [patience](Patience::Some) does not suffice; `NoSpace` if an extent must be split; `ReadOnly`, `Io`.
+    /// `Busy` if the conversion would have to wait longer than its [patience](Patience::Some) permits; `NoSpace` if an extent must be split;
+    /// `ReadOnly`, `Io`.
     pub(crate) fn convert(
         self: &Arc<Self>,
         number: InodeNo,
@@ -185,7 +187,7 @@ impl Ext4 {
                 counters.drained();
             }
             let file = op.lock(number);
-            // The file may have been freed, and its number reused.
+            // The file may have been freed and its number reused.
             if !locks.is_known_as(number, open) || open.pending.is_empty() {
                 return Ok(());
             }
@@ -193,7 +195,7 @@ impl Ext4 {
         })
     }
 
-    /// The range that contains all partly written blocks.
+    /// The range from the first to the last partly written block.
     fn cut_blocks(&self, what: &Unconverted) -> Option<Range<u64>> {
         let block = self.superblock.block_size.bytes() as u64;
         let cut = |at: &u64| !at.is_multiple_of(block);
@@ -205,7 +207,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Converts under the inode's lock. Partly written blocks outside of `alone` are skipped.
+    /// Converts under the inode's lock. Partly written blocks outside of the range `alone` are skipped.
     fn convert_under(
         &self,
         file: &Locked<'_>,
@@ -219,9 +221,9 @@ impl Operation<'_> {
         let orphan = self.transact(credits + CREDITS, |handle| {
             let inode = file.inode()?;
             let size = inode.size().max(what.size);
-            // The size comes first: another thread may commit between the ranges, and recovery would find written blocks past the size.
+            // The size is set first. Otherwise another thread could commit between the ranges, and recovery would find written blocks past the size.
             if what.size > inode.size() {
-                // The times are not set: the writes have set theirs, and a caller may have set others since.
+                // The times are not set. The writes have set their times, and a caller may have set others in the meantime.
                 handle.update_inode(file, |raw| raw.set_size(size))?;
                 self.note_large_size(handle, size)?;
             }
@@ -232,7 +234,7 @@ impl Operation<'_> {
                 }
                 inode.set_range_state(handle, range.clone(), ExtentState::Written)?;
             }
-            // Blocks past the end, from a write that failed or is in flight.
+            // Blocks past the end belong to a write that failed or is in flight.
             let block_size = self.superblock.block_size;
             let orphan =
                 what.orphan && block_size.blocks_for(what.reach) > block_size.blocks_for(size);
@@ -248,8 +250,8 @@ impl Operation<'_> {
         unfilled
     }
 
-    /// The blocks with written data. Their other bytes are zeroed, or the block is skipped if other threads may use it; skipped parts are also
-    /// removed from `what`. Blocks that cannot be zeroed are skipped too; the others are still returned, with that error.
+    /// The blocks with written data. The bytes around the data are zeroed; if other threads may use such a block, it is skipped instead and its
+    /// part is removed from `what`. Blocks that cannot be zeroed are skipped too; the others are still returned, together with the error.
     fn fill_blocks(
         &self,
         inode: &Inode,
@@ -281,7 +283,7 @@ impl Operation<'_> {
         (filled.0, result)
     }
 
-    /// Zeros a part of a block on the device, if it is still unwritten.
+    /// Zeros a part of a block on the device, if the block is still unwritten.
     fn zero_unwritten(&self, inode: &Inode, part: Range<u64>) -> Result<()> {
         let size = self.superblock.block_size;
         if part.is_empty() {
@@ -298,10 +300,11 @@ impl Operation<'_> {
 }
 
 impl Ext4 {
-    /// Makes a file's written data durable, with the metadata needed to read them; and the rest of its metadata unless `data_only`.
+    /// Makes a file's written data durable, together with the metadata needed to read them. Unless `data_only` is set, also makes its other metadata
+    /// durable.
     ///
     /// # Errors
-    /// The errors of [`convert`](Self::convert), and of a commit.
+    /// The errors of [`convert`](Self::convert) and of a commit.
     pub(crate) fn sync_open(
         self: &Arc<Self>,
         number: InodeNo,
@@ -318,8 +321,8 @@ impl Ext4 {
         self.commit_with_data(newest)
     }
 
-    /// Whether all metadata needed to read a file's blocks are durable. Ranges that wait for conversion are in no transaction yet. They are checked
-    /// first, because a conversion records its transaction before it removes the ranges.
+    /// Whether all metadata needed to read a file's blocks are durable. Ranges that wait for a conversion are not in a
+    /// transaction yet. They are checked first, because a conversion records its transaction before it removes the ranges.
     pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
         if open.pending.has_ranges() || open.pending.size() > 0 {
             return false;
@@ -328,10 +331,11 @@ impl Ext4 {
         writing.is_ok_and(|writing| writing.transactions.is_committed(Tid::of_map(open)))
     }
 
-    /// Updates the metadata of all files for written data. A failure of one file does not stop the others.
+    /// Updates the metadata of all files for written data. If this fails for one file, it continues with the others.
     ///
     /// # Errors
-    /// An error of [`convert`](Self::convert): `Busy` if it occurs, because that ends when the thread has taken its completions.
+    /// An error of [`convert`](Self::convert). If one of them is `Busy`, that is returned, because it ends as soon as the thread has taken its
+    /// completions.
     pub(crate) fn convert_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
         let mut converted = Ok(());
         for (number, open) in self.writing()?.locks.unconverted() {
@@ -361,7 +365,7 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    /// Frees the blocks that a failed write has left past a file's end, while no thread uses its content.
+    /// Frees the blocks past a file's end that a failed write has left. No other thread may be using the content.
     pub(super) fn cut_orphan(&self, file: &Locked<'_>, open: &OpenInode) -> Result<()> {
         let inode = file.inode()?;
         if open.pending.is_orphan() && inode.stat().links > 0 {
@@ -372,8 +376,8 @@ impl Operation<'_> {
     }
 }
 
-/// The blocks that written byte ranges cover, and the parts of the ranges in them. A block at the start or the end of a range is skipped if `fill`
-/// refuses the gap beside the range.
+/// The blocks that written byte ranges cover, and the parts of the ranges in these blocks. The first or the last block of a range is
+/// skipped if `fill` returns false for the bytes between the range and the edge of that block.
 fn filled_blocks(
     size: BlockSize,
     written: &[Range<u64>],
@@ -381,7 +385,7 @@ fn filled_blocks(
 ) -> (Vec<Range<FileBlock>>, Vec<Range<u64>>) {
     let block = size.bytes() as u64;
     let (mut blocks, mut kept) = (Vec::<Range<FileBlock>>::new(), Vec::new());
-    // The end of the filled blocks, and the last block that was skipped.
+    // The end of the filled blocks, and the last skipped block.
     let (mut full, mut left) = (0, None);
     for (at, range) in written.iter().enumerate() {
         let next = written.get(at + 1).map_or(u64::MAX, |next| next.start);
@@ -436,8 +440,8 @@ mod tests {
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap()
     }
 
-    /// A thread that has looked up the ranges to convert may arrive when the file is freed and its number reused: unwritten blocks of the new file
-    /// stay zeros.
+    /// A thread that has looked up ranges to convert may continue after the file was freed and its
+    /// number reused. The unwritten blocks of the new file must stay zeros.
     #[test]
     fn a_conversion_is_that_of_the_file_that_was_written() {
         let (volume, mut queue) = volume();
@@ -456,7 +460,7 @@ mod tests {
         assert_eq!(kinds, [IomapType::Unwritten]);
     }
 
-    /// A `whole` write without enough room leaves the file unchanged; any other write is done in part.
+    /// If there is too little space, a `whole` write leaves the file unchanged, and any other write is done in part.
     #[test]
     fn a_write_that_is_wanted_whole_is_not_cut() {
         const ROOM: u64 = 64 << 10;
@@ -490,7 +494,7 @@ mod tests {
         assert!(written > 0 && written as u64 <= ROOM && file.size() == 4096 + written as u64);
     }
 
-    /// A thread that waits for the content while the map changes detects, after the wait, that its mapping is outdated.
+    /// While a thread waits for the content, the map changes. After the wait, the thread must detect that its mapping is outdated.
     #[test]
     fn a_thread_that_enters_after_a_change_sees_it() {
         let (volume, _queue) = volume();

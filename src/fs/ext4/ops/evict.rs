@@ -1,5 +1,5 @@
-//! The end of inodes: open inodes outlive their names, large ones are freed in several transactions, and orphans of a crash are freed at the next
-//! opening.
+//! The removal of inodes. Open inodes outlive their names, large inodes are freed in several
+//! transactions, and orphans of a crash are freed when the volume is next opened.
 
 use std::sync::Arc;
 
@@ -13,33 +13,34 @@ use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
 use crate::open_file::OpenInode;
 use crate::units::{FileBlock, InodeNo};
 
-/// The fate of an inode that loses a name.
+/// What happens to an inode that loses a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It has another name and stays.
+    /// The inode has another name and remains.
     Stays,
-    /// It is freed in the same transaction.
+    /// The inode is freed in the same transaction.
     EndsNow,
-    /// It is an orphan until all of it is freed.
+    /// The inode is an orphan until all of it is freed.
     EndsLater,
-    /// It is an orphan until it is closed.
+    /// The inode is an orphan until it is closed.
     EndsWhenClosed,
 }
 
-/// A root without nodes has at most four extents, each in two groups: bitmaps and descriptors; attributes, inode, superblock.
+/// The number of blocks for freeing a file whose map has only a root: at most four extents, each in two groups, with bitmaps and descriptors;
+/// attributes, inode, superblock.
 const SMALL_CREDITS: u32 = 32;
-/// The inode only.
+/// The number of blocks for a change of only the inode.
 const STAMP_CREDITS: u32 = 1;
-/// The maximum number of orphan errors that are reported individually at an opening.
+/// The maximum number of orphan errors that an open reports individually.
 const MOST_TOLD: usize = 64;
-/// Blocks in addition to a piece of a large map: the orphan list and the inode.
+/// The number of blocks in addition to a piece of a large map: for the orphan list and the inode.
 const PIECE_CREDITS: u32 = 16;
 
-/// The maximum number of conversions that a close tries while other threads open and write the file, and of failures among them.
+/// The maximum number of conversions that a close attempts while other threads open and write the file, and how many of them may fail.
 const SETTLE_ATTEMPTS: u32 = 100;
 const SETTLE_FAILURES: u32 = 3;
 
-/// An open inode: if it loses its last name, it stays until this is dropped.
+/// An open inode. If it loses its last name, it is freed only after this value is dropped.
 pub struct Ext4Held {
     fs: Arc<Ext4>,
     number: InodeNo,
@@ -54,7 +55,7 @@ impl Ext4Held {
         self.number
     }
 
-    /// The present state of the inode, which may have no name.
+    /// Reads the current state of the inode, even if it has no name.
     ///
     /// # Errors
     /// The errors of reading and checking the inode.
@@ -62,7 +63,7 @@ impl Ext4Held {
         self.fs.inode_or_orphan(self.number)
     }
 
-    /// The state that all open handles share; `None` on a read-only volume.
+    /// The state that all open handles of the inode share; `None` on a read-only volume.
     pub(crate) fn open_inode(&self) -> Option<&Arc<OpenInode>> {
         self.open.as_ref().map(Open::inode)
     }
@@ -72,8 +73,8 @@ impl Ext4Held {
         &self.fs
     }
 
-    /// Sets a time stamp without a transaction. All readers of the inode see it. It is stored in the journal with the inode's next change, with
-    /// a sync, with the last close, or by the [timer](super::super::CommitTimer). Takes no lock; does nothing on a read-only volume.
+    /// Sets a time stamp without a transaction. All readers of the inode see it. The journal gets it with the inode's next change, with
+    /// a sync, with the last close, or from the [timer](super::super::CommitTimer). Takes no lock. Does nothing on a read-only volume.
     #[inline]
     pub fn stamp(&self, access: Access) {
         if let (Some(open), Some(writing)) = (&self.open, &self.fs.writing) {
@@ -85,13 +86,13 @@ impl Ext4Held {
 impl Drop for Ext4Held {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
-        // An inode for which this fails stays an orphan, and is removed at the next opening; its pending stamps are lost, as in a crash.
+        // If this fails, the inode stays an orphan and is removed at the next opening of the volume; its pending stamps are lost, as in a crash.
         let _ = self.fs.operate(|op| op.close_inode(self.number, open));
     }
 }
 
 impl Operation<'_> {
-    /// Closes an inode. The last close converts written data, and removes an inode without a name.
+    /// Closes an inode. The last close converts written data, and removes the inode if it has no name.
     fn close_inode(&self, number: InodeNo, open: Open) -> Result<()> {
         let mut file = self.lock(number);
         let (mut attempts, mut failures, mut last) = (SETTLE_ATTEMPTS, 0, Ok(()));
@@ -109,12 +110,13 @@ impl Operation<'_> {
                 }
             }
             attempts -= 1;
-            // The lock of the content comes before that of the inode. No other thread has requests in flight, but one may open the file in between.
+            // In the lock order, the content's lock precedes the inode's, so the inode is unlocked. No other thread has requests in flight, but one
+            // may open the file in between.
             drop(file);
             last = self.convert(number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
             file = self.lock(number);
-            // Data that another thread has written in the meantime, without a conversion, lie past the size in the metadata.
+            // Data that another thread has written in the meantime, and not converted, lie past the size in the metadata.
             if last.is_ok() && open.is_last() && open.inode().pending.is_converted() {
                 let _ = self.cut_orphan(&file, open.inode());
             }
@@ -138,26 +140,26 @@ impl Operation<'_> {
     }
 }
 
-/// Whether an error is about the volume's own metadata, which stay the same when they are read again. Other errors come from the device or the
-/// caller.
+/// Whether an error is a fault of the volume's own metadata, which will be found again at every
+/// read. Other errors come from the device or the caller.
 pub(super) fn is_of_volume(why: &Error) -> bool {
     use ErrorKind::{Corrupt, Encrypted, LimitExceeded, NotFound, Unsupported};
     matches!(why.kind(), Corrupt | Unsupported | NotFound | LimitExceeded | Encrypted)
 }
 
 impl Ext4 {
-    /// Opens an inode, so that it stays as long as the handle exists, and so do blocks that it loses. On a read-only volume this does nothing.
+    /// Opens an inode. The inode and its blocks, even those that it loses, are not freed while the handle exists. Does nothing on a read-only volume.
     ///
     /// # Errors
-    /// `NotFound` if it has no name and no other open handle.
+    /// `NotFound` if the inode has no name and no other open handle.
     pub fn hold(self: &Arc<Self>, number: InodeNo) -> Result<Ext4Held> {
         self.hold_if(number, |_| Ok(())).map(|(held, _)| held)
     }
 
-    /// Opens the inode that was decoded as `earlier`, and gives its present state: `None` on a read-only volume, on which it cannot differ.
+    /// Opens the inode that was decoded as `earlier`. Returns its current state, or `None` on a read-only volume, where the state cannot differ.
     ///
     /// # Errors
-    /// As [`hold`](Self::hold); `NotFound` also if its number belongs to another inode.
+    /// The errors of [`hold`](Self::hold); `NotFound` also if the number belongs to another inode.
     pub(crate) fn hold_decoded(
         self: &Arc<Self>,
         earlier: &Stat,
@@ -179,14 +181,14 @@ impl Ext4 {
             })?;
             check(&inode)?;
             let opened = lock.open();
-            // Changes from before the opening may not be durable.
+            // Changes that were made before the inode was opened may not be durable yet.
             writing.transactions.newest().note_map(opened.inode());
             (open, now) = (Some(opened), Some(inode));
         }
         Ok((Ext4Held { fs: Arc::clone(self), number, open }, now))
     }
 
-    /// Sets time stamps for the writes since the last call.
+    /// Sets the time stamps for the writes recorded since the last call.
     pub(crate) fn leave_stamps(&self) {
         if let Ok(writing) = self.writing() {
             writing.locks.stamp_all_noted();
@@ -202,10 +204,10 @@ impl Ext4 {
         stamped.into_iter().try_for_each(|number| self.store_stamps_waiting(number))
     }
 
-    /// Moves the pending time stamps of one inode.
+    /// Moves the pending time stamps of one inode into the running transaction.
     pub(super) fn store_stamps_waiting(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
-            // The inode may have been closed and removed: the shared lock makes the thread that removes it wait.
+            // The inode may be closed and removed at the same time. The shared lock makes the thread that removes it wait.
             let _inode = op.share(number);
             op.store_stamps_of(number)
         })
@@ -213,16 +215,16 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Moves the pending time stamps of an inode whose lock is held.
+    /// Moves the pending time stamps of an inode into the running transaction. The inode's lock must be held.
     fn store_stamps_of(&self, number: InodeNo) -> Result<()> {
         if self.writing.locks.stamps(number) == Waiting::default() {
             return Ok(());
         }
-        // Every change of the inode stores them too.
+        // Every change of an inode also stores its pending stamps.
         self.transact(STAMP_CREDITS, |handle| handle.store_stamps(number))
     }
 
-    /// The fate of an inode that loses a name. Its lock must be held.
+    /// What happens to an inode that loses a name. The inode's lock must be held.
     pub(super) fn fate(&self, inode: &InodeToChange<'_>) -> Result<Fate> {
         let directory = inode.file_type() == FileType::Directory;
         if inode.stat().links > 1 && !directory {
@@ -231,13 +233,13 @@ impl Operation<'_> {
         if self.writing.locks.is_open(inode.number()) {
             return Ok(Fate::EndsWhenClosed);
         }
-        // An inode that does not fit into a small journal is freed in several transactions.
+        // An inode whose removal does not fit into one transaction of a small journal is freed in several transactions.
         let credits = self.eviction_credits(inode, Fate::EndsNow);
         let fits = credits <= self.writing.transactions.limit() / 2;
         Ok(if inode.has_small_map() && fits { Fate::EndsNow } else { Fate::EndsLater })
     }
 
-    /// The maximum number of blocks that this changes, except for the directory's.
+    /// The maximum number of blocks changed by the removal of an inode, without the blocks of the directory.
     pub(super) fn eviction_credits(&self, inode: &InodeToChange<'_>, fate: Fate) -> u32 {
         match fate {
             Fate::Stays | Fate::EndsWhenClosed | Fate::EndsLater => 8,
@@ -245,7 +247,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Finishes what the transaction of the last name left, or could not finish. The inode's lock must be held.
+    /// Finishes the removal after the transaction that removed the last name. The inode's lock must be held.
     pub(super) fn finish(
         &self,
         file: &Locked<'_>,
@@ -259,7 +261,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Frees an orphan without names, or gives it up if its metadata are damaged: its name is removed in any case.
+    /// Frees an orphan without names. If its metadata are damaged, gives it up; its name stays removed in either case.
     fn evict(&self, orphan: &Locked<'_>) -> Result<()> {
         self.try_evict(orphan).or_else(|why| self.leave_orphan(orphan, why))
     }
@@ -267,7 +269,7 @@ impl Operation<'_> {
     /// Handles an orphan that could not be removed.
     ///
     /// # Errors
-    /// Errors of the device, and those of a read-only volume: the inode stays an orphan, and the next opening tries again.
+    /// Errors of the device, and those of a read-only volume. The inode then stays an orphan, and the next opening of the volume tries again.
     fn leave_orphan(&self, orphan: &Locked<'_>, why: Error) -> Result<()> {
         if !is_of_volume(&why) || self.writing.transactions.check().is_err() {
             return Err(why);
@@ -276,7 +278,7 @@ impl Operation<'_> {
         self.note_left(vec![Self::left(orphan.number(), &why)], &[why])
     }
 
-    /// The report of an orphan that was given up.
+    /// The report about an orphan that was given up.
     fn left(number: InodeNo, why: &Error) -> String {
         format!("inode {number} could not be freed, and is left to e2fsck: {why}")
     }
@@ -290,12 +292,12 @@ impl Operation<'_> {
                 self.remove_orphan(handle, orphan)?;
                 self.end_inode(handle, orphan, directory)
             });
-            // A partial result can be committed: no thread reads an inode without a name, and freed blocks have no reference.
+            // A partial result can be committed: no thread reads an inode without a name, and nothing refers to the freed blocks.
             ended.inspect_err(|why| self.pardon(handle, why))
         })
     }
 
-    /// Frees everything that an inode has outside of itself.
+    /// Frees everything that an inode uses outside of its slot in the inode table.
     pub(super) fn release_content(
         &self,
         handle: &mut Handle<'_>,
@@ -307,7 +309,7 @@ impl Operation<'_> {
         Attributes::of(inode).drop_xattrs(handle)
     }
 
-    /// The value of `i_dtime` for an inode that is deleted now. A number up to that of the last inode would be taken for the next orphan of a list.
+    /// The value of `i_dtime` for an inode that is deleted now. A value that is a valid inode number would be taken for the next orphan of a list.
     pub(super) fn deletion_time(&self, now: Timestamp) -> u32 {
         u32::try_from(now.seconds.max(0)).unwrap_or(u32::MAX).max(self.superblock.inodes_count)
     }
@@ -329,11 +331,12 @@ impl Operation<'_> {
         handle.free_inode(inode, directory)
     }
 
-    /// Removes the orphans that a crash, or a program with open files, has left. Failing ones are given up: an orphan never prevents the opening of a
-    /// volume. `wrong` has the errors of the recovery of fast commits.
+    /// Removes the orphans of a crash, and of programs that had files open. An orphan that cannot be removed is given
+    /// up, so that it never prevents the opening of a volume. `wrong` holds the errors of the recovery of fast commits.
     ///
     /// # Errors
-    /// Errors of the device: the inode stays an orphan. A place that is unreadable again on a retry is no such error.
+    /// Errors of the device; the inode then stays an orphan. If a location on the device is unreadable again at a second attempt, the orphan is given
+    /// up instead.
     pub(in crate::fs::ext4) fn end_orphans(&self, mut wrong: Vec<Error>) -> Result<()> {
         let (orphans, more) = self.adopt_orphans()?;
         wrong.extend(more);
@@ -342,13 +345,14 @@ impl Operation<'_> {
         for number in orphans {
             let orphan = self.lock(number);
             let Err(why) = self.end_orphan(&orphan) else { continue };
-            // A change that the device failed half way ends the volume; an orphan whose place is unreadable is given up.
+            // If the device failed in the middle of a change, the volume is ended. If only the orphan's location is unreadable, the orphan is given
+            // up.
             let fails = !is_of_volume(&why)
                 && (self.writing.transactions.check().is_err() || self.end_orphan(&orphan).is_ok());
             if fails {
                 return Err(why);
             }
-            // If this fails too, the orphan is not the cause.
+            // If giving up fails too, the orphan is not the cause.
             self.give_up_orphan(&orphan)?;
             if told.len() < MOST_TOLD {
                 told.push(Self::left(number, &why));
@@ -367,22 +371,22 @@ impl Operation<'_> {
         }
     }
 
-    /// The orphan was freed as far as its metadata permit: the result can be committed, together with the mark of errors.
+    /// Permits a commit of an orphan that was freed as far as its metadata permit, together with the mark of errors in the superblock.
     fn pardon(&self, handle: &mut Handle<'_>, why: &Error) {
         if is_of_volume(why) && handle.mark_errors().is_ok() {
             handle.took_back();
         }
     }
 
-    /// Finishes an interrupted truncation: blocks past the size are freed. A file without a name stays an orphan. If its metadata are damaged, a
-    /// partial result is committed only at an opening: a later write could extend the file over the rest.
+    /// Finishes an interrupted truncation by freeing the blocks past the size. A file without a name stays an orphan. If the metadata are damaged, a
+    /// partial result is committed only while the volume is being opened, because a later write could extend the file over the remaining blocks.
     pub(super) fn finish_truncation(&self, inode: &InodeToChange<'_>, opening: bool) -> Result<()> {
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
         self.transact(PIECE_CREDITS + inode.credits_for_unmap(), |handle| {
             if inode.has_map() {
                 let unmapped = inode.unmap_range(handle, end..FileBlock(1 << 32));
                 if let (Err(why), true) = (&unmapped, opening) {
-                    // The inode is still an orphan, and freed blocks have no reference.
+                    // The inode is still an orphan, and nothing refers to the freed blocks.
                     self.pardon(handle, why);
                 }
                 unmapped?;
@@ -393,7 +397,7 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// Whether blocks hold its content: it is no device, no link within the inode, and has no inline data.
+    /// Whether the content is in blocks, that is, the inode is not a device or a link with its target in the inode, and has no inline data.
     pub(crate) fn has_map(&self) -> bool {
         match self.file_type() {
             FileType::Regular | FileType::Directory => !self.has_inline_data(),
@@ -402,7 +406,7 @@ impl Inode {
         }
     }
 
-    /// Whether its map has no nodes except the root.
+    /// Whether the map has no nodes except the root.
     pub(crate) fn has_small_map(&self) -> bool {
         // `eh_depth` in the root.
         let flat = self.i_block[6..8] == [0, 0];

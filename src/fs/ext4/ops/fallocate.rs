@@ -10,11 +10,11 @@ use crate::fs::{Fallocate, InodeFlags};
 use crate::iomap::{ExtentState, IomapType};
 use crate::units::{FileBlock, FilePos, InodeNo};
 
-/// Metadata blocks that a piece changes, except for the file's map.
+/// The maximum number of metadata blocks that a piece changes, without the file's map.
 const CREDITS: u32 = 16;
 
 impl Operation<'_> {
-    /// Changes the space of a range of a regular file.
+    /// Changes the allocation of a range of a regular file.
     pub(in crate::fs::ext4) fn fallocate(
         &self,
         number: InodeNo,
@@ -30,7 +30,7 @@ impl Operation<'_> {
             return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
         }
         let end = pos.0.checked_add(len).filter(|_| len > 0);
-        let Some(end) = end else { return Err(Error::invalid("an empty range")) };
+        let Some(end) = end else { return Err(Error::invalid("the range is empty or too large")) };
         self.check_size(&inode, end)?;
         let inode = self.without_capabilities(&file, inode)?;
         if inode.has_inline_data() {
@@ -38,7 +38,7 @@ impl Operation<'_> {
         }
         let inode = file.inode()?;
         if !inode.flags().contains(InodeFlags::EXTENTS) && how != Fallocate::Punch {
-            return Err(Error::unsupported("to preallocate in a file with indirect blocks"));
+            return Err(Error::unsupported("preallocation in a file with indirect blocks"));
         }
         let range = pos.0..end;
         match how {
@@ -56,7 +56,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Allocates the holes of a range. The size grows with it, also where space ends within it: no allocated block is left past the end.
+    /// Allocates the holes of a range, and sets the size to their end, even if space runs out within the range. No allocated block then lies past the
+    /// end.
     fn allocate_and_grow(
         &self,
         file: &Locked<'_>,
@@ -76,7 +77,7 @@ impl Operation<'_> {
         Err(error)
     }
 
-    /// Sets the new size if it is larger, and the times.
+    /// Sets the new size if it is larger than the old size, and sets the times.
     fn grow(&self, file: &Locked<'_>, end: u64, keep_size: bool) -> Result<()> {
         let inode = file.inode()?;
         let size = if keep_size { inode.size() } else { inode.size().max(end) };
@@ -105,7 +106,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// The position of the first hole in a byte range, at the start of a block.
+    /// The position of the first block in a byte range that is a hole.
     pub(super) fn first_hole(&self, file: &Locked<'_>, range: Range<u64>) -> Result<Option<u64>> {
         let (size, inode) = (self.superblock.block_size, file.inode()?);
         let end = FileBlock(size.blocks_for(range.end));
@@ -136,7 +137,7 @@ impl Operation<'_> {
         Ok(room.len.into())
     }
 
-    /// Frees the whole blocks of a range, and zeros the partial blocks at both ends.
+    /// Frees the whole blocks of a range, and zeros the parts of blocks at both ends.
     fn empty_range(&self, inode: &InodeToChange<'_>, range: Range<u64>) -> Result<()> {
         let size = self.superblock.block_size;
         let block = size.bytes() as u64;
@@ -159,7 +160,9 @@ impl Operation<'_> {
         let size = self.superblock.block_size;
         let unit = u64::from(self.superblock.cluster_blocks) * size.bytes() as u64;
         if !range.start.is_multiple_of(unit) || !range.end.is_multiple_of(unit) {
-            return Err(Error::invalid(format!("not whole blocks of {unit} bytes")));
+            return Err(Error::invalid(format!(
+                "the range does not consist of whole blocks of {unit} bytes"
+            )));
         }
         Ok(FileBlock(range.start >> size.shift())..FileBlock(range.end >> size.shift()))
     }
@@ -172,7 +175,9 @@ impl Operation<'_> {
     ) -> Result<()> {
         let blocks = self.whole_blocks(&range)?;
         if range.end >= inode.size() {
-            return Err(Error::invalid("a range that reaches the file's end is truncated instead"));
+            return Err(Error::invalid(
+                "the range reaches the file's end: truncate the file instead",
+            ));
         }
         let count = (blocks.end.0 - blocks.start.0) as i64;
         let size = inode.size() - (range.end - range.start);
@@ -186,7 +191,7 @@ impl Operation<'_> {
     fn insert(&self, inode: &InodeToChange<'_>, range: Range<u64>) -> Result<()> {
         let blocks = self.whole_blocks(&range)?;
         if range.start >= inode.size() {
-            return Err(Error::invalid("a position past the file's end"));
+            return Err(Error::invalid("the position is past the file's end"));
         }
         let count = (blocks.end.0 - blocks.start.0) as i64;
         let size = inode.size().saturating_add(range.end - range.start);

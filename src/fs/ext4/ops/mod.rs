@@ -1,7 +1,8 @@
-//! The operations of a volume that is open for writing. Each function is one operation, in one transaction if its size permits.
+//! The operations of a volume that is open for writing. Each function is one operation, and uses one transaction if its size permits.
 //!
-//! Inodes are given by number and read under their locks. An operation checks everything before it changes anything; a later step that fails for lack
-//! of space is undone. The compiler enforces the order: an [`Operation`] has all the steps, and each step needs the result of the one before.
+//! Inodes are passed by number and read under their locks. An operation checks everything before it changes anything. If a later step fails for lack
+//! of space, the earlier steps are undone. The compiler enforces the order: an [`Operation`] offers all the steps, and each step needs the result of
+//! the previous step.
 
 mod attributes;
 mod content;
@@ -35,19 +36,19 @@ fn refuse(kind: ErrorKind, what: &'static str) -> Error {
 }
 
 impl Operation<'_> {
-    /// The number of blocks that adding a name to a directory changes, with the directory's inode.
+    /// The maximum number of blocks changed by adding a name to a directory, including the directory's inode.
     fn name_credits(&self, dir: &InodeToChange<'_>) -> u32 {
         ADD_CREDITS + dir.credits_for_map() + 1
     }
 
-    /// An inode for a change. It must have a name or be open.
+    /// Reads an inode for a change. The inode must have a name or be open.
     fn inode_to_change<'f>(&self, file: &'f Locked<'_>) -> Result<InodeToChange<'f>> {
         let inode = file.inode()?;
         self.check_kept(&inode)?;
         Ok(inode)
     }
 
-    /// A directory for a change of its entries.
+    /// Reads a directory for a change of its entries.
     fn directory<'d>(&self, dir: &'d Locked<'_>) -> Result<InodeToChange<'d>> {
         let dir = dir.named()?;
         if dir.file_type() != FileType::Directory {
@@ -62,7 +63,7 @@ impl Operation<'_> {
         Ok(dir)
     }
 
-    /// A directory for the removal of entries, which append-only directories do not permit.
+    /// Reads a directory for the removal of entries. Append-only directories do not permit this.
     fn directory_to_shrink<'d>(&self, dir: &'d Locked<'_>) -> Result<InodeToChange<'d>> {
         let dir = self.directory(dir)?;
         if dir.flags().contains(InodeFlags::APPEND) {
@@ -71,7 +72,7 @@ impl Operation<'_> {
         Ok(dir)
     }
 
-    /// The inode of a name, if the name exists.
+    /// The inode number of a name, if the name exists.
     fn entry(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
         match dir.lookup(name) {
             Ok(found) => Ok(Some(found.number())),
@@ -80,7 +81,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Sets the time of a directory whose entries have changed, and updates its number of subdirectories.
+    /// Sets the times of a directory whose entries have changed, and updates its number of subdirectories.
     fn touch_directory(
         &self,
         handle: &mut Handle<'_>,
@@ -92,7 +93,7 @@ impl Operation<'_> {
         handle.update_inode(dir, |inode| {
             inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })?;
             let links = inode.links()?;
-            // A count of 1 means more subdirectories than the field can count.
+            // A link count of 1 means that the directory has more subdirectories than the field can count.
             if subdirectories != 0 && !(uncounted && links == 1) {
                 let links = links.saturating_add_signed(subdirectories);
                 let uncountable = uncounted && u32::from(links) > MAX_LINKS;
@@ -108,13 +109,13 @@ impl Operation<'_> {
         handle.update_inode(inode, |inode| inode.set_times(&Times::changed(now)))
     }
 
-    /// Whether a directory may have more subdirectories than the field can count: with dir_nlink, and as in Linux only with a hash tree.
+    /// Whether a directory may have more subdirectories than the field can count. This needs dir_nlink and, as in Linux, a hash tree.
     fn may_lose_count(&self, dir: &Inode) -> bool {
         self.superblock.ro_compat.contains(RoCompat::DIR_NLINK)
             && dir.flags().contains(InodeFlags::INDEX)
     }
 
-    /// Refuses another subdirectory if the format cannot count it.
+    /// Refuses another subdirectory if the directory's link count cannot include it.
     fn check_room_for_link(&self, dir: &Inode) -> Result<()> {
         if dir.stat().links >= MAX_LINKS && !self.may_lose_count(dir) {
             return Err(refuse(
@@ -127,7 +128,7 @@ impl Operation<'_> {
 }
 
 impl Ext4 {
-    /// Refuses an inode that has no name and is not open. It must be read under its lock.
+    /// Refuses an inode that has no name and is not open. The caller must have read it under its lock.
     fn check_kept(&self, inode: &Inode) -> Result<()> {
         if inode.stat().links == 0 && !self.writing()?.locks.is_open(inode.number()) {
             return Err(refuse(ErrorKind::NotFound, "the file has been removed"));
@@ -136,28 +137,28 @@ impl Ext4 {
     }
 }
 
-/// Refuses a file of another project if entries inherit the directory's project: the file would have to be charged to that project.
+/// Refuses a file of another project if the directory's entries inherit its project, because the file would have to be charged to that project.
 fn check_project(dir: &Inode, file: &Inode) -> Result<()> {
     let inherits = dir.flags().contains(InodeFlags::PROJECT_INHERIT);
     if inherits && dir.stat().project != file.stat().project {
-        return Err(refuse(ErrorKind::CrossDevice, "the directory is of another project"));
+        return Err(refuse(ErrorKind::CrossDevice, "the directory belongs to another project"));
     }
     Ok(())
 }
 
-/// Checks a new name: `Exists`, `NameTooLong` and similar errors.
+/// Checks a new name.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > 255 {
         return Err(refuse(ErrorKind::NameTooLong, "a name has at most 255 bytes"));
     }
     if name.is_empty() {
-        return Err(refuse(ErrorKind::NotFound, "an empty name"));
+        return Err(refuse(ErrorKind::NotFound, "the name is empty"));
     }
     if name == b"." || name == b".." {
         return Err(refuse(ErrorKind::Exists, "the directory is there"));
     }
     if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-        return Err(Error::invalid("a name holds neither `/` nor NUL"));
+        return Err(Error::invalid("a name cannot contain `/` or NUL"));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! The list of orphans: the superblock has the newest one, and each orphan has the next in `i_dtime`.
+//! The list of orphans. The superblock holds the newest orphan, and each orphan holds the next one in `i_dtime`.
 //!
-//! Volumes with an orphan file have the list too, for a full file. This code writes only the list, and moves the entries of the file to it when
-//! the volume is opened.
+//! Volumes with an orphan file have the list too, for orphans that do not fit into the file. This code writes
+//! only the list. When the volume is opened, it moves the entries of the file to the list.
 
 use std::marker::PhantomData;
 
@@ -14,12 +14,12 @@ use crate::fs::ext4::superblock::change_features;
 use crate::fs::ext4::{Inode, RoCompat};
 use crate::units::InodeNo;
 
-/// Two inodes, the superblock, and a block of the orphan file.
+/// The number of blocks: those of two inodes, the superblock, and a block of the orphan file.
 const CREDITS: u32 = 4;
 /// The maximum number of errors that are reported individually.
 const MOST_TOLD: usize = 64;
 
-/// An inode on the list, whose lock is held. Only `i_dtime`, which belongs to the list, is changed through this.
+/// An inode on the list, whose lock is held. Only its `i_dtime`, which belongs to the list, is changed through this value.
 struct Listed<'l> {
     number: InodeNo,
     list: PhantomData<&'l OrphanList>,
@@ -37,7 +37,7 @@ impl MayChange for Listed<'_> {
     }
 }
 
-/// The orphan file is read only while the volume is opened.
+/// An entry of the orphan file. The file is read only while the volume is being opened.
 impl MayChange for FiledOrphan {
     fn number(&self) -> InodeNo {
         self.inode
@@ -56,12 +56,13 @@ fn set_next_orphan(
 }
 
 impl Operation<'_> {
-    /// Adds an inode to the list, unless it is already there: the next opening removes it, or its blocks past the size, unless it is taken off
-    /// the list before.
+    /// Adds an inode to the list, unless it is already there. If the inode is still on the list at
+    /// the next opening of the volume, the opening removes the inode, or its blocks past the size.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();
-        // If it were added twice, it would point to itself: this happens for a file that was written past its end and then loses its name.
+        // If the inode were added twice, it would point to itself. A file that is written past its end and then loses its last name would be added
+        // twice.
         if list.contains(number) {
             return Ok(());
         }
@@ -72,7 +73,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Removes an inode from the list, if it is there. The caller sets its `i_dtime`.
+    /// Removes an inode from the list, if it is on the list. The caller sets its `i_dtime`.
     pub(super) fn remove_orphan(
         &self,
         handle: &mut Handle<'_>,
@@ -86,7 +87,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Unlinks an inode from the list. Gives whether it was there.
+    /// Unlinks an inode from the list. Returns whether it was on the list.
     fn pass_by_orphan(
         &self,
         handle: &mut Handle<'_>,
@@ -101,8 +102,8 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    /// Removes an orphan that cannot be freed from the list, as Linux does, and leaves it in use. Without a name it is freed by e2fsck, which
-    /// checks the whole volume because the superblock records errors. A file with a name keeps its blocks past the end.
+    /// Removes an orphan that cannot be freed from the list, as Linux does, and leaves the inode in use. If it has no name, e2fsck frees it;
+    /// e2fsck checks the whole volume because the superblock records errors. A file with a name keeps its blocks past the end.
     pub(super) fn give_up_orphan(&self, orphan: &Locked<'_>) -> Result<()> {
         let (number, found) = (orphan.number(), orphan.inode());
         self.transact(CREDITS, |handle| {
@@ -114,7 +115,7 @@ impl Operation<'_> {
                         handle.update_inode(orphan, |inode| inode.set_dtime(time))?;
                     }
                 }
-                // Its bytes are not trusted, so they get no new checksum.
+                // The inode's bytes are not reliable, so they get no new checksum.
                 Err(_) => {
                     let mut list = self.writing.orphans.lock();
                     self.pass_by_orphan(handle, &list, number)?;
@@ -144,15 +145,15 @@ impl Operation<'_> {
         })
     }
 
-    /// The orphans that were found, all on the list, newest first; and the errors of others. The list ends before an entry that cannot be an
-    /// orphan, because the entries after it are unknown; in the orphan file such an entry is cleared.
+    /// Puts all orphans that were found on the list, and returns them, newest first, with the errors of others. The list ends before an
+    /// entry that cannot be an orphan, because the entries after it are unknown. In the orphan file such an entry is cleared.
     pub(super) fn adopt_orphans(&self) -> Result<(Vec<InodeNo>, Vec<Error>)> {
         let mut wrong = Vec::new();
         let follow = || self.follow_orphans(|number| self.check_orphan(number));
         let (mut found, mut broken) = follow()?;
         if let Some(why) = broken.take_if(|why| !is_of_volume(why)) {
             (found, broken) = follow()?;
-            // Otherwise it is another error, because the device gives other content now.
+            // If the second read succeeds, the error of the first is returned. An error that repeats only ends the list.
             if broken.is_none() {
                 return Err(why);
             }
@@ -190,7 +191,7 @@ impl Operation<'_> {
                 }
                 self.clear_filed(handle, &filed)
             })?;
-            // An orphan file may hold millions.
+            // An orphan file may hold millions of entries, so the number of errors is limited.
             wrong.extend(checked.err().filter(|_| wrong.len() < MOST_TOLD));
         }
         if self.superblock.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
@@ -207,7 +208,7 @@ impl Operation<'_> {
         Ok((adopted, wrong))
     }
 
-    /// Checks an inode that may be an orphan: it must be in use and not internal.
+    /// Checks that an inode can be an orphan, that is, that it is in use and not internal.
     fn check_orphan(&self, number: InodeNo) -> Result<Inode> {
         if !self.is_inode_in_use(number)? {
             return Err(Place::new("orphans").inode(number).corrupt("it is not in use"));
@@ -225,7 +226,7 @@ mod tests {
     use crate::fs::ext4::{MkfsOptions, ROOT};
     use crate::fs::{Clock, Credentials, NewFile, Writer};
 
-    /// Adjacent list entries that end at the same time do not cut off the orphans after them: the list on the device has all remaining ones.
+    /// If threads remove adjacent orphans at the same time, the orphans after them stay on the list: the list on the device contains all that remain.
     #[test]
     fn threads_that_end_neighbours_keep_the_list_whole() {
         const COUNT: usize = 64;

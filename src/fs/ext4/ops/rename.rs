@@ -1,4 +1,4 @@
-//! Renames: names that move, replace other names, or are exchanged.
+//! Renames: names that are moved, replace other names, or are exchanged.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::units::InodeNo;
 
 const WHITEOUT: NewFile<'static> = NewFile::CharDevice(0, 0);
 
-/// Two names, and their inodes.
+/// A rename of a name: both directories and names, and the inodes that the names refer to.
 struct Move<'a> {
     from: &'a InodeToChange<'a>,
     from_locked: &'a Locked<'a>,
@@ -25,15 +25,15 @@ struct Move<'a> {
     there: Option<There<'a>>,
 }
 
-/// The existing file with the new name.
+/// The file that already has the new name.
 struct There<'a> {
     inode: InodeToChange<'a>,
     locked: &'a Locked<'a>,
 }
 
 impl<'a> Operation<'a> {
-    /// Moves a name, given with its directory, within it or to another one. The existing file of the new name is replaced atomically. A whiteout
-    /// is left where the old name was, if `flags` say so: it belongs to `who`, as every file that is made.
+    /// Moves a name within its directory or to another directory. If a file already has the new name, it is replaced atomically. If
+    /// `flags` request it, a whiteout takes the place of the old name. Like every new file, it belongs to the user `who`.
     pub(in crate::fs::ext4) fn rename(
         &self,
         (from, old_name): (InodeNo, &[u8]),
@@ -46,7 +46,7 @@ impl<'a> Operation<'a> {
             return Err(refuse(ErrorKind::Busy, "`.` and `..` cannot be renamed"));
         }
         check_name(new_name)?;
-        // Directories keep their places meanwhile, so that nobody comes to be below itself.
+        // While renames are locked, no directory gets another parent, so no directory can come to lie below itself.
         let _tree = (from != to).then(|| self.lock_renames());
         let (from_locked, to_locked) = self.lock_directories(from, to)?;
         let from_dir = self.directory_to_shrink(&from_locked)?;
@@ -54,10 +54,10 @@ impl<'a> Operation<'a> {
         let moved = from_dir.lookup(old_name)?.number();
         let there = self.entry(&to_dir, new_name)?;
         if there.is_some() && flags.contains(RenameFlags::NOREPLACE) {
-            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+            return Err(refuse(ErrorKind::Exists, "the name exists already"));
         }
         if there.is_none() && flags.contains(RenameFlags::EXCHANGE) {
-            return Err(refuse(ErrorKind::NotFound, "there is nothing to exchange it with"));
+            return Err(refuse(ErrorKind::NotFound, "the name to exchange with does not exist"));
         }
         self.check_tree(from, to, moved, there, flags)?;
         if [Some(moved), there].iter().flatten().any(|below| [from, to].contains(below)) {
@@ -85,14 +85,14 @@ impl<'a> Operation<'a> {
         let whiteout = flags.contains(RenameFlags::WHITEOUT);
         let whiteout = whiteout.then(|| self.plan_whiteout(&from_dir, who)).transpose()?;
         match &change.there {
-            // Two names of one file: nothing happens, as POSIX has it.
+            // Both names refer to one file, so nothing happens, as POSIX requires.
             Some(there) if there.inode.number() == moved => Ok(()),
             _ => self.move_name(&change, whiteout.as_ref()),
         }
     }
 
-    /// Locks two directories: one that is above the other first, as in a walk down the tree. None for the second where they are
-    /// the same.
+    /// Locks two directories. If one is above the other, it is locked first, as in a walk down the
+    /// tree. If both are the same directory, the second lock is `None`.
     fn lock_directories(
         &self,
         from: InodeNo,
@@ -111,7 +111,7 @@ impl<'a> Operation<'a> {
         Ok((self.lock(from), Some(to)))
     }
 
-    /// Refuses a move that puts a directory below itself, or replaces one of its own parents.
+    /// Refuses a move that would put a directory below itself, or would replace one of its own parents.
     fn check_tree(
         &self,
         from: InodeNo,
@@ -144,7 +144,7 @@ impl<'a> Operation<'a> {
         // The loop ends, because each directory is visited once.
         while seen.insert(next) && next != ROOT {
             let above = self.inode(next).and_then(|dir| dir.lookup(b".."));
-            // The directory is read without its lock and may be changing: this is not an error of the volume.
+            // The directory is read without its lock and may be changing, so this does not count as an error of the volume.
             next = above.map_err(Error::uncounted)?.number();
         }
         Ok(seen)
@@ -172,7 +172,7 @@ impl<'a> Operation<'a> {
         let failed = self.transact_for_space(credits, |handle| {
             let whiteout = whiteout.map(|plan| self.make(handle, from, WHITEOUT, plan));
             let whiteout = whiteout.transpose()?;
-            // Steps that can fail for lack of space come first.
+            // The steps that can fail for lack of space come first.
             let kind = moved.file_type();
             let placed = match there {
                 Some(_) => Directory::of(to).set_entry(handle, new_name, moved.number(), kind),
@@ -250,7 +250,7 @@ impl<'a> Operation<'a> {
         }
         self.transact_for_space(self.name_credits(from) + self.name_credits(to) + 8, |handle| {
             Directory::of(to).set_entry(handle, new_name, moved.number(), moved.file_type())?;
-            // It may be the same directory, with entries in the inode.
+            // This may be the same directory, with its entries in the inode, so it is read again.
             let from = &from_locked.named()?;
             Directory::of(from).set_entry(handle, old_name, there.number(), there.file_type())?;
             if crosses && out {
@@ -289,7 +289,7 @@ fn check_flags(flags: RenameFlags) -> Result<()> {
     if !unknown.is_empty()
         || exchange && flags.intersects(RenameFlags::NOREPLACE | RenameFlags::WHITEOUT)
     {
-        return Err(Error::invalid("flags of a rename that exclude each other"));
+        return Err(Error::invalid("the flags of the rename exclude each other"));
     }
     Ok(())
 }

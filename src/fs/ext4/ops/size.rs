@@ -1,4 +1,4 @@
-//! Sizes: files that shrink or grow.
+//! Changes of size: files that shrink or grow.
 
 use std::sync::atomic::Ordering;
 
@@ -36,23 +36,26 @@ impl Ext4 {
             ));
         }
         if inode.flags().contains(InodeFlags::JOURNAL_DATA) {
-            return Err(Error::unsupported("to write a file whose data goes through the journal"));
+            return Err(Error::unsupported("writing a file whose data goes through the journal"));
         }
         Ok(())
     }
 
-    /// `FileTooLarge` for a size that the file's map cannot reach.
+    /// Returns `FileTooLarge` for a size that the file's map cannot reach.
     pub(super) fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {
         let limit = inode.most_blocks() << self.superblock.block_size.shift();
         if size > limit {
-            return Err(refuse(ErrorKind::FileTooLarge, "larger than the format can map"));
+            return Err(refuse(
+                ErrorKind::FileTooLarge,
+                "the size is larger than the file's map can reach",
+            ));
         }
         Ok(())
     }
 }
 
 impl Operation<'_> {
-    /// Makes a regular file this long. Content beyond it is removed; added content reads as zeros.
+    /// Sets the size of a regular file. Content past the new size is removed; added content reads as zeros.
     pub(in crate::fs::ext4) fn truncate(&self, number: InodeNo, size: u64) -> Result<()> {
         let file = self.quiesce(number)?;
         let inode = self.file_to_change(&file)?;
@@ -69,7 +72,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// A regular file whose content is to change.
+    /// Reads a regular file whose content is about to change.
     pub(super) fn file_to_change<'f>(&self, file: &'f Locked<'_>) -> Result<InodeToChange<'f>> {
         let inode = self.inode_to_change(file)?;
         self.check_content_changes(&inode)?;
@@ -85,7 +88,7 @@ impl Operation<'_> {
         if inode.has_inline_data() {
             return self.resize_inline(file, inode, size);
         }
-        // If the size does not change, preallocated blocks past it are freed, as in Linux.
+        // Even if the size does not change, preallocated blocks past it are freed, as in Linux.
         if size > inode.size() {
             self.zero_past(inode, size)?;
             return self.transact(CREDITS, |handle| self.set_size(handle, file, size));
@@ -121,7 +124,7 @@ impl Operation<'_> {
         self.note_large_size(handle, size)
     }
 
-    /// Sets the feature in the superblock when a volume gets its first large file.
+    /// Sets the feature large_file in the superblock when a volume gets its first large file.
     pub(super) fn note_large_size(&self, handle: &mut Handle<'_>, size: u64) -> Result<()> {
         if size < LARGE || self.superblock.ro_compat.contains(RoCompat::LARGE_FILE) {
             return Ok(());
@@ -136,7 +139,7 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// The maximum number of blocks of its map.
+    /// The maximum number of blocks that the inode's map can reach.
     fn most_blocks(&self) -> u64 {
         if self.flags().contains(InodeFlags::EXTENTS) || self.has_inline_data() {
             return u64::from(u32::MAX);

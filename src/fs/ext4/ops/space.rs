@@ -1,4 +1,4 @@
-//! Space for the blocks of a file: near the block before them, in a new cluster or in one that the file partly uses.
+//! Finds space for the blocks of a file: near the previous block, in a new cluster or in a cluster that the file partly uses.
 
 use crate::error::Result;
 use crate::fs::ext4::Inode;
@@ -8,14 +8,14 @@ use crate::fs::ext4::operation::{InodeToChange, Operation};
 use crate::iomap::{Extent, ExtentState, IomapType};
 use crate::units::{FileBlock, FsBlock};
 
-/// The maximum length of an extent in either state, in blocks.
+/// The maximum length of an extent in blocks, whether it is written or unwritten.
 const MOST_IN_EXTENT: u32 = 32_767;
 
-/// The place of new blocks of a file before they are mapped.
+/// The location of new blocks of a file before they are mapped.
 pub(super) struct Room {
     pub(super) start: FsBlock,
     pub(super) len: u32,
-    /// The blocks that were allocated for them; `None` in a cluster that the file already has.
+    /// The blocks that were allocated for this room; `None` if they are in a cluster that the file already has.
     allocated: Option<(FsBlock, u64)>,
 }
 
@@ -26,7 +26,7 @@ impl Room {
 }
 
 impl Operation<'_> {
-    /// Finds room for at most `count` blocks of a hole from `first` on, in one run.
+    /// Finds room, in one run, for at most `count` blocks of a hole that begins at `first`.
     pub(super) fn find_room(
         &self,
         handle: &mut Handle<'_>,
@@ -46,7 +46,7 @@ impl Operation<'_> {
         let mut want = want;
         let last = (first.0 + u64::from(want)) / cluster * cluster;
         if last > first.0 && self.start_of_cluster(inode, FileBlock(last))?.is_some() {
-            // The rest belongs to a cluster that the file already has.
+            // The following blocks belong to a cluster that the file already has.
             want = (last - first.0) as u32;
         }
         let goal = self.data_goal(inode, first)?;
@@ -59,7 +59,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Frees room that was not mapped.
+    /// Frees room that was found but not mapped.
     pub(super) fn give_back(&self, handle: &mut Handle<'_>, room: &Room) -> Result<()> {
         match room.allocated {
             Some((start, count)) => handle.free_blocks(start, count, Freed::Data),
@@ -67,7 +67,7 @@ impl Operation<'_> {
         }
     }
 
-    /// The start of the file's existing cluster for these blocks, if there is one.
+    /// The start of the cluster for these blocks, if the file already has that cluster.
     fn start_of_cluster(&self, inode: &Inode, first: FileBlock) -> Result<Option<FsBlock>> {
         let cluster = u64::from(self.superblock.cluster_blocks);
         let (mut next, end) = (first, FileBlock(first.0 + cluster));
@@ -81,7 +81,7 @@ impl Operation<'_> {
         Ok(None)
     }
 
-    /// The goal for blocks of a file: after the block before them, otherwise near its inode.
+    /// The goal for blocks of a file: after the previous block of the file, otherwise near the file's inode.
     fn data_goal(&self, inode: &Inode, first: FileBlock) -> Result<Goal> {
         if first.0 > 0 {
             let before = FileBlock(first.0 - 1)..first;

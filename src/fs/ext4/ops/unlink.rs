@@ -12,7 +12,7 @@ use crate::fs::{FileType, InodeFlags};
 use crate::units::InodeNo;
 
 impl Operation<'_> {
-    /// Removes a name of a file. With its last name a file goes, once nobody has it open.
+    /// Removes a name of a file. When the last name is removed, the file is freed as soon as no program has it open.
     pub(in crate::fs::ext4) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         self.remove_name(dir, name, |inode| match inode.file_type() {
             FileType::Directory => Err(refuse(ErrorKind::IsADirectory, "is a directory")),
@@ -69,8 +69,8 @@ impl Operation<'_> {
         self.finish(&locked, fate, failed)
     }
 
-    /// Removes one link and, with the last one, frees the inode as far as possible. A directory loses its own `.` with its name. An inode that
-    /// should be freed but is not stays an orphan, and [`finish`](Self::finish) gets the error.
+    /// Removes one link. With the last link, frees the inode as far as possible. A directory loses its own `.` together with
+    /// its name. If the inode should be freed but cannot, it stays an orphan, and [`finish`](Self::finish) receives the error.
     pub(super) fn drop_name(
         &self,
         handle: &mut Handle<'_>,

@@ -1,6 +1,6 @@
-//! A quota file: a tree that is indexed by the four bytes of an id, with blocks of entries below.
+//! A quota file: a tree that is indexed by the four bytes of an id, with blocks of entries at the bottom.
 //!
-//! Its blocks are metadata: read through the cache, changed in transactions. The file never shrinks, and no entry is removed.
+//! The blocks of the file are metadata. They are read through the cache and changed in transactions. The file never shrinks, and no entry is removed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,35 +22,35 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 const ENTRY: usize = size_of::<RawQuotaEntry>();
 /// The number of entries in a block.
 const PER_BLOCK: u16 = ((BLOCK - size_of::<RawQuotaLeaf>()) / ENTRY) as u16;
-/// Blocks that a new entry changes, except for the file's map: header, tree, two blocks of entries; a bitmap and a descriptor for each of
-/// at most five new blocks; the inode, the superblock.
+/// The maximum number of blocks that a new entry changes, without the file's map: the header, the tree, two blocks of
+/// entries; a bitmap and a descriptor for each of at most five new blocks; the inode, the superblock.
 const INSERT_CREDITS: u32 = 20;
 /// The maximum number of ids whose entries are cached.
 const MOST_KNOWN: usize = 1 << 16;
 
-/// The position of an entry: a block of the volume, and the offset in it.
+/// The position of an entry: a block of the volume, and the offset in that block.
 type At = (FsBlock, usize);
 
 pub(super) struct QuotaFile {
     number: InodeNo,
     place: Place,
-    /// The time in seconds for which a soft limit may be exceeded: of space, of inodes.
+    /// The time in seconds for which a soft limit may be exceeded, for space and for inodes.
     grace: [u64; 2],
-    /// The file's map.
+    /// The volume's block for each block of the file.
     blocks: RwLock<Vec<FsBlock>>,
     known: RwLock<HashMap<u32, At>>,
-    /// Held during the insertion of an entry, and taken before its transaction.
+    /// Held during the insertion of an entry. It is locked before the insertion's transaction begins.
     growing: Mutex<()>,
 }
 
-/// Only [`insert`](QuotaFile::insert) changes its inode, and only one thread at a time.
+/// Only [`insert`](QuotaFile::insert) changes the inode of the file, and only one thread at a time can run it.
 impl MayChange for QuotaFile {
     fn number(&self) -> InodeNo {
         self.number
     }
 }
 
-/// The entries in a block, and their offsets. An entry of zeros is free, even for id 0.
+/// The used entries in a block, and their offsets. An entry of zeros is unused, even for id 0.
 pub(in crate::fs::ext4) fn entries(block: &[u8]) -> impl Iterator<Item = (usize, &RawQuotaEntry)> {
     positions().filter_map(|at| {
         let entry = RawQuotaEntry::ref_from_bytes(block.get(at..at + ENTRY)?).ok()?;
@@ -68,7 +68,7 @@ fn is_free(entry: &RawQuotaEntry) -> bool {
 }
 
 impl QuotaFile {
-    /// The quota file of users (0), groups (1) or projects (2).
+    /// Loads the quota file of users (0), groups (1) or projects (2).
     pub(super) fn load(fs: &Arc<Ext4>, kind: usize, number: InodeNo) -> Result<Self> {
         let place = Place::new("quota file").inode(number);
         let inode = fs.inode_or_orphan(number)?;
@@ -99,7 +99,7 @@ impl QuotaFile {
         Ok(file)
     }
 
-    /// Adds to the usage of an id. An id without an entry is ignored: the volume's usage was already wrong.
+    /// Adds to the usage of an id. An id without an entry is ignored, because the volume's usage was already wrong.
     pub(super) fn add(
         &self,
         handle: &mut Handle<'_>,
@@ -124,7 +124,7 @@ impl QuotaFile {
         })
     }
 
-    /// Starts or clears the grace times of soft limits.
+    /// Starts the grace times of soft limits that are exceeded, and clears the others.
     fn watch(&self, entry: &mut RawQuotaEntry, now: u64) {
         let soft = entry.dqb_bsoftlimit.get().saturating_mul(LIMIT_UNIT);
         let space = (soft, entry.dqb_curspace.get());
@@ -138,12 +138,12 @@ impl QuotaFile {
             }
         }
         if is_free(entry) {
-            // An entry of id 0 without usage is marked as used.
+            // An entry of id 0 without usage would be all zeros, so this marks it as used.
             entry.dqb_itime.set(1);
         }
     }
 
-    /// The space and inodes that an id may still use.
+    /// The space and the number of inodes that an id may still use.
     pub(super) fn left(&self, fs: &Ext4, id: u32) -> Result<Headroom> {
         let none = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         let Some((block, at)) = self.find(fs, id)? else { return Ok(none) };
@@ -193,7 +193,7 @@ impl QuotaFile {
         Ok(Some(at))
     }
 
-    /// Creates an entry for an id, if it has none, in a separate transaction.
+    /// Creates an entry for an id that has none, in a separate transaction.
     pub(super) fn insert(&self, op: &Operation<'_>, id: u32) -> Result<()> {
         if self.find(op, id)?.is_some() {
             return Ok(());
@@ -209,7 +209,7 @@ impl QuotaFile {
     fn insert_entry(&self, fs: &Arc<Ext4>, handle: &mut Handle<'_>, id: u32) -> Result<()> {
         let mut header = self.header(fs)?;
         let bytes = id.to_be_bytes();
-        // The existing nodes, from the root down.
+        // The existing nodes on the path, from the root downwards.
         let mut way = vec![ROOT];
         while way.len() < LEVELS as usize {
             match self.pointer(fs, way[way.len() - 1], bytes[way.len() - 1])? {
@@ -219,7 +219,7 @@ impl QuotaFile {
         }
         let (last, slot) = (way[way.len() - 1], bytes[way.len() - 1]);
         if self.pointer(fs, last, slot)? != 0 {
-            return Err(self.place.corrupt(format!("the tree leads to no entry of id {id}")));
+            return Err(self.place.corrupt(format!("the tree has no entry of id {id}")));
         }
         let mut leaf = header.dqi_free_entry.get();
         let missing = LEVELS as usize - way.len() + usize::from(leaf == 0);
@@ -230,7 +230,7 @@ impl QuotaFile {
         }
         self.put_entry(fs, handle, &mut header, leaf, id)?;
         let mut child = leaf;
-        // The nodes are linked from below: a concurrent reader finds the whole path or nothing.
+        // New nodes are linked from the bottom up, so a concurrent reader finds either the whole path or nothing.
         for depth in (way.len()..LEVELS as usize).rev() {
             let Some(node) = new.pop() else { break };
             self.set_pointer(fs, handle, node, bytes[depth], child)?;
@@ -243,7 +243,7 @@ impl QuotaFile {
         })
     }
 
-    /// Writes an entry without usage into a block with room. A block that becomes full leaves the list of such blocks.
+    /// Writes an entry without usage into a block with an unused entry. A block that becomes full is removed from the list of such blocks.
     fn put_entry(
         &self,
         fs: &Ext4,
@@ -258,7 +258,7 @@ impl QuotaFile {
         let next = self.update(fs, handle, leaf, |block| {
             let free = |at: &usize| block[*at..at + ENTRY].iter().all(|byte| *byte == 0);
             let Some(at) = positions().find(free) else {
-                return Err(self.place.field("dqi_free_entry").corrupt("a block without room"));
+                return Err(self.place.field("dqi_free_entry").corrupt("the block has no room"));
             };
             block[at..at + ENTRY].copy_from_slice(entry.as_bytes());
             let Ok((head, _)) = RawQuotaLeaf::mut_from_prefix(block) else { return Ok(None) };
@@ -285,7 +285,7 @@ impl QuotaFile {
         })
     }
 
-    /// Takes cleared blocks of the file: first from its free list, then by appending.
+    /// Allocates zeroed blocks of the file, first from its free list, then by appending.
     fn take_blocks(
         &self,
         fs: &Arc<Ext4>,
@@ -315,7 +315,7 @@ impl QuotaFile {
                 }
             };
             if block <= ROOT || taken.contains(&block) {
-                return Err(self.place.field("dqi_free_blk").corrupt("a block that is in use"));
+                return Err(self.place.field("dqi_free_blk").corrupt("the block is in use"));
             }
             taken.push(block);
         }
@@ -328,7 +328,7 @@ impl QuotaFile {
         Ok(taken)
     }
 
-    /// Grows the file to at least this many of its blocks. Blocks that were added before space ran out may stay.
+    /// Grows the file to at least this many of its blocks. If space runs out, blocks that were already added may remain.
     fn grow(&self, fs: &Arc<Ext4>, handle: &mut Handle<'_>, blocks: u32) -> Result<()> {
         let size = fs.superblock.block_size;
         let needed = size.blocks_for(u64::from(blocks) * BLOCK as u64);
@@ -351,7 +351,9 @@ impl QuotaFile {
     fn header(&self, fs: &Ext4) -> Result<RawQuotaHeader> {
         let (content, at) = self.read(fs, 0)?;
         let header = RawQuotaHeader::read_from_prefix(&content[at..]);
-        header.map(|(header, _)| header).map_err(|_| self.place.corrupt("it has no header"))
+        header
+            .map(|(header, _)| header)
+            .map_err(|_| self.place.corrupt("the block is too small for a header"))
     }
 
     fn pointer(&self, fs: &Ext4, node: u32, slot: u8) -> Result<u32> {
@@ -374,7 +376,7 @@ impl QuotaFile {
         })
     }
 
-    /// The volume's block that holds a block of the file, and its offset there.
+    /// Reads the volume's block that contains a block of the file. Also returns the offset in it.
     fn read(&self, fs: &Ext4, block: u32) -> Result<(Block, usize)> {
         let (at, start) = self.position(fs, block)?;
         Ok((fs.blocks.read(at, self.place)?, start))

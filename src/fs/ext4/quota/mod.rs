@@ -1,9 +1,9 @@
 //! Quota: the usage of each user, group and project, and their limits.
 //!
-//! Every change of an inode goes through [`Handle::update_inode`], which compares the inode's usage before and after. Only this code
-//! charges usage, in the same transaction. Limits are checked before space is allocated. Hard limits, and soft ones whose time is over,
-//! apply to all users, including the superuser. Nodes of a file's map are charged but may exceed a limit. Threads that allocate for the
-//! same owner at the same time may exceed it too, by what they allocate.
+//! Every change of an inode goes through [`Handle::update_inode`], which compares the inode's usage before and after the change. Only
+//! this code charges usage, in the same transaction. Limits are checked before space is allocated. Hard limits, and soft limits whose
+//! grace time is over, apply to all users, including the superuser. Nodes of a file's map are charged but may exceed a limit. If
+//! several threads allocate for the same owner at the same time, their allocations may together exceed a limit.
 
 mod file;
 
@@ -24,45 +24,45 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::InodeFlags;
 use crate::units::InodeNo;
 
-/// Blocks of entries that an operation changes: one each for a user, a group and a project, for three inodes.
+/// The number of blocks of entries that an operation changes: one each for a user, a group and a project, for up to three inodes.
 const CREDITS: u32 = 9;
 
-/// The quota files of a volume: of users, groups and projects.
+/// The quota files of a volume, for users, groups and projects.
 pub(crate) struct Quota {
     files: [Option<QuotaFile>; 3],
 }
 
-/// The usage of an inode, and its owners.
+/// The usage of an inode, and the owners that are charged for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     owners: [u32; 3],
-    /// Space in bytes.
+    /// The space in bytes.
     bytes: i64,
     inodes: i64,
 }
 
-/// The space and inodes that an owner may still use.
+/// The space and the number of inodes that an owner may still use.
 #[derive(Clone, Copy)]
 struct Headroom {
-    /// Space in bytes.
+    /// The space in bytes.
     bytes: u64,
     inodes: u64,
 }
 
 impl Usage {
-    /// The usage from an inode's bytes. The inode of an attribute's value has no usage: the inode with the attribute is charged.
+    /// The usage of an inode, from its bytes. The inode of an attribute's value has no usage, because the inode with the attribute is charged.
     pub(super) fn of(sb: &Superblock, bytes: &[u8]) -> Self {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Self { owners: [0; 3], bytes: 0, inodes: 0 };
         };
         let value = InodeFlags::from_bits_retain(raw.i_flags.get()).contains(InodeFlags::EA_INODE);
-        // The value is limited so that differences fit; no volume is so large.
+        // The value is limited so that differences fit into the type. No volume is so large.
         let bytes = (sectors(sb, raw).min(1 << 52) as i64) << 9;
         let owners = owners(raw, rest);
         if value { Self { owners, bytes: 0, inodes: 0 } } else { Self { owners, bytes, inodes: 1 } }
     }
 
-    /// Attribute values in inodes are charged as inodes, once for each reference.
+    /// Adds the charge for attribute values in inodes: one inode for each reference to a value.
     pub(super) fn add_values(&mut self, count: i64) {
         self.inodes += count;
     }
@@ -73,7 +73,7 @@ impl Usage {
     }
 }
 
-/// An inode's user, group and project. `rest` is its bytes after the fields that every inode has.
+/// An inode's user, group and project. `rest` contains its bytes after the first 128.
 pub(super) fn owners(raw: &RawInode, rest: &[u8]) -> [u32; 3] {
     debug_assert_eq!(size_of::<RawInode>(), GOOD_OLD_SIZE);
     let project = RawInodeExtra::ref_from_prefix(rest).map_or(0, |(extra, _)| {
@@ -92,7 +92,7 @@ impl Quota {
         self.files.iter().enumerate().filter_map(|(kind, file)| Some((kind, file.as_ref()?)))
     }
 
-    /// Charges the difference of an inode's usage between `before` and `after`.
+    /// Charges the difference between an inode's usage `before` and `after` a change.
     pub(super) fn charge(
         &self,
         handle: &mut Handle<'_>,
@@ -115,7 +115,7 @@ impl Quota {
         Ok(())
     }
 
-    /// The space and inodes that all of these owners may still use.
+    /// The space and the number of inodes that all of these owners may still use.
     fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Headroom> {
         let mut least = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         for (kind, file) in self.files() {
@@ -140,7 +140,7 @@ impl Quota {
 }
 
 impl Ext4 {
-    /// The number of further blocks that an operation changes because of quota.
+    /// The number of additional blocks that an operation changes because of quota.
     pub(super) fn quota_credits(&self) -> u32 {
         if self.quota.get().is_some() { CREDITS } else { 0 }
     }
@@ -152,13 +152,13 @@ impl Ext4 {
             files[kind] = number.map(|number| QuotaFile::load(self, kind, number)).transpose()?;
         }
         if files.iter().any(Option::is_some) {
-            // No other thread uses the volume yet.
+            // The volume is still being opened, so no other thread uses it.
             let _ = self.quota.set(Quota { files });
         }
         Ok(())
     }
 
-    /// The quota that an inode is charged to. Internal inodes are not charged.
+    /// The quota that an inode is charged to; `None` for internal inodes, which are not charged.
     pub(super) fn quota_of(&self, number: InodeNo) -> Option<&Quota> {
         let quota = self.quota.get()?;
         (!self.superblock.is_reserved(number)).then_some(quota)
@@ -166,7 +166,7 @@ impl Ext4 {
 }
 
 impl Inode {
-    /// Refuses usage that exceeds the limits of an inode's owners. For the next blocks of a map, use [`quota_allows`](Self::quota_allows).
+    /// Refuses usage that exceeds the limits of an inode's owners. For data blocks, use [`quota_allows`](Self::quota_allows).
     ///
     /// # Errors
     /// `Quota`; the errors of reading the quota files.
@@ -181,10 +181,10 @@ impl Inode {
         }
     }
 
-    /// The number of these blocks that the owners of a file may still use, at least one cluster.
+    /// The number of blocks, up to `want`, that the owners of a file may still use. At least one cluster.
     ///
     /// # Errors
-    /// `Quota` if not even that is permitted; the errors of reading the quota files.
+    /// `Quota` if the owners may not use even one cluster; the errors of reading the quota files.
     pub(super) fn quota_allows(&self, want: u32) -> Result<u32> {
         let Some(quota) = self.fs.quota_of(self.number()) else { return Ok(want) };
         let left = quota.left(&self.fs, owners_of(self).map(Some))?;
@@ -198,8 +198,8 @@ impl Inode {
 }
 
 impl Operation<'_> {
-    /// Refuses a new inode if these owners may not have another one. It must be called outside of a transaction, because a new owner's
-    /// entry is created in a separate one.
+    /// Refuses a new inode if it would exceed the limits of these owners. This must be called outside of a
+    /// transaction, because an entry for a new owner is created in a separate transaction.
     ///
     /// # Errors
     /// `Quota`; `NoSpace`; errors of reading the quota files.
@@ -210,10 +210,11 @@ impl Operation<'_> {
         }
     }
 
-    /// Refuses new owners of an inode if its usage would exceed their limits. It must be called as [`admit_inode`](Self::admit_inode).
+    /// Refuses new owners of an inode if its usage would exceed their limits. Like [`admit_inode`](Self::admit_inode), this must be called outside of
+    /// a transaction.
     ///
     /// # Errors
-    /// As [`admit_inode`](Self::admit_inode).
+    /// The errors of [`admit_inode`](Self::admit_inode).
     pub(super) fn admit_owners(&self, inode: &Inode, new: [Option<u32>; 3]) -> Result<()> {
         let Some(quota) = self.quota_of(inode.number()) else { return Ok(()) };
         let old = owners_of(inode);

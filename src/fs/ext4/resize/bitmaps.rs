@@ -1,4 +1,4 @@
-//! Block bitmaps of groups in both volumes, and the descriptors of all groups of the new volume.
+//! The block bitmaps of groups in the old and the new volume, and the descriptors of all groups of the new volume.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::units::FsBlock;
 
 const BLOCK_BITMAP: Place = Place::new("block bitmap");
 
-/// The bitmaps that were requested, in their new state.
+/// The bitmaps that were requested, with the changes made so far.
 pub(super) struct Bitmaps<'a> {
     fs: &'a Ext4,
     groups: BTreeMap<u32, Buffer>,
@@ -26,7 +26,7 @@ impl<'a> Bitmaps<'a> {
         Self { fs: &volume.found, groups: BTreeMap::new() }
     }
 
-    /// The bitmap of a group of the old volume, at first with the old content.
+    /// The bitmap of a group of the old volume. Its initial content is the old content.
     pub(super) fn group(&mut self, number: u32) -> Result<&mut Buffer> {
         match self.groups.entry(number) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
@@ -38,7 +38,7 @@ impl<'a> Bitmaps<'a> {
         }
     }
 
-    /// Marks blocks of the old volume as used or as free, in whole clusters.
+    /// Marks blocks of the old volume as used or free, in whole clusters.
     pub(super) fn mark(&mut self, blocks: Range<u64>, in_use: bool) -> Result<()> {
         let sb = &self.fs.superblock;
         if blocks.is_empty() {
@@ -52,8 +52,8 @@ impl<'a> Bitmaps<'a> {
         Ok(())
     }
 
-    /// Adds the changed bitmaps to the edits, and their counts to the descriptors. A bitmap that was never written is written, because its
-    /// implied content depends on the superblock, which changes, and because a last group must have a bitmap.
+    /// Adds the changed bitmaps to the edits, and their counts to the descriptors. Even a bitmap that was uninitialised is written: its
+    /// implied content depends on the superblock, which changes, and the bitmap of a last group must be initialised.
     pub(super) fn store(
         self,
         new: &Superblock,
@@ -63,7 +63,7 @@ impl<'a> Bitmaps<'a> {
         let mut before = Buffer::aligned(new.block_size.bytes())?;
         for (number, mut bytes) in self.groups {
             let clusters = new.clusters_in(number);
-            // The bits past the group's end belong to no block.
+            // The bits past the group's end do not stand for any block, and must be set.
             let bits = bytes.len() as u32 * 8;
             bitmap::set(&mut bytes, clusters..bits);
             before.fill(0);
@@ -86,7 +86,7 @@ impl<'a> Bitmaps<'a> {
 }
 
 impl Ext4 {
-    /// The block bitmap of a group. If it was never written, it is computed.
+    /// Copies the block bitmap of a group, which is computed if it is uninitialised.
     pub(super) fn copy_block_bitmap(&self, number: u32, into: &mut [u8]) -> Result<()> {
         let group = self.group(number)?;
         if group.blocks_uninit {
@@ -104,7 +104,7 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// The descriptors of the old volume, as far as it has them.
+    /// Reads the descriptors of the old volume. Those of new groups are zeros.
     pub(super) fn new(volume: &Volume, shape: &Shape) -> Result<Self> {
         let fs = &volume.found;
         let (old, size) = (&fs.superblock, fs.superblock.block_size.bytes());
@@ -116,7 +116,7 @@ impl Descriptors {
                 let place = Place::new("group descriptor");
                 block.copy_from_slice(&fs.blocks.read(fs.descriptor_block(first), place)?);
             }
-            // No group owns the bits after the last one.
+            // The bytes after the last group's descriptor belong to no group, so they are not copied.
             if old.groups > first && old.groups - first < per_block {
                 let used = (old.groups - first) as usize * usize::from(old.descriptor_size);
                 block[used..].fill(0);
@@ -127,16 +127,16 @@ impl Descriptors {
 
     fn range(sb: &Superblock, number: u32) -> Range<usize> {
         let size = usize::from(sb.descriptor_size);
-        // A block holds whole descriptors: both sizes are powers of two.
+        // A block holds only whole descriptors, because both sizes are powers of two.
         number as usize * size..(number as usize + 1) * size
     }
 
-    /// The fields in the descriptor of a group.
+    /// The decoded descriptor of a group.
     pub(super) fn group(&self, sb: &Superblock, number: u32) -> Group {
         sb.decode_group(&self.bytes[Self::range(sb, number)]).unwrap_or_default()
     }
 
-    /// The bytes of a descriptor, for a caller that seals it.
+    /// The bytes of a descriptor. The caller must seal the descriptor after a change.
     pub(super) fn bytes_of(&mut self, sb: &Superblock, number: u32) -> &mut [u8] {
         &mut self.bytes[Self::range(sb, number)]
     }
@@ -173,7 +173,7 @@ impl Descriptors {
         let size = sb.block_size.bytes();
         let mut next = 0;
         for (range, at) in layout.descriptor_copies() {
-            // Only the first copy of each block is read.
+            // Only the first copy of each descriptor block is read.
             if range.end <= next {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The writes, in an order that a power failure may interrupt.
+//! Writes the changes, in an order that a power failure may interrupt at any point.
 
 use std::io::IoSlice;
 
@@ -16,23 +16,23 @@ use crate::fs::ext4::superblock::{change_features, change_superblock, seal_super
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FsBlock};
 
-/// The bytes copied at once: a multiple of every block size.
+/// The number of bytes copied in one request, a multiple of every block size.
 const COPIED: usize = 1 << 20;
 
-/// When the superblock gets the new size.
+/// When the new size is written to the superblock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// Together with the other blocks, which are valid only for the new size.
+    /// Together with the other blocks, because these are valid only for the new size.
     WithEdits,
-    /// After the other blocks, which are valid for the old size too. A kernel reads the size in the superblock before it replays the
-    /// journal.
+    /// After the other blocks, because these are valid for the old size too. A kernel that mounts
+    /// the volume reads the superblock's size before it replays the journal.
     AfterEdits,
-    /// The size does not change. The journal moves, so it cannot hold the edits.
+    /// The size does not change. The journal moves, so it cannot hold the changes.
     Same,
 }
 
 impl Volume {
-    /// Writes all edits, then gives the volume the new shape.
+    /// Writes all edits, and then the superblock of the new shape.
     pub(super) fn commit(
         &self,
         edits: &Edits<'_>,
@@ -48,7 +48,7 @@ impl Volume {
         let log = if size == Size::Same { None } else { jbd2::restore(&self.found)? };
         self.write_in_place(log, edits, shape, size).context(|| "resize")?;
 
-        // From here on this is the new volume. The remaining structures can be rebuilt from the rest.
+        // From here on this is the new volume. The structures that are still outdated can be rebuilt from it.
         let unchecked = |raw: &mut RawSuperblock| {
             *raw = shape.raw.clone();
             raw.s_state.set(raw.s_state.get() & !STATE_VALID);
@@ -80,7 +80,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes blocks that the old volume uses.
+    /// Writes blocks that are in use in the old volume.
     fn write_in_place(
         &self,
         log: Option<LogWriter>,
@@ -91,7 +91,7 @@ impl Volume {
         let blocks = &self.found.blocks;
         let last = if size == Size::WithEdits { Rank::Reserved } else { Rank::Gone };
         let mut versions = edits.of(|rank| (Rank::Bitmaps..=last).contains(&rank));
-        // One more block is needed for the superblock.
+        // The transaction also contains the superblock, which takes one more block.
         if let Some(mut log) = log.filter(|log| log.has_room_for(versions.len() + 1)) {
             let recovers = |raw: &mut RawSuperblock| {
                 change_features(raw, |features| features.incompat.insert(Incompat::RECOVER));

@@ -9,28 +9,28 @@ use crate::fs::ext4::Ext4;
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
-/// The order in which blocks are written without a transaction. After each rank a check finds every file.
+/// The order in which blocks are written without a transaction. After the blocks of each rank are written, a check still finds every file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     /// The old volume does not use the block.
     Fresh,
-    /// Bitmaps and descriptors: they mark blocks as used before anything refers to them.
+    /// Bitmaps and descriptors. They mark blocks as used before anything refers to the blocks.
     Bitmaps,
-    /// Inodes, whose copied blocks exist.
+    /// Inodes. The copies of their blocks exist.
     Inodes,
-    /// Entries, whose inodes exist.
+    /// Directory entries. The inodes that they name exist.
     Entries,
-    /// Old inodes that no entry names any more.
+    /// Old inodes that no directory entry names.
     Gone,
-    /// The reserved descriptor blocks and the inode that owns them: valid only for the new size.
+    /// The reserved descriptor blocks, and the inode that owns them. They are valid only for the new size.
     Reserved,
 }
 
-/// New contents of blocks, by their final position.
+/// The new contents of blocks, by their position in the new volume.
 #[derive(Default)]
 pub(super) struct Edits<'a> {
     blocks: BTreeMap<FsBlock, (Rank, Block)>,
-    /// The moved blocks. Their initial content is that at the old position.
+    /// The moved blocks. Their initial content is read from their old position.
     pub(super) moves: Option<&'a Moves>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Edits<'a> {
         Self { blocks: BTreeMap::new(), moves: Some(moves) }
     }
 
-    /// Changes a block. Its content is first read from the device, for a moved block from its old position.
+    /// Changes a block. Its content is first read from the device; for a moved block, from the old position.
     pub(super) fn edit<R>(
         &mut self,
         fs: &Ext4,
@@ -68,7 +68,7 @@ impl<'a> Edits<'a> {
         self.blocks.is_empty()
     }
 
-    /// The new contents of these ranks, in the order of blocks.
+    /// The new contents of blocks of these ranks, sorted by block number.
     pub(super) fn of(&self, wanted: impl Fn(Rank) -> bool) -> Vec<(FsBlock, Block)> {
         let wanted = self.blocks.iter().filter(|(_, (rank, _))| wanted(*rank));
         wanted.map(|(block, (_, content))| (*block, content.clone())).collect()

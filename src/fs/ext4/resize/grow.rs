@@ -1,4 +1,4 @@
-//! Growth: the last group is completed, and groups are added.
+//! Growth: the last group is filled up to its full size, and groups are added.
 
 use super::Volume;
 use super::bitmaps::{Bitmaps, Descriptors};
@@ -12,12 +12,12 @@ use crate::fs::ext4::mkfs::layout::{Layout, Tables};
 use crate::fs::ext4::mkfs::output::Output;
 use crate::fs::ext4::mkfs::space::Space;
 
-/// Grows the volume to `shape`. From byte `zeros_from` on the device reads as zeros.
+/// Grows the volume to `shape`. The device reads as zeros from byte `zeros_from` on.
 pub(super) fn grow(volume: &Volume, mut shape: Shape, zeros_from: Option<u64>) -> Result<()> {
     let old = &volume.found.superblock;
     let cluster = u64::from(old.cluster_blocks);
     let first = u64::from(old.first_data_block);
-    // A cluster that lies partly in the old volume may belong to a file.
+    // A cluster that was partly in the old volume may belong to a file.
     let from = first + (old.blocks_count - first).next_multiple_of(cluster);
     let (sb, geometry) = (&shape.sb, &shape.geometry);
     let mut space = Space::new(from..sb.blocks_count, cluster);
@@ -51,7 +51,7 @@ pub(super) fn grow(volume: &Volume, mut shape: Shape, zeros_from: Option<u64>) -
     for taken in space.clusters_in(start..layout.blocks_of(last).end) {
         bitmap::set(bits, taken.start as u32..taken.end as u32);
     }
-    // With sparse_super2 the new last group gets a backup.
+    // With sparse_super2, the new last group gets a backup.
     for group in old.backup_groups.into_iter().filter(|group| (1..old.groups).contains(group)) {
         if old.group_has_backup(group) && !sb.group_has_backup(group) {
             let start = old.group_start(group).0;
@@ -62,7 +62,7 @@ pub(super) fn grow(volume: &Volume, mut shape: Shape, zeros_from: Option<u64>) -
     let mut descriptors = Descriptors::new(volume, &shape)?;
     volume.check_held()?;
 
-    // All of this lies past the old volume's end.
+    // All of these blocks are past the old volume's end.
     let output = Output::new(&**volume.device(), sb.block_size)?;
     let zeros_from = zeros_from.unwrap_or(u64::MAX) >> sb.block_size.shift();
     let mut tables = TablesAre::Zero;

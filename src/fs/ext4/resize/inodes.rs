@@ -1,4 +1,4 @@
-//! Changed inodes: their places in the tables, maps and attribute blocks.
+//! Changes inodes: their positions in the inode tables, their maps and their attribute blocks.
 
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
@@ -22,7 +22,7 @@ use crate::units::{FsBlock, InodeNo};
 const INODE: Place = Place::new("inode");
 
 impl Volume {
-    /// Writes an inode with its number, its map and its attribute block in the new volume.
+    /// Writes an inode, with its number, its map and its attribute block in the new volume.
     pub(super) fn edit_inode(
         &self,
         plan: &Plan,
@@ -95,7 +95,7 @@ impl Volume {
             }
         }
         if sb.orphan_file == Some(change.number) {
-            // The checksums of its blocks depend on their positions.
+            // The checksums of the orphan file's blocks depend on their positions.
             let seed = sb.inode_seed(number, item.generation);
             for extent in &item.map.extents {
                 let range = extent.start.0..extent.start.0 + u64::from(extent.len);
@@ -109,7 +109,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Deletes an inode under its old number: until the end is cut off, a check would take it for a second file with the same blocks.
+    /// Deletes an inode under its old number. Otherwise, until the volume is cut off, a check would find two files with the same blocks.
     fn delete(&self, number: InodeNo, edits: &mut Edits<'_>) -> Result<()> {
         let (fs, now) = (&self.found, self.clock.now());
         let place = fs.inode_place(number)?;
@@ -125,12 +125,12 @@ impl Volume {
     }
 }
 
-/// The item of an inode, from a list in the order of numbers.
+/// The item of an inode, from a list that is sorted by number.
 pub(super) fn find(items: &[Item], number: InodeNo) -> Option<&Item> {
     items.binary_search_by_key(&number, |item| item.number).ok().map(|at| &items[at])
 }
 
-/// The place of an inode in the tables of the new volume.
+/// The position of an inode in the inode tables of the new volume.
 fn place_in(sb: &Superblock, tables: &[Tables], number: InodeNo) -> (FsBlock, usize) {
     let index = number.0 - 1;
     let per_group = u64::from(sb.inodes_per_group);

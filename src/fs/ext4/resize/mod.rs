@@ -1,15 +1,15 @@
 //! Growing and shrinking an unmounted volume, as resize2fs does.
 //!
-//! All decisions are made in memory before the first write: the numbers of the new volume ([`shape`]), then every changed block ([`edits`]).
-//! The blocks are then written in an order that a power failure may interrupt anywhere ([`commit`]). A volume shrinks in steps. All of them
-//! are first made on a device that keeps its changes in memory ([`Dry`]), and checked there.
+//! All decisions are made in memory before the first write: first the numbers of the new volume ([`shape`]), then every changed block
+//! ([`edits`]). Then the blocks are written, in an order that a power failure may interrupt at any point ([`commit`]). A volume shrinks
+//! in steps. All steps are first made on a device that keeps its changes in memory ([`Dry`]), and the result is checked there.
 //!
 //! The writes of a step:
 //!
-//! 1. Blocks that the old volume does not use: new bitmaps and tables, copies of blocks that move.
-//! 2. Blocks that both volumes use, as one transaction of the journal if there is one with enough room. Otherwise they are written in the
-//!    order of their [ranks](edits::Rank), and the superblock marks the volume as unchecked in the meantime.
-//! 3. The superblock, whose one sector determines which of the two volumes this is, and the backups.
+//! 1. Write blocks that are free in the old volume: new bitmaps and tables, and copies of blocks that move.
+//! 2. Write blocks that are in use in both volumes. If the volume has a journal with enough room, they are written in one transaction.
+//!    Otherwise they are written in the order of their [ranks](edits::Rank), while the superblock marks the volume as unchecked.
+//! 3. Write the superblock, and then the backups. The superblock's single sector decides whether this is the old or the new volume.
 
 mod bitmaps;
 mod commit;
@@ -43,17 +43,18 @@ use crate::fs::Clock;
 use crate::setters::setters;
 
 const PLACE: Place = Place::new("superblock");
-/// A size that is derived from the device's is rounded to whole pages, as in mke2fs: a page cache reaches no further.
+/// A size that is derived from the device's size is rounded down to whole pages, as in mke2fs, because a page cache cannot access bytes past the last
+/// whole page.
 const PAGE: u64 = 4096;
 
 /// The new size of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NewSize {
-    /// The whole device.
+    /// The size of the whole device.
     #[default]
     Device,
-    /// This many bytes, rounded down to whole blocks.
+    /// This number of bytes, rounded down to whole blocks.
     Bytes(u64),
     /// The smallest size that holds all data.
     Minimum,
@@ -65,7 +66,7 @@ pub enum NewSize {
 pub struct ResizeOptions {
     /// The new size.
     pub size: NewSize,
-    /// From this byte on the device reads as zeros, as a newly extended image does. Nothing must be zeroed there.
+    /// The first byte from which the device reads as zeros, like a newly extended image. Nothing is zeroed from there on.
     pub zeros_from: Option<u64>,
 }
 
@@ -83,21 +84,21 @@ setters!(ResizeOptions { size: NewSize, zeros_from: u64 });
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resized {
-    /// Block size in bytes.
+    /// The block size in bytes.
     pub block_size: u32,
-    /// Blocks before the resize.
+    /// The number of blocks before the resize.
     pub before: u64,
-    /// Blocks after the resize.
+    /// The number of blocks after the resize.
     pub blocks: u64,
 }
 
-/// Resizes the volume on a device that is open for writing. If it needs recovery it is first recovered, which counts as a mount.
+/// Resizes the volume on a device that is open for writing. A volume that needs recovery is recovered first, which counts as a mount.
 ///
 /// A last group that is hardly larger than its metadata is omitted, so the new size may be smaller than requested.
 ///
 /// # Errors
-/// `InvalidInput` for invalid sizes, `Unsupported` by name, `NoSpace` with the smallest possible size, `Corrupt` for a volume that needs
-/// e2fsck first; otherwise as [`Ext4::open_for_writing`]. Up to the first write the device is unchanged, or as recovery leaves it.
+/// `InvalidInput` for invalid sizes; `Unsupported` with the name of the feature; `NoSpace` with the smallest possible size; `Corrupt` for a volume
+/// that needs e2fsck first; the errors of [`Ext4::open_for_writing`]. Until the first write the device is unchanged, except for a recovery.
 pub(crate) fn resize(
     device: &Arc<dyn Device>,
     options: &ResizeOptions,
@@ -117,7 +118,7 @@ pub(crate) fn resize(
     if blocks > device.size() >> shift {
         let has = device.size();
         return Err(Error::invalid(format!(
-            "{} bytes on a device that has {has}: make the device larger first",
+            "a volume of {} bytes does not fit on a device that has {has}",
             blocks << shift
         )));
     }
@@ -134,10 +135,10 @@ pub(crate) fn resize(
     Ok(Resized { block_size: 1 << shift, before, blocks })
 }
 
-/// The smallest size in blocks that [`resize`] can give the volume on a device, as with [`NewSize::Minimum`]. Nothing is written.
+/// The smallest size in blocks that [`resize`] can give the volume, as with [`NewSize::Minimum`]. Nothing is written.
 ///
 /// # Errors
-/// As [`resize`].
+/// The errors of [`resize`].
 pub(crate) fn minimum(device: &Arc<dyn Device>) -> Result<Resized> {
     let sb = Ext4::read_superblock(&**device)?;
     check_features(&sb)?;
@@ -147,19 +148,19 @@ pub(crate) fn minimum(device: &Arc<dyn Device>) -> Result<Resized> {
     Ok(Resized { block_size: 1 << block_size.shift(), before, blocks })
 }
 
-/// A volume during a resize: in its original state, with an empty journal.
+/// A volume during a resize. It is in its original state, and its journal is empty.
 struct Volume {
     found: Arc<Ext4>,
     raw: RawSuperblock,
-    /// The protection against other nodes.
+    /// The multiple mount protection, while this node holds it.
     held: Option<MmpHold>,
-    /// The device that keeps changes of the volume in memory, if it is used.
+    /// The device that keeps changes of the volume in memory, for a rehearsal.
     dry: Option<Arc<Dry>>,
     clock: Clock,
 }
 
 impl Volume {
-    /// The volume on a device that keeps changes in memory, recovered there.
+    /// Opens the volume on a device that keeps changes in memory, and recovers it there.
     fn dry(dry: Dry, clock: Clock) -> Result<Self> {
         let dry = Arc::new(dry);
         let device: Arc<dyn Device> = dry.clone();
@@ -172,7 +173,7 @@ impl Volume {
         Ok(Self { found, raw: read(&device)?, held: None, dry: Some(dry), clock })
     }
 
-    /// A second volume whose changes stay in memory.
+    /// Opens the volume a second time, with changes that stay in memory.
     fn rehearsal(&self) -> Result<Self> {
         let size = self.found.superblock.block_size;
         Self::dry(Dry::over(Arc::clone(self.device()), size), self.clock)
@@ -187,10 +188,10 @@ impl Volume {
         check_features(&sb)?;
         recover(device, &events, clock)?;
         mmp::check(&**device, &sb, mmp::Purpose::Write)?;
-        // A holder may have changed the volume during the wait.
+        // Another node may have changed the volume during the wait for it.
         check_state(device)?;
         let held = MmpHold::take(device, &Ext4::read_superblock(&**device)?, &events, clock)?;
-        // Another node may have written until it saw this one.
+        // Another node may have written until it detected this node.
         check_state(device)?;
         let sb = Ext4::read_superblock(&**device)?;
         check_features(&sb)?;
@@ -199,7 +200,7 @@ impl Volume {
         Ok(Self { found, raw: read(device)?, held, dry: None, clock })
     }
 
-    /// The volume, read again.
+    /// Reads the volume again.
     fn reopen(self) -> Result<Self> {
         let device = Arc::clone(self.device());
         let events = Arc::new(Events::of(&device));
@@ -236,24 +237,24 @@ fn recover(device: &Arc<dyn Device>, events: &Arc<Events>, clock: Clock) -> Resu
     Ok(())
 }
 
-/// Refuses a volume that must be checked first.
+/// Refuses a volume that e2fsck must check first.
 fn check_state(device: &Arc<dyn Device>) -> Result<()> {
     let sb = Ext4::read_superblock(&**device)?;
     if sb.errors.detected {
-        return Err(PLACE.field("s_state").corrupt("errors are recorded: use e2fsck -f first"));
+        return Err(PLACE.field("s_state").corrupt("errors are recorded: run e2fsck -f first"));
     }
     if sb.incompat.contains(Incompat::RECOVER) || read(device)?.s_state.get() & STATE_VALID == 0 {
-        let what = "it was not unmounted, or a resize did not end: use e2fsck -f first";
+        let what = "the volume was not unmounted, or a resize did not end: run e2fsck -f first";
         return Err(PLACE.field("s_state").corrupt(what));
     }
     Ok(())
 }
 
-/// Refuses layouts whose metadata places are not supported here.
+/// Refuses layouts for which the positions of metadata are not supported.
 fn check_features(sb: &Superblock) -> Result<()> {
     if sb.compat.contains(Compat::RESIZE_INODE) {
         if sb.incompat.contains(Incompat::META_BG) {
-            return Err(Error::unsupported("resize_inode beside meta_bg: use resize2fs"));
+            return Err(Error::unsupported("resize_inode together with meta_bg: use resize2fs"));
         }
         if sb.cluster_blocks > 1 && sb.block_size.bytes() == 1024 {
             let what = "resize_inode on a volume with bigalloc and blocks of 1 KiB: use resize2fs";
@@ -261,8 +262,8 @@ fn check_features(sb: &Superblock) -> Result<()> {
         }
     }
     if sb.compat.contains(Compat::SPARSE_SUPER2) && sb.incompat.contains(Incompat::META_BG) {
-        // With its backup, a group's descriptors would move by one block.
-        return Err(Error::unsupported("sparse_super2 beside meta_bg: use resize2fs"));
+        // If a group got a backup, its descriptors would have to move by one block.
+        return Err(Error::unsupported("sparse_super2 together with meta_bg: use resize2fs"));
     }
     Ok(())
 }

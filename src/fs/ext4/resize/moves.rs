@@ -1,4 +1,4 @@
-//! Moved blocks, in whole clusters, each moved once.
+//! Moved blocks. They move in whole clusters, and each cluster moves only once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,16 +7,16 @@ use crate::error::Result;
 use crate::fs::ext4::Superblock;
 use crate::fs::ext4::mkfs::space::Space;
 
-/// The blocks that files and metadata must leave.
+/// The blocks that files and metadata must vacate.
 pub(super) struct Evicted {
     /// The first block past the new volume's end.
     pub(super) from: u64,
-    /// The backup that a group gets as the new last group.
+    /// The blocks of the backup in the new last group.
     pub(super) backup: Range<u64>,
 }
 
 impl Evicted {
-    /// Whether some of these blocks must be left.
+    /// Whether any of these blocks must be vacated.
     pub(super) fn meets(&self, blocks: &Range<u64>) -> bool {
         blocks.end > self.from || blocks.start < self.backup.end && self.backup.start < blocks.end
     }
@@ -26,11 +26,11 @@ impl Evicted {
 pub(super) struct Moves {
     first: u64,
     cluster: u64,
-    /// Ranges by their old position: the length, and the new position.
+    /// The moved ranges by their old position: the length, and the new position.
     to: BTreeMap<u64, (u64, u64)>,
-    /// The ranges by their new position.
+    /// The moved ranges by their new position: the length, and the old position.
     from: BTreeMap<u64, (u64, u64)>,
-    /// The goal: after the last allocated block.
+    /// The goal for the next allocation, which is the block after the last allocated block.
     goal: u64,
 }
 
@@ -45,7 +45,7 @@ impl Moves {
         }
     }
 
-    /// The range of a map that contains a block: start, length and target.
+    /// The range of a map that contains a block: its start, its length, and its position on the other side.
     fn holding(map: &BTreeMap<u64, (u64, u64)>, block: u64) -> Option<(u64, u64, u64)> {
         let (start, (len, other)) = map.range(..=block).next_back()?;
         (block < start + len).then_some((*start, *len, *other))
@@ -56,7 +56,7 @@ impl Moves {
         self.from.insert(new, (len, old));
     }
 
-    /// Allocates new positions for the clusters of a range that must move and have none.
+    /// Allocates new positions for the clusters of a range that must move and have no new position yet.
     pub(super) fn evict(
         &mut self,
         blocks: &Range<u64>,
@@ -90,7 +90,7 @@ impl Moves {
         Ok(())
     }
 
-    /// Moves a range to one contiguous place, for structures that need that.
+    /// Moves a range to one contiguous range, for structures that must be contiguous.
     pub(super) fn evict_run(&mut self, start: u64, count: u64, space: &mut Space) -> Result<u64> {
         let new = space.take_run(0, count)?;
         self.insert(start, new, count);
@@ -108,12 +108,12 @@ impl Moves {
         Ok(self.allocate(space, 1)?[0].start)
     }
 
-    /// The new position of a block, which may be the old one.
+    /// The block's position in the new volume, which may equal the old position.
     pub(super) fn place(&self, block: u64) -> u64 {
         Self::holding(&self.to, block).map_or(block, |(start, _, new)| new + (block - start))
     }
 
-    /// The new positions of a range, in pieces.
+    /// The positions of a range in the new volume, in pieces.
     pub(super) fn places(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
         let mut pieces = Vec::new();
         let mut at = blocks.start;
@@ -130,12 +130,12 @@ impl Moves {
         pieces
     }
 
-    /// The old position of the content of a block of the new volume, if it differs.
+    /// The old position of the content of a block of the new volume, if that content has moved.
     pub(super) fn source(&self, block: u64) -> Option<u64> {
         Self::holding(&self.from, block).map(|(start, _, old)| old + (block - start))
     }
 
-    /// All ranges: old position, new position, and length.
+    /// All moved ranges: the old position, the new position, and the length.
     pub(super) fn all(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         self.to.iter().map(|(old, (len, new))| (*old, *new, *len))
     }
@@ -145,7 +145,7 @@ impl Moves {
 mod tests {
     use super::*;
 
-    /// Clusters move once, and their pieces get the same target.
+    /// Each cluster moves only once, and all pieces of a cluster move together.
     #[test]
     fn a_cluster_moves_as_a_whole_and_once() {
         let mut moves =

@@ -1,4 +1,4 @@
-//! Inodes of removed groups: their new numbers, and the inode bitmaps with these.
+//! New numbers for inodes of removed groups, and the inode bitmaps that record them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,12 +23,12 @@ struct Taking {
     bytes: Buffer,
     free: u32,
     directories: u32,
-    /// The first inode of the table that was never in use, before and after.
+    /// The index of the first inode of the table that was never in use, before and after the move.
     unused_from: u32,
     used_to: u32,
 }
 
-/// The new numbers.
+/// The new inode numbers.
 #[derive(Default)]
 pub(super) struct Numbers {
     new: HashMap<u32, u32>,
@@ -36,7 +36,7 @@ pub(super) struct Numbers {
 }
 
 impl Volume {
-    /// The role of an inode that the superblock names.
+    /// The role of an inode that the superblock refers to.
     fn role(&self, number: InodeNo) -> Option<&'static str> {
         let raw = &self.raw;
         let roles = [
@@ -52,7 +52,7 @@ impl Numbers {
     /// Finds a new number for each inode of a removed group.
     ///
     /// # Errors
-    /// `NoSpace`; `Unsupported` with the name, for inodes that other metadata name.
+    /// `NoSpace`; `Unsupported`, with the name of the structure, for an inode that other metadata refer to.
     pub(super) fn new(volume: &Volume, items: &[Item], sb: &Superblock) -> Result<Self> {
         let mut numbers = Self::default();
         let mut group = 0;
@@ -64,8 +64,8 @@ impl Numbers {
                 ));
             }
             if let Some(what) = volume.role(item.number) {
-                // The superblock's field would change with the size, but the old inode is deleted before: in between, the field would name
-                // no inode.
+                // The superblock's field would change together with the size, but the old inode is
+                // deleted before. Between these two writes, the field would name a deleted inode.
                 let number = item.number;
                 return Err(Error::unsupported(format!(
                     "inode {number} lies beyond the new end and is {what}: switch that feature off first (tune2fs, e2fsck -f)"
@@ -79,7 +79,7 @@ impl Numbers {
             }
             loop {
                 if group == sb.groups {
-                    return Err(Error::new(ErrorKind::NoSpace, "too few inodes remain"));
+                    return Err(Error::new(ErrorKind::NoSpace, "too few free inodes remain"));
                 }
                 if let Some(bit) = numbers.take(volume, sb, group, item.directory)? {
                     let number = group * sb.inodes_per_group + bit + 1;
@@ -141,7 +141,7 @@ impl Numbers {
         self.new.is_empty()
     }
 
-    /// The number of an inode in the new volume.
+    /// The number in the new volume of an inode.
     pub(super) fn of(&self, number: InodeNo) -> InodeNo {
         u32::try_from(number.0)
             .ok()
@@ -149,12 +149,12 @@ impl Numbers {
             .map_or(number, |new| InodeNo(u64::from(new)))
     }
 
-    /// The new number of an inode, if it changes.
+    /// The new number of an inode; `None` if its number does not change.
     pub(super) fn of_raw(&self, number: u32) -> Option<u32> {
         self.new.get(&number).copied()
     }
 
-    /// Adds the bitmaps, the new parts of tables, and the counts to the edits.
+    /// Adds the inode bitmaps, the newly used parts of inode tables, and the counts to the edits.
     pub(super) fn store(
         &self,
         shape: &Shape,
@@ -179,7 +179,7 @@ impl Numbers {
                 group.set_inodes_initialised();
             });
             edits.put(FsBlock(place.inode_bitmap), Rank::Bitmaps, bytes);
-            // The content of the device is undefined there.
+            // This part of the table has undefined content on the device.
             for block in taking.unused_from.div_ceil(per_block)..taking.used_to.div_ceil(per_block)
             {
                 let zeros = Buffer::aligned(sb.block_size.bytes())?;

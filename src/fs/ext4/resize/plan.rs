@@ -1,4 +1,4 @@
-//! The plan of a smaller volume: the new place of everything that must move, computed before any write.
+//! The plan for a smaller volume: the new position of everything that must move, computed before any write.
 
 use std::ops::Range;
 
@@ -23,26 +23,26 @@ use crate::units::InodeNo;
 /// A changed inode.
 pub(super) struct Change {
     pub(super) number: InodeNo,
-    /// The new map, if some of its blocks move.
+    /// The new map, if some of the inode's blocks move.
     pub(super) map: Option<FileMap>,
-    /// The old nodes of its map.
+    /// The old nodes of the map.
     pub(super) old_nodes: Vec<u64>,
 }
 
 /// The plan for a smaller shape.
 pub(super) struct Plan {
-    /// The tables of the remaining groups.
+    /// The positions of the bitmaps and tables of the remaining groups.
     pub(super) tables: Vec<Tables>,
     pub(super) moves: Moves,
     pub(super) numbers: Numbers,
     pub(super) changes: Vec<Change>,
-    /// The double-indirect block of the resize inode.
+    /// The new position of the resize inode's double-indirect block.
     pub(super) double: Option<u64>,
 }
 
 impl Plan {
     /// # Errors
-    /// `NoSpace` if the shape is too small, `Unsupported` with the name of a structure that cannot move.
+    /// `NoSpace` if the shape is too small; `Unsupported` with the name of a structure that cannot move.
     pub(super) fn new(volume: &Volume, items: &[Item], shape: &Shape) -> Result<Self> {
         let sb = &shape.sb;
         let (mut space, evicted) = room(volume, shape)?;
@@ -69,7 +69,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The plan for a move of only the journal.
+    /// The plan for a step that moves only the journal.
     pub(super) fn of_journal(volume: &Volume, item: &Item, shape: &Shape) -> Result<Self> {
         let (mut space, evicted) = room(volume, shape)?;
         let (moves, numbers) = (Moves::new(&shape.sb), Numbers::default());
@@ -84,14 +84,14 @@ impl Plan {
         self.changes.iter().any(|change| change.number == number)
     }
 
-    /// The blocks that the old volume used for moved data and for replaced nodes.
+    /// The blocks that moved data and replaced nodes occupy in the old volume.
     pub(super) fn old_blocks(&self) -> impl Iterator<Item = Range<u64>> {
         let nodes = self.changes.iter().flat_map(|change| &change.old_nodes);
         let moved = self.moves.all().map(|(from, _, len)| from..from + len);
         nodes.map(|node| *node..node + 1).chain(moved)
     }
 
-    /// The blocks that replace them.
+    /// The blocks that moved data and new nodes occupy in the new volume.
     pub(super) fn new_blocks(&self) -> impl Iterator<Item = Range<u64>> {
         let maps = self.changes.iter().filter_map(|change| change.map.as_ref());
         let nodes = maps.flat_map(|map| &map.blocks).map(|(node, _)| *node..node + 1);
@@ -114,7 +114,7 @@ impl Plan {
             moved |= evicted.meets(&range);
             moves.evict(&range, evicted, space)?;
         }
-        // The checksums of nodes depend on the inode's number.
+        // The checksums of nodes depend on the inode's number, so nodes are rewritten if the number changes.
         moved |= number != item.number && !nodes.is_empty();
         let attributes = item.xattr.map(|block| block..block + 1);
         if let Some(block) = &attributes {
@@ -123,7 +123,7 @@ impl Plan {
         let map = if moved { Some(self.map(item, number, shape, space)?) } else { None };
         let grown = map.as_ref().is_some_and(|map| map.blocks.len() != nodes.len());
         if grown && sb.ro_compat.contains(RoCompat::QUOTA) {
-            let what = "with the feature quota: maps of files would take more or less space: use resize2fs, or tune2fs -O ^quota";
+            let what = "the feature quota, because maps of files would change their size: use resize2fs, or tune2fs -O ^quota";
             return Err(Error::unsupported(what));
         }
         let attributes = attributes.is_some_and(|block| evicted.meets(&block));
@@ -157,13 +157,13 @@ impl Plan {
     }
 }
 
-/// The free blocks, and the blocks that must be left.
+/// The free blocks, and the blocks that must be vacated.
 fn room(volume: &Volume, shape: &Shape) -> Result<(Space, Evicted)> {
     let (old, sb) = (&volume.found.superblock, &shape.sb);
     let mut space = space(volume, shape)?;
     let last = sb.groups - 1;
     if shape.layout().backup(last).end > sb.blocks_count {
-        return Err(Error::new(ErrorKind::NoSpace, "too small for the descriptors"));
+        return Err(Error::new(ErrorKind::NoSpace, "the volume is too small for its descriptors"));
     }
     let gains = sb.group_has_backup(last) && !old.group_has_backup(last);
     let backup = if gains { shape.layout().backup(last) } else { 0..0 };
@@ -178,7 +178,7 @@ fn room(volume: &Volume, shape: &Shape) -> Result<(Space, Evicted)> {
     Ok((space, Evicted { from: sb.blocks_count, backup }))
 }
 
-/// The extents of a map in the new volume, merged if they adjoin.
+/// The extents of a map in the new volume. Adjoining extents are merged.
 fn entries(map: &Map, moves: &Moves) -> Vec<RawExtent> {
     let mut entries = Vec::new();
     let mut last: Option<(u64, u64, u64, bool)> = None;
@@ -221,7 +221,7 @@ fn entries(map: &Map, moves: &Moves) -> Vec<RawExtent> {
     entries
 }
 
-/// The blocks of the new volume that the old one uses. Nothing is written over them.
+/// The blocks of the new volume that are in use in the old volume. They must not be overwritten.
 fn space(volume: &Volume, shape: &Shape) -> Result<Space> {
     let (old, sb) = (&volume.found.superblock, &shape.sb);
     let cluster = u64::from(sb.cluster_blocks);
@@ -242,7 +242,7 @@ fn space(volume: &Volume, shape: &Shape) -> Result<Space> {
     Ok(space)
 }
 
-/// The new places of the bitmaps and tables of remaining groups.
+/// The positions of the bitmaps and tables of the remaining groups in the new volume.
 fn tables(
     volume: &Volume,
     shape: &Shape,

@@ -14,11 +14,11 @@ use crate::units::{FsBlock, InodeNo};
 /// The inode that reserves blocks for more descriptors.
 pub(super) const RESIZE: InodeNo = InodeNo(7);
 const PLACE: Place = Place::new("inode");
-/// The range of the double-indirect pointer in `i_block`.
+/// The byte range of the double-indirect pointer in `i_block`.
 const DOUBLE: std::ops::Range<usize> = 52..56;
 
 impl Volume {
-    /// The double-indirect block of the inode, if it has one.
+    /// The double-indirect block of the resize inode, if it has one.
     pub(super) fn double_of_resize_inode(&self) -> Result<Option<u64>> {
         if !self.found.superblock.compat.contains(Compat::RESIZE_INODE) {
             return Ok(None);
@@ -29,7 +29,7 @@ impl Volume {
         Ok((number != 0).then_some(u64::from(number)))
     }
 
-    /// Updates the inode to own the reserved blocks of the new volume; `double` is the new position of its double-indirect block.
+    /// Updates the resize inode to own the reserved blocks of the new volume. `double` is the new position of its double-indirect block.
     pub(super) fn edit_resize_inode(
         &self,
         shape: &Shape,

@@ -1,4 +1,4 @@
-//! The blocks of all inodes, read in one pass.
+//! Reads the blocks of all inodes in one pass.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub(super) struct Map {
 }
 
 impl Volume {
-    /// Calls `visit` with all inodes in use, except the resize inode, in the order of their numbers.
+    /// Calls `visit` with every inode that is in use, except the resize inode, in the order of their numbers.
     pub(super) fn each_inode(&self, mut visit: impl FnMut(Inode) -> Result<()>) -> Result<()> {
         let fs = &self.found;
         let sb = &fs.superblock;
@@ -52,7 +52,7 @@ impl Volume {
                 }
                 match fs.inode_or_orphan(inode) {
                     Ok(inode) => visit(inode)?,
-                    // Reserved inodes are always marked as used.
+                    // Reserved inodes are always marked as used in the bitmap.
                     Err(error) if inode.0 < sb.first_inode.into() && is_unused(&error) => {}
                     Err(error) => return Err(error),
                 }
@@ -61,7 +61,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Refuses a volume with a list of bad blocks, which cannot move.
+    /// Refuses a volume with a list of bad blocks, because bad blocks cannot move.
     pub(super) fn check_bad_blocks(&self) -> Result<()> {
         let place = self.found.inode_place(BAD_BLOCKS)?;
         let block = self.found.blocks.read(place.block, Place::new("inode"))?;
@@ -78,7 +78,7 @@ fn is_unused(error: &Error) -> bool {
 }
 
 impl Map {
-    /// The whole map, past the size too: preallocated blocks, and the last block of a journal by an old mke2fs.
+    /// The whole map, including blocks past the size: preallocated blocks, and the last block of a journal made by an old mke2fs.
     pub(super) fn of(inode: &Inode) -> Result<Self> {
         let mut map = Self::default();
         if !inode.has_map() {
@@ -92,7 +92,7 @@ impl Map {
         Ok(map)
     }
 
-    /// Reads a node of an extent tree and the subtree below it. The depth falls at each step.
+    /// Reads a node of an extent tree and the subtree below it. The depth falls at each step, so the recursion ends.
     fn below(
         &mut self,
         inode: &Inode,
@@ -115,7 +115,7 @@ impl Map {
         Ok(())
     }
 
-    /// Reads twelve pointers to blocks, then trees of one, two and three levels.
+    /// Reads the twelve pointers to data blocks, and then the trees of one, two and three levels.
     fn trees(&mut self, inode: &Inode) -> Result<()> {
         let (direct, roots) = inode.i_block.split_at(DIRECT * 4);
         let place = INDIRECT.inode(inode.number);
@@ -129,7 +129,8 @@ impl Map {
         Ok(())
     }
 
-    /// Reads a block of pointers and the subtree below it, which maps the file from block `first` on. The level falls at each step.
+    /// Reads a block of pointers and the subtree below it, which maps the file from block `first` on. The level falls at each step, so the recursion
+    /// ends.
     fn pointed(&mut self, inode: &Inode, pointer: u32, level: u32, first: u64) -> Result<()> {
         if pointer == 0 {
             return Ok(());
@@ -152,10 +153,10 @@ impl Map {
         Ok(())
     }
 
-    /// Reads a block of the map itself. A sound map has at most as many blocks as the volume.
+    /// Reads a block of the map itself. A valid map has at most as many blocks as the volume.
     fn node(&mut self, inode: &Inode, block: FsBlock, place: Place) -> Result<Block> {
         if self.nodes.len() as u64 >= inode.fs.superblock.blocks_count {
-            return Err(place.corrupt("a map with more nodes than the volume has blocks"));
+            return Err(place.corrupt("the map has more nodes than the volume has blocks"));
         }
         self.nodes.push(block.0);
         inode.fs.blocks.read(block, place)
@@ -174,7 +175,7 @@ pub(super) struct Item {
 }
 
 impl Volume {
-    /// All inodes with their maps. Memory: 100 bytes for each inode, and 24 for each extent.
+    /// Reads all inodes with their maps. This takes 100 bytes of memory for each inode, and 24 for each extent.
     pub(super) fn scan(&self) -> Result<Vec<Item>> {
         self.check_bad_blocks()?;
         let mut items = Vec::new();

@@ -12,19 +12,19 @@ use crate::fs::ext4::superblock::set_time;
 use crate::fs::ext4::superblock::{Superblock, seal_superblock};
 use crate::fs::ext4::{Compat, Incompat};
 
-/// The resized volume, before its blocks are assigned.
+/// The resized volume, before blocks are assigned to it.
 pub(super) struct Shape {
-    /// The superblock without the counts of free space.
+    /// The superblock, without the counts of free space.
     pub(super) raw: RawSuperblock,
     pub(super) sb: Superblock,
     pub(super) geometry: Geometry,
 }
 
 impl Shape {
-    /// A volume of `blocks` blocks, or fewer if the last group would hardly be larger than its metadata.
+    /// A volume of `blocks` blocks. It has fewer blocks if the last group would be hardly larger than its metadata.
     ///
     /// # Errors
-    /// `InvalidInput`, `Unsupported`: the reason why the size is impossible.
+    /// `InvalidInput` or `Unsupported`, with the reason why the size is impossible.
     pub(super) fn new(
         old: &RawSuperblock,
         sb: &Superblock,
@@ -59,7 +59,7 @@ impl Shape {
         }
     }
 
-    /// The places of copies, which follow from the numbers.
+    /// The positions of the superblock's and the descriptors' copies, which follow from the numbers.
     pub(super) fn layout(&self) -> Layout<'_> {
         Layout { sb: &self.sb, geometry: &self.geometry, tables: Vec::new() }
     }
@@ -76,7 +76,7 @@ impl Shape {
         };
         raw.s_blocks_count_lo.set(blocks as u32);
         raw.s_inodes_count.set(inodes);
-        // The reserved part of the volume stays the same.
+        // The reserved share of the volume stays the same.
         let reserved = u128::from(sb.reserved_blocks) * u128::from(blocks);
         let reserved = (reserved / u128::from(sb.blocks_count)) as u64;
         raw.s_r_blocks_count_lo.set(reserved as u32);
@@ -84,7 +84,7 @@ impl Shape {
             raw.s_blocks_count_hi.set((blocks >> 32) as u32);
             raw.s_r_blocks_count_hi.set((reserved >> 32) as u32);
         }
-        // Linux computes it at a mount.
+        // Linux computes this field at a mount.
         raw.s_overhead_clusters.set(0);
         descriptors(&mut raw, sb, groups)?;
         backups(&mut raw, sb, groups);
@@ -96,7 +96,7 @@ impl Shape {
     }
 }
 
-/// Updates the descriptor blocks: they grow into the reserved blocks, and release some if the volume shrinks.
+/// Updates the number of descriptor blocks. They grow into the reserved blocks; if the volume shrinks, some become reserved again.
 fn descriptors(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) -> Result<()> {
     let per_block = sb.descriptors_per_block();
     let (before, after) = (sb.groups.div_ceil(per_block), groups.div_ceil(per_block));
@@ -124,8 +124,8 @@ fn descriptors(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) -> Result<
     Ok(())
 }
 
-/// With sparse_super2, the second of the two backups moves with the last group, as in resize2fs. A volume without backups gets none, unless
-/// it had a single group.
+/// With sparse_super2, the second of the two backups moves with the last group, as in resize2fs. A
+/// volume without backups gets none, unless it had only one group.
 fn backups(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) {
     if !sb.compat.contains(Compat::SPARSE_SUPER2) || groups == sb.groups {
         return;

@@ -1,4 +1,4 @@
-//! Shrinking: blocks and inodes past the new end move, then the end is cut off.
+//! Shrinking: blocks and inodes past the new end move, and then the end is cut off.
 
 use std::ops::Range;
 
@@ -23,13 +23,14 @@ const VOLUME: Place = Place::new("volume");
 /// A step of a shrink.
 #[derive(Clone, Copy)]
 enum Step {
-    /// The journal moves to its place in a volume of this many blocks: the journal cannot hold its own move. The size does not change.
+    /// The journal moves to its position in a volume of this many blocks. The size does not change. This is a separate step, because the journal
+    /// cannot hold its own move.
     Journal(u64),
-    /// The volume gets this many blocks.
+    /// The volume is cut to this many blocks.
     End(u64),
 }
 
-/// The steps that were made on a device that keeps changes in memory, and the final number of blocks.
+/// The steps that were made in memory, and the final number of blocks.
 struct Rehearsed {
     steps: Vec<Step>,
     end: u64,
@@ -38,7 +39,7 @@ struct Rehearsed {
 /// Shrinks the volume to `shape`.
 ///
 /// # Errors
-/// `NoSpace` with the smallest size, `Unsupported` with the name of a structure that cannot move; nothing is written in these cases.
+/// `NoSpace` with the smallest possible size; `Unsupported` with the name of a structure that cannot move. Nothing is written in these cases.
 pub(super) fn shrink(volume: Volume, shape: &Shape) -> Result<()> {
     let (goal, size) = (shape.sb.blocks_count, shape.sb.block_size);
     let Rehearsed { steps, end } = rehearse(volume.rehearsal()?, goal)?;
@@ -57,20 +58,20 @@ pub(super) fn shrink(volume: Volume, shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// Shrinks a volume as far as possible. Gives its final number of blocks.
+/// Shrinks a volume as far as possible. Returns its final number of blocks.
 pub(super) fn to_minimum(volume: Volume) -> Result<u64> {
     let Rehearsed { steps, end } = rehearse(volume.rehearsal()?, 0)?;
     steps.into_iter().try_fold(volume, Volume::step)?;
     Ok(end)
 }
 
-/// The smallest number of blocks for this volume, whose changes stay in memory.
+/// The smallest possible number of blocks for this volume. Its changes stay in memory.
 pub(super) fn least(volume: Volume) -> Result<u64> {
     Ok(rehearse(volume, 0)?.end)
 }
 
-/// Shrinks a volume in memory to `goal` blocks, to fewer if the goal itself is impossible, or as far as possible. Each step goes as far as it
-/// can: the tables of removed groups are room for the next step. So the steps to the smallest volume lead to every larger size too.
+/// Shrinks a volume in memory to `goal` blocks, to fewer if the goal itself is impossible, or as far as possible. Each step shrinks it as far as it
+/// can, because the tables of removed groups become space for the next step. The steps to the smallest volume therefore pass every larger size too.
 fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
     volume.check_sound()?;
     let (mut steps, mut moved) = (Vec::new(), false);
@@ -94,15 +95,15 @@ fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
         }
     }
     if moved {
-        // The step gained nothing.
+        // The last step did not shrink the volume.
         steps.pop();
     }
     Ok(Rehearsed { steps, end: volume.found.superblock.blocks_count })
 }
 
 impl Volume {
-    /// Refuses a volume with faults that a check finds: two files that share a block cannot both move it, a damaged bitmap would get a right
-    /// checksum, and the resize inode may point anywhere.
+    /// Refuses a volume in which a check finds faults. If two files share a block, it cannot move for both; a
+    /// damaged bitmap would get a valid checksum; and the resize inode may point anywhere.
     pub(super) fn check_sound(&self) -> Result<()> {
         let report = self.found.check(&mut |_| ())?;
         match report.findings.iter().find(|finding| finding.severity != Severity::Note) {
@@ -117,7 +118,7 @@ impl Volume {
         self.found.superblock.journal_inode
     }
 
-    /// Makes a step that has a plan.
+    /// Makes a step for which a plan exists.
     fn step(self, step: Step) -> Result<Self> {
         let items = self.scan()?;
         let (Step::Journal(blocks) | Step::End(blocks)) = step;
@@ -132,8 +133,8 @@ impl Volume {
         self.cut(&plan, &items, shape)
     }
 
-    /// Whether there is a plan for `blocks` blocks. Gives the actual number, and whether the journal must move first; with `stays` it may
-    /// not.
+    /// Whether a plan exists for `blocks` blocks. Returns the actual number of blocks, and whether the
+    /// journal must move first. With `stays`, plans that need a move of the journal do not count.
     fn fits(&self, items: &[Item], blocks: u64, stays: bool) -> Result<Option<(u64, bool)>> {
         let Ok(shape) = Shape::new(&self.raw, &self.found.superblock, blocks, self.clock) else {
             return Ok(None);
@@ -153,9 +154,9 @@ impl Volume {
         }
     }
 
-    /// The smallest number of blocks with a plan, and whether the journal must move first.
+    /// The smallest number of blocks for which a plan exists, and whether the journal must move first.
     fn smallest(&self, items: &[Item], stays: bool) -> Result<(u64, bool)> {
-        // The used space is less than that of the smallest volume, except for the metadata of removed groups.
+        // The used space is not a lower bound, because it includes the metadata of removed groups.
         let (mut low, mut least) = (0, (self.found.superblock.blocks_count, false));
         while least.0 - low > 1 {
             let middle = low + (least.0 - low) / 2;
@@ -167,7 +168,7 @@ impl Volume {
         Ok(least)
     }
 
-    /// Moves only the journal; the size does not change.
+    /// Moves only the journal. The size does not change.
     fn move_journal(self, plan: &Plan, items: &[Item]) -> Result<Self> {
         let sb = &self.found.superblock;
         let mut shape = Shape::new(&self.raw, sb, sb.blocks_count, self.clock)?;
@@ -186,7 +187,7 @@ impl Volume {
         self.after(&changes)
     }
 
-    /// The places of the bitmaps and tables of all groups.
+    /// The positions of the bitmaps and tables of all groups.
     pub(super) fn tables(&self) -> Result<Vec<Tables>> {
         (0..self.found.superblock.groups)
             .map(|number| {
@@ -200,7 +201,7 @@ impl Volume {
             .collect()
     }
 
-    /// Makes all moves of the plan, and cuts the end off.
+    /// Makes all moves of the plan, and then cuts off the end.
     fn cut(self, plan: &Plan, items: &[Item], mut shape: Shape) -> Result<Self> {
         let mut edits = Edits::with(&plan.moves);
         let mut descriptors = Descriptors::new(&self, &shape)?;
@@ -233,7 +234,7 @@ impl Volume {
         self.after(&changes)
     }
 
-    /// The blocks before its end that the new volume frees and uses.
+    /// The blocks before the new end that the step frees, and the blocks that it newly uses.
     fn changes_of_space(&self, plan: &Plan, shape: &Shape) -> Result<Changes> {
         let (old, end) = (&self.found.superblock, shape.sb.blocks_count);
         let own = |tables: &Tables| {
@@ -257,15 +258,15 @@ impl Volume {
         Ok(Changes { freed: freed.into_iter().map(within).collect(), taken })
     }
 
-    /// The volume after the step, with the unneeded blocks freed.
+    /// Reads the volume after the step, and frees the blocks that it no longer needs.
     fn after(self, changes: &Changes) -> Result<Self> {
         let volume = self.reopen()?;
         volume.free(changes)?;
         volume.reopen()
     }
 
-    /// Frees the blocks that only the larger volume needed. They stay marked as used until the new size is set: a kernel that mounts the
-    /// volume earlier must not allocate them.
+    /// Frees the blocks that only the larger volume needed. They stay marked as used until the new
+    /// size is set, because a kernel that mounts the volume before then must not allocate them.
     fn free(&self, changes: &Changes) -> Result<()> {
         let sb = &self.found.superblock;
         let mut shape = Shape::new(&self.raw, sb, sb.blocks_count, self.clock)?;
@@ -275,7 +276,7 @@ impl Volume {
         for range in &changes.freed {
             bitmaps.mark(range.clone(), false)?;
         }
-        // Some of these blocks are used again.
+        // Some of the freed blocks are used again by moved data.
         changes.mark_taken(&mut bitmaps)?;
         bitmaps.store(&shape.sb, &mut descriptors, &mut edits)?;
         if edits.is_empty() {
@@ -286,7 +287,7 @@ impl Volume {
     }
 }
 
-/// The blocks that only the old volume uses, and those that only the new one uses.
+/// The blocks that only the old volume uses, and the blocks that only the new volume uses.
 struct Changes {
     freed: Vec<Range<u64>>,
     taken: Vec<Range<u64>>,

@@ -1,4 +1,4 @@
-//! Versions of blocks: changed, written home, read, forgotten.
+//! Versions of blocks that are changed, written home, read, and dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -19,7 +19,7 @@ const PLACE: Place = Place::new("counter");
 struct Model {
     blocks: Blocks,
     device: Arc<dyn Device>,
-    /// The newest number that a thread has read or written.
+    /// The newest number that any thread has read or written.
     seen: AtomicU64,
 }
 
@@ -38,7 +38,7 @@ impl Model {
         u64::from_le_bytes(*bytes.first_chunk().unwrap())
     }
 
-    /// A reader never sees an older number than one that was seen before it began.
+    /// Reads the block. A reader must not see an older number than the newest one seen before it began.
     fn look(&self) -> u64 {
         let least = self.seen.load(SeqCst);
         let found = Self::number(&self.blocks.read(BLOCK, PLACE).unwrap());
@@ -50,7 +50,7 @@ impl Model {
     fn count(&self, tid: u64) {
         let add = |bytes: &mut [u8]| {
             let number = Self::number(bytes) + 1;
-            // A reader with this version would see half a change.
+            // A reader that gets this version would see half a change.
             bytes[..4].fill(0xFF);
             thread::yield_now();
             bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -60,7 +60,7 @@ impl Model {
         self.seen.fetch_max(number, SeqCst);
     }
 
-    /// The part of a checkpoint for the version that a commit froze.
+    /// The part of a checkpoint that writes the version that a commit froze.
     fn write_home(&self, tid: u64) {
         if let Some(version) = self.blocks.dirty().of_transaction(BLOCK, Member::in_test(tid).tid())
         {
@@ -96,7 +96,7 @@ fn no_change_is_lost_and_no_reader_goes_back() {
     });
 }
 
-/// A thread may be about to read a block by a pointer that has been removed.
+/// A thread may be about to read a block through a pointer that has been removed in the meantime.
 #[test]
 fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
     explore(1, || {

@@ -1,8 +1,8 @@
-//! Blocks and clusters of an extent-mapped file. With bigalloc, space is allocated and freed in clusters, while extents count blocks: a
-//! cluster belongs to the file as long as one of its blocks is mapped. A block has the same offset in its cluster of the file and of the
-//! device.
+//! Blocks and clusters of an extent-mapped file. With bigalloc, space is allocated and freed in
+//! clusters, while extents count blocks. A cluster belongs to the file as long as any of its blocks
+//! is mapped. A block has the same offset within its cluster in the file and on the device.
 //!
-//! Sources: "Bigalloc" in Linux's ext4 documentation, and volumes written by the kernel.
+//! Sources: "Bigalloc" in Linux's ext4 documentation, and volumes written by Linux.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::iomap::Extent;
 use crate::units::FsBlock;
 
-/// Space to be freed: ranges of blocks in whole clusters.
+/// Space to be freed, as ranges of blocks in whole clusters.
 #[derive(Default)]
 pub(super) struct Space {
     pub(super) ranges: Vec<(FsBlock, u64)>,
@@ -23,7 +23,7 @@ impl Tree<'_> {
         u64::from(self.inode.fs.superblock.cluster_blocks)
     }
 
-    /// The clusters of the file that hold blocks of a range, but no mapped blocks outside of it.
+    /// The clusters of the file that contain blocks of a range, and in which no block outside of the range is mapped.
     pub(super) fn own_clusters(&self, range: Range<u64>) -> Result<Range<u64>> {
         let blocks = self.cluster_blocks();
         let (mut first, mut end) = (range.start / blocks, range.end.div_ceil(blocks));
@@ -36,7 +36,7 @@ impl Tree<'_> {
         Ok(first..end)
     }
 
-    /// The space of sorted extents within these clusters of the file.
+    /// The space of these sorted extents that lies within these clusters of the file.
     pub(super) fn space(&self, extents: &[Extent], within: Range<u64>) -> Result<Space> {
         let blocks = self.cluster_blocks();
         let mut space = Space::default();
@@ -51,7 +51,7 @@ impl Tree<'_> {
             let start = (extent.start.0 + first * blocks).checked_sub(extent.first.0);
             let Some(start) = start.filter(|start| start.is_multiple_of(blocks)) else {
                 let place = self.place().field("ee_start");
-                let what = format!("block {} has the wrong place in its cluster", extent.start);
+                let what = format!("block {} has the wrong offset in its cluster", extent.start);
                 return Err(place.corrupt(what));
             };
             space.clusters += end - first;

@@ -1,5 +1,5 @@
-//! Changes of a file's extents: map, unmap, change of state, shift. Long changes are made leaf by leaf. The tree is valid after each leaf,
-//! so the transaction can end there.
+//! Changes of a file's extents: mapping, unmapping, change of state, shifting. A long change is
+//! made leaf by leaf. The tree is valid after each leaf, so the transaction can end there.
 
 use std::ops::Range;
 
@@ -13,16 +13,16 @@ use crate::fs::ext4::tree::read_extents::MAX_BLOCKS;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 
-/// The maximum number of groups whose bitmaps one step of a removal changes, unless a single extent needs more.
+/// The maximum number of groups whose bitmaps one step of an unmapping changes, unless a single extent needs more.
 const GROUPS_AT_ONCE: u64 = 16;
 
 impl Tree<'_> {
-    /// Maps an extent in a hole.
+    /// Maps an extent in a hole of the file.
     pub(super) fn map(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         let path = self.find(extent.first)?;
         let at = path.beginning_at(extent.first);
         let end = extent.end();
-        // The first extent of the next leaf begins where this leaf's range ends.
+        // This leaf's range ends where the first extent of the next leaf begins, so the last condition finds an overlap with that extent.
         let overlaps = path.ending_after(extent.first) < at
             || path.extents.get(at).is_some_and(|next| next.first < end)
             || end.0 > path.range.end;
@@ -36,7 +36,7 @@ impl Tree<'_> {
         self.replace(handle, &path, window, &pieces, (own.end - own.start) as i64)
     }
 
-    /// Unmaps a range, from its end to its start, and frees its space.
+    /// Unmaps a range from its end to its start, and frees its space.
     pub(super) fn unmap(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<()> {
         let (mut end, mut changed) = (range.end, false);
         while end > range.start {
@@ -45,8 +45,8 @@ impl Tree<'_> {
         self.lower(handle)
     }
 
-    /// Unmaps the last part of a range, as much as one leaf maps and one step permits. Later steps may run in another transaction. Gives
-    /// the end of the rest.
+    /// Unmaps the last part of a range, as much as one leaf maps and one step permits. Later steps
+    /// may run in another transaction. Returns the end of the part that is still mapped.
     fn unmap_last(
         &self,
         handle: &mut Handle<'_>,
@@ -58,7 +58,7 @@ impl Tree<'_> {
         let part = path.ending_after(leaf_start)..path.beginning_at(range.end);
         let Some(from) = self.last_few(&path, part.clone()) else {
             if path.extents.is_empty() && path.depth() > 0 {
-                // The leaf was already empty: it maps nothing and takes a block.
+                // The leaf was already empty. It maps nothing, but takes a block, so it is removed.
                 self.renew_after(handle, changed)?;
                 self.replace(handle, &path, 0..0, &[], 0)?;
             }
@@ -83,8 +83,8 @@ impl Tree<'_> {
         Ok(start)
     }
 
-    /// The index of the first of the last extents in a part of the leaf that one step can free; `None` for no extent. A map without nodes
-    /// is freed in one step, so that a small file is freed in one transaction.
+    /// The index of the first of the extents at the end of `part` that one step can free; `None` if the part has no
+    /// extents. A map without nodes is freed in one step, so that a small file is freed in one transaction.
     fn last_few(&self, path: &Path, part: Range<usize>) -> Option<usize> {
         let sb = &self.inode.fs.superblock;
         let group = |block: u64| {
@@ -116,7 +116,7 @@ impl Tree<'_> {
             let inner = path.ending_after(start)..path.beginning_at(end);
             if path.extents[inner.clone()].iter().any(|extent| extent.state != state) {
                 self.renew_after(handle, &mut changed)?;
-                // The adjoining extents are included, because they may be merged.
+                // The adjoining extents are included, because they may be merged with these.
                 let window = inner.start.saturating_sub(1)..(inner.end + 1).min(path.extents.len());
                 let converted = |extent: &Extent| {
                     let inside = extent.from(start)?.before(end)?;
@@ -132,7 +132,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Moves all extents from a block on, to lower or higher blocks of the file.
+    /// Moves all extents from a block on to lower or higher blocks of the file.
     pub(super) fn shift(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let blocks = self.cluster_blocks();
         if !from.0.is_multiple_of(blocks) || !by.unsigned_abs().is_multiple_of(blocks) {
@@ -154,12 +154,12 @@ impl Tree<'_> {
         self.shift_up(handle, from, by)
     }
 
-    /// Works from the first leaf to the last: the hole moves through the file.
+    /// Shifts from the first leaf to the last, so that the hole moves through the file.
     fn shift_down(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let (mut next, mut changed) = (from, false);
         while next.0 < MAX_BLOCKS {
             let path = self.find(next)?;
-            // The position lies in no extent: before it is a hole, or the end of a leaf.
+            // The position is not within an extent. It is preceded by a hole or by the end of a leaf.
             let first = path.beginning_at(next);
             let window = first.saturating_sub(1)..path.extents.len();
             if first < window.end {
@@ -174,7 +174,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Works from the last leaf to the first.
+    /// Shifts from the last leaf to the first.
     fn shift_up(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         self.cut(handle, from)?;
         let (mut end, mut changed) = (MAX_BLOCKS, false);
@@ -187,13 +187,13 @@ impl Tree<'_> {
                 let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
                 self.replace(handle, &path, window, &moved, 0)?;
             }
-            // Blocks before the first leaf belong to that leaf too, and must not be visited again.
+            // Blocks before the first leaf's range belong to that leaf too. They must not be visited again.
             end = if path.is_first() { 0 } else { path.range.start };
         }
         Ok(())
     }
 
-    /// Splits an extent that contains both a block and the one before it.
+    /// Splits an extent at a block, if the extent contains this block and the previous one.
     fn cut(&self, handle: &mut Handle<'_>, block: FileBlock) -> Result<()> {
         let path = self.find(block)?;
         let at = path.ending_after(block);
@@ -205,8 +205,8 @@ impl Tree<'_> {
         self.replace(handle, &path, at..at + 1, &halves, 0)
     }
 
-    /// Called before each step that changes something. The caller has credits for the first step. A later one continues in another
-    /// transaction if this one may lack room, so a change of one step shares the caller's transaction.
+    /// Called before each step that changes something. The caller has credits for the first step. A later step continues in
+    /// another transaction if this one may lack room. A change of only one step thus stays in the caller's transaction.
     fn renew_after(&self, handle: &mut Handle<'_>, changed: &mut bool) -> Result<()> {
         let credits = self.credits_for_step()?;
         if std::mem::replace(changed, true) && handle.credits_left() < credits {
@@ -221,7 +221,7 @@ impl Tree<'_> {
         Ok(super::credits_for_replace(&root) + self.credits_for_freeing())
     }
 
-    /// The maximum number of changed bitmaps and descriptors of groups with freed blocks.
+    /// The maximum number of bitmaps and descriptors that are changed by freeing blocks in one step.
     pub(super) fn credits_for_freeing(&self) -> u32 {
         let of_one = u32::from(INIT_MAX_LEN) / self.inode.fs.superblock.blocks_per_group + 2;
         2 * of_one.max(GROUPS_AT_ONCE as u32)

@@ -1,4 +1,4 @@
-//! Maps of pointers in ext2 and ext3 files: 12 in the inode, then trees of one, two and three levels of pointer blocks.
+//! Maps of pointers in ext2 and ext3 files: 12 pointers in the inode, then trees of one, two and three levels of pointer blocks.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::units::{FileBlock, FsBlock};
 const PLACE: Place = Place::new("indirect block");
 const DIRECT: u64 = 12;
 const LEVELS: u64 = 3;
-/// The maximum number of groups whose bitmaps one step of a removal changes.
+/// The maximum number of groups whose bitmaps one step of an unmapping changes.
 const GROUPS_AT_ONCE: u32 = 16;
 
 /// The pointers of an inode.
@@ -24,11 +24,11 @@ pub(super) struct Pointers<'a> {
     pub(super) inode: &'a InodeToChange<'a>,
 }
 
-/// The location of the pointer to a block of the file: in the inode, or at the end of a route through pointer blocks.
+/// The location of the pointer to a block of the file. It is in the inode, or at the end of a route through pointer blocks.
 struct Route {
-    /// The slot in the inode, then one in each pointer block.
+    /// The slot in the inode, followed by the slot in each pointer block.
     slots: SmallVec<[usize; 4]>,
-    /// The block's distance from the first block of this tree.
+    /// The distance of the file's block from the first block of this tree.
     distance: u64,
 }
 
@@ -46,13 +46,13 @@ impl Pointers<'_> {
         self.inode.block_size().bytes() as u64 / 4
     }
 
-    /// The maximum number of blocks.
+    /// The maximum number of blocks of a file.
     fn limit(&self) -> u64 {
         let fan_out = self.fan_out();
         (DIRECT + fan_out + fan_out.pow(2) + fan_out.pow(3)).min(super::FILE_BLOCKS)
     }
 
-    /// The route to a block below the limit.
+    /// The route to a block, which must be below the limit.
     fn route(&self, block: u64) -> Route {
         let Some(mut distance) = block.checked_sub(DIRECT) else {
             return Route { slots: smallvec![block as usize], distance: block };
@@ -69,7 +69,7 @@ impl Pointers<'_> {
         Route { slots, distance }
     }
 
-    /// The pointers of a block, or of the inode.
+    /// The pointers in a pointer block, or in the inode.
     fn pointers(&self, node: Option<FsBlock>) -> Result<Vec<u32>> {
         let of = |bytes: &[u8]| {
             bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
@@ -101,13 +101,13 @@ impl Pointers<'_> {
         }
     }
 
-    /// Adds to the inode's block count.
+    /// Adds to the inode's count of blocks.
     fn count(&self, handle: &mut Handle<'_>, blocks: i64) -> Result<()> {
         let sb = &self.inode.fs.superblock;
         handle.update_inode(self.inode, |inode| inode.add_blocks(sb, blocks))
     }
 
-    /// The parts of a range whose pointers are adjacent.
+    /// Splits a range into parts whose pointers are in one block.
     fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let (fan_out, mut at) = (self.fan_out(), range.start);
         std::iter::from_fn(move || {
@@ -118,7 +118,7 @@ impl Pointers<'_> {
         })
     }
 
-    /// Maps an extent in a hole.
+    /// Maps an extent in a hole of the file.
     pub(super) fn map(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         if extent.state == ExtentState::Unwritten {
             return Err(no_unwritten());
@@ -151,7 +151,7 @@ impl Pointers<'_> {
         self.count(handle, blocks)
     }
 
-    /// The number of missing pointer blocks for a range, all of which must be a hole.
+    /// The number of pointer blocks that are missing for a range. The whole range must be a hole.
     fn missing(&self, range: Range<u64>) -> Result<usize> {
         let mut missing = 0;
         let mut last: SmallVec<[usize; 4]> = SmallVec::new();
@@ -163,7 +163,7 @@ impl Pointers<'_> {
                     Some(there) => self.follow(there, slots[depth - 1])?.map(Some),
                     None => None,
                 };
-                // A pointer block that two parts lack was counted with the first.
+                // A missing pointer block that two parts need was already counted with the first part.
                 let known = last.len() == slots.len() && last[..depth] == slots[..depth];
                 missing += usize::from(node.is_none() && !known);
             }
@@ -187,7 +187,7 @@ impl Pointers<'_> {
         Ok((pointer != 0).then_some(FsBlock(u64::from(pointer))))
     }
 
-    /// The pointer block that a pointer leads to, created if it is missing.
+    /// The pointer block to which a pointer points. If the block is missing, it is created.
     fn child(
         &self,
         handle: &mut Handle<'_>,
@@ -199,7 +199,7 @@ impl Pointers<'_> {
             return Ok(block);
         }
         let Some(block) = spare.pop() else {
-            return Err(self.place().corrupt("it needs more blocks than were reserved"));
+            return Err(self.place().corrupt("the map needs more blocks than were reserved"));
         };
         let Ok(pointer) = u32::try_from(block.0) else {
             return Err(Error::unsupported("a block beyond 2^32 in a file without extents"));
@@ -209,7 +209,7 @@ impl Pointers<'_> {
         Ok(block)
     }
 
-    /// Unmaps a range, from its end to its start.
+    /// Unmaps a range from its end to its start.
     pub(super) fn unmap(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<()> {
         let (mut end, mut changed) = (range.end.0.min(self.limit()), false);
         while end > range.start.0 {
@@ -218,8 +218,8 @@ impl Pointers<'_> {
         Ok(())
     }
 
-    /// Unmaps the last part of a range, as much as has adjacent pointers and one step permits. Later steps may run in another transaction. Gives
-    /// the end of the rest.
+    /// Unmaps the last part of a range: as much as has adjacent pointers, and as one step permits. Later
+    /// steps may run in another transaction. Returns the end of the part that is still mapped.
     fn unmap_last(
         &self,
         handle: &mut Handle<'_>,
@@ -245,11 +245,11 @@ impl Pointers<'_> {
         } else {
             (slot, Vec::new())
         };
-        // The whole tree below a missing pointer maps nothing.
+        // Below a missing pointer, the whole tree maps nothing.
         let span = self.fan_out().pow(below);
         let start = (last - distance % span).max(range.start) - (slot - low) as u64;
         pointers[low..=slot].fill(0);
-        // A pointer block can already be empty: Linux leaves it so after a hole is punched into a part of it.
+        // A pointer block can already be empty. Linux leaves it in this state after a hole is punched into a part of its range.
         let is_empty = |pointers: &[u32]| pointers.iter().all(|pointer| *pointer == 0);
         let goes = node.is_some() && is_empty(&pointers);
         if gone.is_empty() && !goes {
@@ -314,14 +314,14 @@ impl Pointers<'_> {
         Ok((part.start, runs))
     }
 
-    /// The inode; the pointer blocks of a route and, if these are freed or created, a bitmap and a descriptor for each; bitmaps and descriptors
-    /// for the freed blocks.
+    /// The maximum number of blocks that one step changes: the inode; the pointer blocks of a route and, if these are
+    /// freed or created, a bitmap and a descriptor for each; bitmaps and descriptors for the freed blocks.
     pub(super) fn credits_for_step(&self) -> u32 {
         1 + 3 * LEVELS as u32 + 2 * GROUPS_AT_ONCE
     }
 
-    /// The inode, and the pointers of as many blocks as a group has; above them one block on each level. New pointer blocks are usually adjacent:
-    /// a bitmap and a descriptor for each level.
+    /// The maximum number of blocks changed by mapping an extent: the inode; the pointer blocks for as many blocks as a group has, and
+    /// one block on each level above them; a bitmap and a descriptor for each level, because new pointer blocks are usually adjacent.
     pub(super) fn credits_for_map(&self) -> u32 {
         let blocks = self.inode.fs.superblock.blocks_per_group.div_ceil(self.fan_out() as u32);
         2 + blocks + 3 * LEVELS as u32

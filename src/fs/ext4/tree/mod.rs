@@ -1,17 +1,17 @@
 //! The maps of files, for reads and changes: extent trees, and the direct and indirect pointers of ext2 and ext3.
 //!
-//! A thread with the inode's lock changes a map within a transaction. The inode argument is a snapshot: only its number is used, and the
-//! root of the map comes from the table, so several changes can follow each other. After a change the snapshot's own map is outdated: a
-//! reader of the file must decode the inode again.
+//! A thread that holds the inode's lock changes a map within a transaction. The inode argument is a snapshot of which
+//! only the number is used; the root of the map is read from the inode table, so several changes can follow each other.
+//! After a change, the snapshot's own map is outdated, and a reader of the file must decode the inode again.
 //!
-//! - [`path`]: the path to a leaf, read and checked again for each change.
+//! - [`path`]: the path to a leaf, which is read and checked again for each change.
 //! - [`node`]: a node's bytes.
-//! - [`splice`]: the basic change of a tree, with its splits and removals of nodes.
-//! - [`pieces`]: cuts and joins of extents.
-//! - [`extents`]: map, unmap, change of state and shift, built from these.
-//! - [`clusters`]: the space of a file that is allocated in clusters.
-//! - [`indirect`]: the changes of pointer maps.
-//! - [`read_extents`] and [`read_indirect`]: decoded maps for readers.
+//! - [`splice`]: the basic change of a tree, which splits and removes nodes as needed.
+//! - [`pieces`]: functions that cut and join extents.
+//! - [`extents`]: mapping, unmapping, change of state and shifting, built from the modules above.
+//! - [`clusters`]: the space of a file whose space is allocated in clusters.
+//! - [`indirect`]: changes of maps that consist of pointers.
+//! - [`read_extents`] and [`read_indirect`]: decoding of maps for readers.
 
 mod clusters;
 mod extents;
@@ -37,7 +37,7 @@ use crate::fs::InodeFlags;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 
-/// The maximum number of blocks of a file: one less than 32-bit numbers could count, because Linux uses the last one as a mark.
+/// The maximum number of blocks of a file. It is one less than 32-bit numbers permit, because Linux uses the last number as a mark.
 pub(crate) const FILE_BLOCKS: u64 = u32::MAX as u64;
 
 /// The kind of an inode's map.
@@ -49,25 +49,25 @@ enum Map<'a> {
 impl<'a> Map<'a> {
     fn of(inode: &'a InodeToChange<'a>) -> Result<Self> {
         if inode.has_inline_data() {
-            return Err(Error::invalid("the content lies in the inode: it has no map"));
+            return Err(Error::invalid("the file has no map, because its content is in the inode"));
         }
         if inode.flags.contains(InodeFlags::EXTENTS) {
             return Ok(Self::Extents(Tree { inode }));
         }
         if inode.fs.superblock.cluster_blocks > 1 {
-            return Err(Error::unsupported("a file without extents on a volume with bigalloc"));
+            return Err(Error::unsupported("the file has no extents, on a volume with bigalloc"));
         }
         Ok(Self::Pointers(Pointers { inode }))
     }
 }
 
 impl InodeToChange<'_> {
-    /// Maps an extent in a hole, and merges it with adjoining extents. The caller has allocated its blocks; nodes are allocated near them.
-    /// The inode's count includes nodes and data afterwards.
+    /// Maps an extent in a hole of the file, and merges it with adjoining extents. The caller has allocated the extent's
+    /// blocks; nodes are allocated near them. Afterwards, the inode's count of blocks includes the nodes and the data.
     ///
     /// # Errors
-    /// `NoSpace` for its nodes, `FileTooLarge`, `InvalidInput` if something is already mapped: nothing is changed in these cases.
-    /// `Unsupported` for an unwritten extent in a file without extents. As [`Handle::update`].
+    /// `NoSpace` for the nodes, `FileTooLarge`, or `InvalidInput` if a block of the range is already mapped; nothing is changed
+    /// in these cases. `Unsupported` for an unwritten extent in a file without extents; the errors of [`Handle::update`].
     pub(crate) fn map_extent(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         if extent.end().0 > FILE_BLOCKS {
             let what =
@@ -75,7 +75,9 @@ impl InodeToChange<'_> {
             return Err(Error::new(ErrorKind::FileTooLarge, what));
         }
         if extent.len == 0 || !self.fs.blocks.contain(extent.start, u64::from(extent.len)) {
-            return Err(Error::invalid(format!("an extent {extent:?} of no blocks of the volume")));
+            return Err(Error::invalid(format!(
+                "the extent {extent:?} is empty or outside the volume"
+            )));
         }
         match Map::of(self)? {
             Map::Extents(tree) => tree.map(handle, extent),
@@ -83,13 +85,13 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// Unmaps a range and frees its space: its blocks, and the nodes that become empty.
+    /// Unmaps a range and frees its space, which is its blocks and the nodes that become empty.
     ///
-    /// It works from the end of the range to its start, and uses further transactions if the handle has too few credits for the next leaf:
-    /// the part that was already unmapped stays unmapped. A map whose extents are all in the inode is unmapped in one transaction.
+    /// Works from the end of the range to its start. If the handle has too few credits for the next leaf, it continues in another transaction;
+    /// parts that were already unmapped stay unmapped. A map whose extents are all in the inode is unmapped in one transaction.
     ///
     /// # Errors
-    /// `NoSpace` if an extent must be split and that needs a node: nothing is changed in that case. As [`Handle::update`].
+    /// `NoSpace` if an extent must be split and this needs a node; nothing is changed in that case. The errors of [`Handle::update`].
     pub(crate) fn unmap_range(
         &self,
         handle: &mut Handle<'_>,
@@ -102,11 +104,11 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// Changes the state of the extents in a range. As [`unmap_range`](Self::unmap_range), it may use several transactions.
+    /// Changes the state of the extents in a range. Like [`unmap_range`](Self::unmap_range), this may use several transactions.
     ///
     /// # Errors
-    /// `NoSpace` if an extent must be split and that needs a node: a first part of the range may have the new state by then. `Unsupported`
-    /// for the unwritten state in a file without extents. As [`Handle::update`].
+    /// `NoSpace` if an extent must be split and this needs a node; the first part of the range may then already have the new
+    /// state. `Unsupported` for the unwritten state in a file without extents; the errors of [`Handle::update`].
     pub(crate) fn set_range_state(
         &self,
         handle: &mut Handle<'_>,
@@ -116,7 +118,7 @@ impl InodeToChange<'_> {
         let range = range.start..range.end.min(FileBlock(FILE_BLOCKS));
         match (Map::of(self)?, state) {
             (_, ExtentState::Journal | ExtentState::Memory) => {
-                Err(Error::invalid("a state that no map has"))
+                Err(Error::invalid("the state cannot be stored in a map"))
             }
             (Map::Extents(tree), _) => tree.set_state(handle, range, state),
             (Map::Pointers(_), ExtentState::Written) => Ok(()),
@@ -124,12 +126,12 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// Shifts everything that is mapped from a block on: down, into a sufficient hole, or up, after a split of an extent that begins before
-    /// the block. As [`unmap_range`](Self::unmap_range), it may use several transactions.
+    /// Shifts all extents from a block on. They move down into a hole that must be large enough, or up; then an extent that
+    /// contains the block is split first. Like [`unmap_range`](Self::unmap_range), this may use several transactions.
     ///
     /// # Errors
-    /// `NoSpace` for a split, `FileTooLarge`, `InvalidInput` if there is no such hole or a cluster would be split: nothing is changed in
-    /// these cases. `Unsupported` in a file without extents. As [`Handle::update`].
+    /// `NoSpace` for a split, `FileTooLarge`, or `InvalidInput` if the hole is too small or a cluster would be split;
+    /// nothing is changed in these cases. `Unsupported` in a file without extents; the errors of [`Handle::update`].
     pub(crate) fn shift_range(
         &self,
         handle: &mut Handle<'_>,
@@ -144,8 +146,8 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// The maximum number of blocks that [`map_extent`](Self::map_extent) changes, or a [`set_range_state`](Self::set_range_state) within
-    /// one extent.
+    /// The maximum number of blocks changed by [`map_extent`](Self::map_extent), or by
+    /// [`set_range_state`](Self::set_range_state) within one extent.
     pub(crate) fn credits_for_map(&self) -> u32 {
         match Map::of(self) {
             Ok(Map::Extents(_)) => credits_for_replace(&self.i_block),
@@ -154,10 +156,10 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// The maximum number of blocks that a step of [`unmap_range`](Self::unmap_range), [`set_range_state`](Self::set_range_state) or
-    /// [`shift_range`](Self::shift_range) changes. With this many credits, a change of a single leaf is done in one transaction.
+    /// The maximum number of blocks changed by one step of [`unmap_range`](Self::unmap_range), [`set_range_state`](Self::set_range_state) or
+    /// [`shift_range`](Self::shift_range). With this many credits, a change of a single leaf takes only one transaction.
     pub(crate) fn credits_for_unmap(&self) -> u32 {
-        // A small file without extents takes two steps: pointers in the inode, and those in a block.
+        // A small file without extents takes two steps, one for the pointers in the inode and one for those in a block.
         match Map::of(self) {
             Ok(Map::Extents(tree)) => {
                 credits_for_replace(&self.i_block) + tree.credits_for_freeing()
@@ -168,8 +170,8 @@ impl InodeToChange<'_> {
     }
 }
 
-/// The maximum number of blocks that a change of one leaf changes: on each level, and on one more, a node and a new one beside it; for the
-/// new one, a bitmap and a descriptor; and the inode.
+/// The maximum number of blocks changed by a change of one leaf. On each level, and on one more, these are a node and a
+/// new node next to it, with a bitmap and a descriptor for the new node. In addition, the inode changes.
 fn credits_for_replace(root: &[u8; 60]) -> u32 {
     let depth = u32::from(u16::from_le_bytes([root[6], root[7]]));
     4 * (depth + 2) + 1

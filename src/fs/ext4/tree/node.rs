@@ -1,4 +1,4 @@
-//! A node's bytes, for changes, and its entries.
+//! The bytes of a node, for changes, and its entries.
 
 use std::ops::Range;
 
@@ -15,19 +15,19 @@ use crate::units::FsBlock;
 /// Entries that replace others in a node.
 pub(super) type Entries = SmallVec<[RawEntry; 4]>;
 
-/// The maximum number of entries in a block, with room for the checksum after them.
+/// The maximum number of entries in a node's block. They leave room for the checksum after them.
 pub(super) fn capacity(block_bytes: usize) -> usize {
     (block_bytes - size_of::<RawExtentHeader>()) / size_of::<RawEntry>()
 }
 
-/// A node: its header, and the slots of its entries, used or not.
+/// A node: its header, and the slots of its entries, whether or not they are used.
 pub(super) struct NodeMut<'a> {
     header: &'a mut RawExtentHeader,
     slots: &'a mut [RawEntry],
 }
 
 impl<'a> NodeMut<'a> {
-    /// The node in these bytes.
+    /// Checks the header of the node in these bytes.
     pub(super) fn of(bytes: &'a mut [u8], place: Place) -> Result<Self> {
         let cut = || place.corrupt("it is cut short");
         let (header, rest) = RawExtentHeader::mut_from_prefix(bytes).map_err(|_| cut())?;
@@ -35,12 +35,12 @@ impl<'a> NodeMut<'a> {
         let slots = <[RawEntry]>::mut_from_prefix_with_elems(rest, max);
         let (slots, _) = slots.map_err(|_| cut())?;
         if usize::from(header.eh_entries.get()) > max {
-            return Err(place.field("eh_entries").corrupt("more than eh_max"));
+            return Err(place.field("eh_entries").corrupt("larger than eh_max"));
         }
         Ok(Self { header, slots })
     }
 
-    /// Initialises a node in bytes of zeros.
+    /// Initialises a node in zeroed bytes.
     pub(super) fn init(bytes: &mut [u8], depth: u16, entries: &[RawEntry]) {
         let max = capacity(bytes.len());
         if let Ok((header, rest)) = RawExtentHeader::mut_from_prefix(bytes)
@@ -70,7 +70,7 @@ impl<'a> NodeMut<'a> {
         self.slots.len()
     }
 
-    /// Replaces entries by others, for which there must be room.
+    /// Replaces entries by others. The node must have room for them.
     pub(super) fn splice(&mut self, range: Range<usize>, with: &[RawEntry]) {
         let len = self.entries().len();
         let behind = range.start + with.len();
@@ -80,7 +80,7 @@ impl<'a> NodeMut<'a> {
     }
 }
 
-/// An inner node's entry.
+/// An entry of an inner node.
 pub(super) fn index(key: u64, child: FsBlock) -> RawEntry {
     transmute!(RawExtentIndex {
         ei_block: (key as u32).into(),
@@ -90,7 +90,7 @@ pub(super) fn index(key: u64, child: FsBlock) -> RawEntry {
     })
 }
 
-/// A leaf's entry for an extent of at most [`longest`] blocks.
+/// An entry of a leaf. The extent must have at most [`longest`] blocks.
 pub(super) fn leaf_entry(extent: &Extent) -> RawEntry {
     let mark = if extent.state == ExtentState::Unwritten { INIT_MAX_LEN } else { 0 };
     transmute!(RawExtent {

@@ -1,4 +1,4 @@
-//! The path from the root of an extent tree to a leaf. It is valid until the next change, so it is read again for each.
+//! The path from the root of an extent tree to a leaf. A path is valid only until the next change, so it is read again for each change.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::units::{FileBlock, FsBlock};
 
 pub(super) const PLACE: Place = Place::new("extent header");
 
-/// The extent tree of an inode. The root in the inode's snapshot may be outdated, so the root is read from the table.
+/// The extent tree of an inode. The root is read from the inode table, because the root in the inode's snapshot may be outdated.
 #[derive(Clone, Copy)]
 pub(super) struct Tree<'a> {
     pub(super) inode: &'a InodeToChange<'a>,
@@ -28,7 +28,7 @@ pub(super) struct Step {
     pub(super) block: Option<FsBlock>,
     pub(super) entries: usize,
     pub(super) max: usize,
-    /// In an inner node: the index of the entry on the path, and its key.
+    /// In an inner node, the index and the key of the entry on the path.
     pub(super) at: usize,
     pub(super) key: u64,
 }
@@ -48,7 +48,7 @@ impl Tree<'_> {
         PLACE.inode(self.inode.number)
     }
 
-    /// The inode in the table.
+    /// The inode's bytes in the inode table.
     pub(super) fn raw_inode(&self) -> Result<RawInode> {
         let fs = &self.inode.fs;
         let place = Place::new("inode").inode(self.inode.number);
@@ -58,7 +58,7 @@ impl Tree<'_> {
         raw.map(|(raw, _)| raw).map_err(|_| place.corrupt("it is cut short"))
     }
 
-    /// The path to the leaf for a block.
+    /// The path to the leaf for a block of the file.
     pub(super) fn find(&self, block: FileBlock) -> Result<Path> {
         let root = self.raw_inode()?.i_block;
         let place = self.place();
@@ -67,7 +67,7 @@ impl Tree<'_> {
         let node = read_extents::node(&root, None, place)?;
         let mut depth = node.depth;
         let mut next = self.step(&mut path, &node, None, block, place)?;
-        // The depth falls with each step.
+        // The depth falls at each step, so the loop ends.
         while let Some(child) = next {
             let content = self.inode.fs.blocks.read(child, place.field("ei_leaf"))?;
             let place = place.block(child);
@@ -79,7 +79,7 @@ impl Tree<'_> {
         Ok(path)
     }
 
-    /// Adds a node to the path. Gives the next one.
+    /// Adds a node to the path. Returns the block of the next node.
     fn step(
         &self,
         path: &mut Path,
@@ -96,7 +96,7 @@ impl Tree<'_> {
         } else {
             let indexes = node.indexes(&path.range, place)?;
             let after = indexes.partition_point(|index| index.key() <= sought.0);
-            // Blocks before the first child belong to that child.
+            // Blocks before the first child's key belong to the first child.
             step.at = after.saturating_sub(1);
             step.key = indexes[step.at].key();
             let start = if after == 0 { path.range.start } else { step.key };
@@ -108,7 +108,7 @@ impl Tree<'_> {
         Ok(child)
     }
 
-    /// The first extent that ends after a block: it contains the block or follows it.
+    /// The first extent that ends after a block. It contains the block or follows it.
     pub(super) fn extent_from(&self, block: FileBlock) -> Result<Option<Extent>> {
         let mut block = block;
         while block.0 < MAX_BLOCKS {
@@ -121,7 +121,7 @@ impl Tree<'_> {
         Ok(None)
     }
 
-    /// Whether some block of the range is mapped.
+    /// Whether any block of the range is mapped.
     pub(super) fn maps_any(&self, range: Range<u64>) -> Result<bool> {
         if range.is_empty() {
             return Ok(false);
@@ -137,17 +137,17 @@ impl Path {
         self.steps.len() - 1
     }
 
-    /// Whether this is the first leaf.
+    /// Whether this is the first leaf of the tree.
     pub(super) fn is_first(&self) -> bool {
         self.steps.iter().all(|step| step.at == 0)
     }
 
-    /// The index of the leaf's first extent that begins at a block or after it.
+    /// The index of the first extent in the leaf that begins at or after a block.
     pub(super) fn beginning_at(&self, block: FileBlock) -> usize {
         self.extents.partition_point(|extent| extent.first < block)
     }
 
-    /// The index of the leaf's first extent that ends after a block.
+    /// The index of the first extent in the leaf that ends after a block.
     pub(super) fn ending_after(&self, block: FileBlock) -> usize {
         self.extents.partition_point(|extent| extent.end() <= block)
     }

@@ -1,4 +1,4 @@
-//! Cuts and joins of extents.
+//! Functions that cut and join extents.
 
 use smallvec::SmallVec;
 
@@ -10,13 +10,13 @@ use crate::units::{FileBlock, FsBlock};
 pub(super) type Pieces = SmallVec<[Extent; 4]>;
 
 impl Extent {
-    /// The part before a block of the file.
+    /// The part of the extent before a block of the file.
     pub(super) fn before(self, block: FileBlock) -> Option<Self> {
         let len = block.0.saturating_sub(self.first.0).min(u64::from(self.len)) as u32;
         (len > 0).then_some(Self { len, ..self })
     }
 
-    /// The part from a block of the file on.
+    /// The part of the extent from a block of the file on.
     pub(super) fn from(self, block: FileBlock) -> Option<Self> {
         let cut = block.0.saturating_sub(self.first.0).min(u64::from(self.len)) as u32;
         (cut < self.len).then(|| self.skip(cut))
@@ -37,7 +37,7 @@ impl Extent {
     }
 }
 
-/// The same blocks in as few extents as the format permits: adjoining extents are merged, up to the maximum length.
+/// The same blocks in as few extents as the format permits. Adjoining extents are merged up to the maximum length.
 pub(super) fn join(extents: impl IntoIterator<Item = Extent>) -> Pieces {
     let mut joined = Pieces::new();
     for mut rest in extents {

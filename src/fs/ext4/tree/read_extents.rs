@@ -1,4 +1,4 @@
-//! The extent tree, read from its root in the inode to the leaf for a block. Other modules of [`tree`](super) change it.
+//! Reads of the extent tree, from its root in the inode to the leaf for a block. Other modules of [`tree`](super) change the tree.
 
 use std::ops::Range;
 
@@ -17,18 +17,18 @@ use crate::units::{FileBlock, FsBlock};
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
-/// The number of blocks of a file that 32 bits can count.
+/// The maximum number of blocks of a file, which 32-bit numbers can address.
 pub(in crate::fs::ext4) const MAX_BLOCKS: u64 = 1 << 32;
 
 /// A node with a checked header.
 pub(in crate::fs::ext4) struct Node<'a> {
     pub(in crate::fs::ext4) depth: u16,
-    /// The maximum number of entries.
+    /// The maximum number of entries in the node.
     pub(in crate::fs::ext4) max: usize,
     entries: &'a [u8],
 }
 
-/// Checks a node's header. The depth is known for every node except the root.
+/// Checks a node's header. The expected depth is known for every node except the root.
 pub(in crate::fs::ext4) fn node(
     bytes: &[u8],
     depth: Option<u16>,
@@ -56,14 +56,14 @@ pub(in crate::fs::ext4) fn node(
         return Err(place.field("eh_entries").corrupt(format!("{entries} of {max} entries")));
     }
     if entries == 0 && found > 0 {
-        // Everything below would read as a hole.
+        // Otherwise, everything below this node would read as a hole.
         return Err(place.field("eh_entries").corrupt("an inner node without entries"));
     }
     Ok(Node { depth: found, max, entries: &rest[..entries * ENTRY] })
 }
 
 impl<'a> Node<'a> {
-    /// Refuses a tree that is deeper than Linux creates and reads. Such a tree can only be freed.
+    /// Refuses a tree that is deeper than the trees that Linux creates and reads. Such a tree can only be freed.
     pub(in crate::fs::ext4) fn check_depth(&self, place: Place) -> Result<()> {
         if self.depth <= MAX_DEPTH {
             return Ok(());
@@ -100,19 +100,19 @@ impl<'a> Node<'a> {
 }
 
 impl RawExtentIndex {
-    /// The first block of the file below it.
+    /// The first block of the file that the entry covers.
     pub(in crate::fs::ext4) fn key(&self) -> u64 {
         u64::from(self.ei_block.get())
     }
 
-    /// The block of the node below it.
+    /// The number of the block with the child node.
     pub(in crate::fs::ext4) fn child(&self) -> FsBlock {
         FsBlock(u64::from(self.ei_leaf_lo.get()) | u64::from(self.ei_leaf_hi.get()) << 32)
     }
 }
 
 impl Inode {
-    /// Adds the extents of the leaf for `block` to `into`, in order. Gives the first block after the leaf.
+    /// Adds the extents of the leaf for `block` to `into`, in order. Returns the first block after the leaf's range.
     pub(in crate::fs::ext4) fn extent_leaf(
         &self,
         block: FileBlock,
@@ -124,7 +124,7 @@ impl Inode {
         self.leaf_below(&root, 0..MAX_BLOCKS, block, place, into)
     }
 
-    /// Descends one level at a time. The depth falls at each step, so the recursion ends.
+    /// Descends by one level at a time. The depth falls at each step, so the recursion ends.
     fn leaf_below(
         &self,
         above: &Node<'_>,
@@ -140,7 +140,7 @@ impl Inode {
         let indexes = above.indexes(&bounds, place)?;
         let after = indexes.partition_point(|index| index.key() <= block.0);
         let end = indexes.get(after).map_or(bounds.end, RawExtentIndex::key);
-        // A block before the first child is in a hole.
+        // A block before the first child's key is in a hole.
         let index = after.checked_sub(1).map(|at| &indexes[at]);
         let bounds = index.map_or(bounds.start, RawExtentIndex::key)..end;
         let child = index.map(RawExtentIndex::child);
@@ -152,7 +152,7 @@ impl Inode {
         self.leaf_below(&below, bounds, block, place, into)
     }
 
-    /// Adds the extents of a leaf to `into`. They must be sorted and within the bounds from the parent.
+    /// Adds the extents of a leaf to `into`. They must be sorted and within the bounds that the parent sets.
     pub(in crate::fs::ext4) fn leaf_extents(
         &self,
         node: &Node<'_>,
@@ -225,8 +225,8 @@ fn verify_node(seed: u32, bytes: &[u8], place: Place) -> Result<()> {
     }
 }
 
-/// The offset of the checksum in a node's block, after `eh_max` entries, and its value over everything before it. `None` if there is no
-/// room for it.
+/// The offset of the checksum in a node's block, which is after `eh_max` entries, and the checksum
+/// of everything before it. `None` if the block has no room for it.
 fn extent_checksum(seed: u32, bytes: &[u8]) -> Option<(usize, u32)> {
     let (header, _) = RawExtentHeader::ref_from_prefix(bytes).ok()?;
     let at = HEADER + usize::from(header.eh_max.get()) * ENTRY;
@@ -234,7 +234,7 @@ fn extent_checksum(seed: u32, bytes: &[u8]) -> Option<(usize, u32)> {
     Some((at, crc32c_raw(seed, &bytes[..at])))
 }
 
-/// Stores the checksum of a node below the root. The seed is that of the inode.
+/// Stores the checksum of a node below the root. `seed` is the inode's seed.
 pub(crate) fn seal_extent_block(seed: Option<u32>, bytes: &mut [u8]) {
     if let Some((at, sum)) = seed.and_then(|seed| extent_checksum(seed, bytes)) {
         bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
@@ -245,7 +245,7 @@ pub(crate) fn seal_extent_block(seed: Option<u32>, bytes: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// A node without room cannot be split into any number of nodes: a write would divide by zero.
+    /// A node with no room for entries is refused. Splitting it would divide by zero.
     #[test]
     fn a_node_without_room_is_refused() {
         let mut root = [0; 60];

@@ -11,7 +11,7 @@ const DIRECT: u64 = 12;
 const PLACE: Place = Place::new("indirect block");
 
 impl Inode {
-    /// Adds the runs of blocks in the pointer block for `block` to `into`, in order. Gives the first block after them.
+    /// Adds the runs of blocks in the pointer block for `block` to `into`, in order. Returns the first block after the range of that pointer block.
     pub(in crate::fs::ext4) fn indirect_leaf(
         &self,
         block: FileBlock,
@@ -28,7 +28,7 @@ impl Inode {
         }
         let fan_out = self.fs.superblock.block_size.bytes() as u64 / 4;
         let mut first = DIRECT;
-        // The number of blocks that the tree at this level maps: fan_out, fan_out squared, cubed.
+        // The number of blocks that the tree of this level maps: fan_out to the power of 1, 2 and 3.
         let mut span = fan_out;
         for level in 0..3_u32 {
             if block.0 - first < span {
@@ -38,11 +38,11 @@ impl Inode {
             first += span;
             span *= fan_out;
         }
-        // Nothing can be mapped past all three trees.
+        // No block can be mapped past all three trees.
         Ok(FileBlock(u64::MAX))
     }
 
-    /// Walks down to `block` from a pointer that maps `blocks` of the file, `level` pointer blocks above the last.
+    /// Descends to `block` from a pointer that maps `blocks` of the file. There are `level` levels of pointer blocks below it.
     fn subtree(
         &self,
         root: u32,
@@ -77,7 +77,7 @@ impl Inode {
         Ok(FileBlock(first + span))
     }
 
-    /// Converts a block of pointers to runs; 0 is a hole.
+    /// Converts a block of pointers to runs of blocks. The pointer 0 stands for a hole.
     pub(in crate::fs::ext4) fn pointers(
         &self,
         first: FileBlock,

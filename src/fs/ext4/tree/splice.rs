@@ -1,7 +1,7 @@
-//! The basic change of an extent tree: extents of a leaf are replaced by others. A node that becomes too full is split, and an empty one is
-//! freed. A change of a node's first key or of the number of nodes is the same kind of change on the level above.
+//! The basic change of an extent tree: extents of a leaf are replaced by others. A node that gets too many entries is split, and a node that
+//! becomes empty is freed. If the first key of a node or the number of nodes changes, the same kind of change is made on the level above.
 //!
-//! Blocks for new nodes are allocated before any change, so `NoSpace` leaves the tree unchanged.
+//! Blocks for new nodes are allocated before any change, so that `NoSpace` leaves the tree unchanged.
 
 use std::ops::Range;
 
@@ -18,29 +18,29 @@ use crate::fs::ext4::tree::read_extents::seal_extent_block;
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 
-/// The entries of a node to be replaced, and the new ones.
+/// A change of one node: the entries to be replaced, and the new entries.
 struct Edit {
     range: Range<usize>,
     with: Entries,
 }
 
-/// A change in progress: its remaining reserves, and the final changes of the inode.
+/// A change in progress: the blocks that remain for new nodes, and the changes of the inode that are made at its end.
 struct Change<'t, 'h, 'f> {
     tree: Tree<'t>,
     handle: &'h mut Handle<'f>,
-    /// Blocks for new nodes.
+    /// The remaining blocks for new nodes.
     spare: Vec<FsBlock>,
-    /// Nodes that are no longer needed. They are freed after the last reference to them is removed: a change that fails half way leaves no
-    /// reference to a free block.
+    /// Nodes that are no longer needed. They are freed after the last reference to them has been
+    /// removed, so that a change that fails half way leaves no reference to a free block.
     released: Vec<FsBlock>,
-    /// The change of the inode's number of clusters.
+    /// The change of the number of clusters that the inode uses.
     clusters: i64,
     root: Option<[u8; 60]>,
 }
 
 impl Tree<'_> {
-    /// Replaces extents of the leaf at the end of a path. `clusters` is the added number of data clusters. If it is zero, new nodes may use
-    /// blocks that are reserved for nodes.
+    /// Replaces extents of the leaf at the end of a path. `clusters` is the number of added data
+    /// clusters. If it is not positive, new nodes may use blocks that are reserved for nodes.
     ///
     /// # Errors
     /// `NoSpace`, `FileTooLarge`; nothing is changed in these cases.
@@ -68,7 +68,7 @@ impl Tree<'_> {
         change.finish()
     }
 
-    /// The number of new nodes needed when `added` entries replace `removed` ones in a leaf.
+    /// The number of new nodes that are needed when `added` entries replace `removed` entries in a leaf.
     fn nodes_needed(&self, path: &Path, removed: usize, added: usize) -> Result<usize> {
         let capacity = capacity(self.inode.block_size().bytes());
         let (mut removed, mut added, mut new) = (removed, added, 0);
@@ -89,14 +89,14 @@ impl Tree<'_> {
                 depth += 1;
             }
             if depth > usize::from(MAX_DEPTH) {
-                let what = format!("its map would need {depth} levels");
+                let what = format!("the file's map would need {depth} levels");
                 return Err(Error::new(ErrorKind::FileTooLarge, what));
             }
         }
         Ok(new)
     }
 
-    /// Without the feature `huge_file` an inode cannot count more than 2 TiB.
+    /// Refuses a count of more than 2 TiB on a volume without the feature `huge_file`, because the inode could not store it.
     pub(super) fn check_count(&self, clusters: i64) -> Result<()> {
         let sb = &self.inode.fs.superblock;
         if clusters <= 0 || sb.ro_compat.contains(RoCompat::HUGE_FILE) {
@@ -105,12 +105,12 @@ impl Tree<'_> {
         let blocks = clusters as u64 * u64::from(sb.cluster_blocks);
         let more = blocks << (sb.block_size.shift() - 9);
         if u64::from(self.raw_inode()?.i_blocks_lo.get()) + more > u64::from(u32::MAX) {
-            return Err(Error::new(ErrorKind::FileTooLarge, "it would take more than 2 TiB"));
+            return Err(Error::new(ErrorKind::FileTooLarge, "the file would take more than 2 TiB"));
         }
         Ok(())
     }
 
-    /// Allocates blocks for nodes: all of them, or none. With bigalloc each node takes a whole cluster.
+    /// Allocates blocks for nodes, either all of them or none. With bigalloc each node takes a whole cluster.
     pub(super) fn reserve(
         &self,
         handle: &mut Handle<'_>,
@@ -136,12 +136,12 @@ impl Tree<'_> {
                 }
             }
         }
-        // Blocks are taken from the end.
+        // The list is used from its end.
         spare.reverse();
         Ok(spare)
     }
 
-    /// Reduces the depth of the tree while the content of the root's only child fits into the root.
+    /// Reduces the depth of the tree as long as the content of the root's only child fits into the root.
     pub(super) fn lower(&self, handle: &mut Handle<'_>) -> Result<()> {
         let inode = self.inode;
         for _ in 0..MOST_LEVELS {
@@ -166,7 +166,7 @@ impl Tree<'_> {
 }
 
 impl Change<'_, '_, '_> {
-    /// Changes the leaf, and the nodes above as needed.
+    /// Changes the leaf, and the nodes above it as needed.
     fn apply(&mut self, path: &Path, edit: Edit) -> Result<()> {
         let mut edit = edit;
         for (level, step) in path.steps.iter().enumerate().rev() {
@@ -191,14 +191,16 @@ impl Change<'_, '_, '_> {
         Ok(())
     }
 
-    /// Changes a node that has enough room. Gives its first key.
+    /// Changes a node that has enough room. Returns the node's first key.
     fn edit(&mut self, block: FsBlock, step: &Step, edit: &Edit) -> Result<u64> {
         let place = self.tree.place().block(block);
         let seed = self.seed();
         self.handle.update(block, place, |bytes| {
             let mut node = NodeMut::of(bytes, place)?;
             if node.entries().len() != step.entries {
-                return Err(place.field("eh_entries").corrupt("it has changed since it was read"));
+                return Err(place
+                    .field("eh_entries")
+                    .corrupt("the node has changed since it was read"));
             }
             node.splice(edit.range.clone(), &edit.with);
             let key = node.entries().first().map_or(0, |entry| u64::from(entry.key.get()));
@@ -207,14 +209,14 @@ impl Change<'_, '_, '_> {
         })
     }
 
-    /// Changes a node that has too little room: new nodes take the rest. Gives the entries for all of them.
+    /// Changes a node that has too little room; the entries that do not fit go to new nodes. Returns the parent's entries for all of these nodes.
     fn split(&mut self, block: FsBlock, step: &Step, edit: &Edit) -> Result<Entries> {
         let place = self.tree.place().block(block);
         let mut content = self.tree.inode.fs.blocks.read(block, place)?.to_vec();
         let node = NodeMut::of(&mut content, place)?;
         let mut entries = node.entries().to_vec();
         entries.splice(edit.range.clone(), edit.with.iter().copied());
-        // A split at the end leaves full nodes, because later extents are appended. Elsewhere, both halves need room for insertions.
+        // A split at the end leaves full nodes, because later extents are usually appended. Elsewhere, both halves need room for insertions.
         let appends = edit.range.end == step.entries;
         let nodes = entries.len().div_ceil(step.max);
         let share = if appends { step.max } else { entries.len().div_ceil(nodes) };
@@ -226,7 +228,7 @@ impl Change<'_, '_, '_> {
         Ok(indexes)
     }
 
-    /// Changes the root. If it has too little room, its entries move down.
+    /// Changes the root. If it has too little room, its entries move to nodes one level lower.
     fn edit_root(&mut self, path: &Path, edit: &Edit) -> Result<()> {
         let mut bytes = path.root;
         let mut node = NodeMut::of(&mut bytes, self.tree.place())?;
@@ -244,7 +246,7 @@ impl Change<'_, '_, '_> {
         Ok(())
     }
 
-    /// Creates nodes of `share` entries each. Gives the entries for them.
+    /// Creates nodes of `share` entries each. Returns the parent's entries for these nodes.
     fn make_nodes(&mut self, depth: u16, entries: &[RawEntry], share: usize) -> Result<Entries> {
         let seed = self.seed();
         let mut indexes = Entries::new();
@@ -267,7 +269,7 @@ impl Change<'_, '_, '_> {
     /// Changes the inode, and frees the unused blocks.
     fn finish(mut self) -> Result<()> {
         let (tree, fs) = (self.tree, &self.tree.inode.fs);
-        // An even split may need fewer nodes.
+        // An even split may need fewer nodes than were reserved.
         self.released.append(&mut self.spare);
         let clusters = self.clusters - self.released.len() as i64;
         let cluster = u64::from(fs.superblock.cluster_blocks);

@@ -1,8 +1,8 @@
-//! Changes of a volume's superblock, as tune2fs makes them, which need no change of other metadata.
+//! Changes of a volume's superblock like those of tune2fs that need no change of other metadata.
 //!
-//! All decisions are made before the first write. The backups are written first, then the superblock itself: a power failure in between leaves a
-//! sound volume with newer backups. All backups become copies of the superblock, as with tune2fs. If the revision is raised, the superblock comes
-//! first: with a backup of a newer revision it would count as damaged.
+//! All decisions are made before the first write. The backups are written first, and then the superblock itself. A power failure
+//! between these writes leaves a valid volume with newer backups. All backups become copies of the superblock, as with tune2fs. If the
+//! revision is raised, the superblock is written first, because with a backup of a newer revision it would count as damaged.
 
 mod options;
 mod switches;
@@ -27,15 +27,15 @@ use crate::fs::Clock;
 pub use self::options::{HashAlgorithm, NewUuid, Reserved, TuneOptions};
 
 const PLACE: Place = Place::new("superblock");
-/// `s_max_mnt_count`: the number of mounts never triggers a check.
+/// `s_max_mnt_count` for volumes that are never checked because of their number of mounts.
 const NEVER: u16 = u16::MAX;
 
-/// Changes the superblock on a device that is open for writing, and all its backups. Gives the new superblock. A volume that needs recovery is
-/// first recovered, which counts as a mount. The clock gives the superblock's time of the last write.
+/// Changes the superblock and all its backups on a device that is open for writing. Returns the new superblock. A volume that
+/// needs recovery is recovered first, which counts as a mount. `clock` gives the time of the last write in the superblock.
 ///
 /// # Errors
-/// `InvalidInput` for invalid values, `Unsupported` by name, with an alternative; otherwise as [`Ext4::open_for_writing`]. Up to the first write
-/// the device is unchanged, or as recovery leaves it.
+/// `InvalidInput` for invalid values; `Unsupported` with the name of the option and an alternative; the errors of
+/// [`Ext4::open_for_writing`]. Until the first write the device is unchanged, except for a recovery.
 pub(crate) fn tune(
     device: &Arc<dyn Device>,
     options: &TuneOptions,
@@ -47,7 +47,7 @@ pub(crate) fn tune(
     }
     let mut sb = Ext4::read_superblock(&**device)?;
     check_known(&sb)?;
-    // An invalid value is refused before a recovery.
+    // Invalid values are refused before a recovery changes the device.
     changed(&read(device)?, options, clock)?;
     if sb.incompat.contains(Incompat::RECOVER) {
         Ext4::open_for_writing(Arc::clone(device), &events, clock)?.end_writing()?;
@@ -56,11 +56,14 @@ pub(crate) fn tune(
     mmp::check(&**device, &sb, mmp::Purpose::Write)?;
     let held = MmpHold::take(device, &sb, &events, clock)?;
     if held.is_some() {
-        // Another node may have written until it saw this one.
+        // Another node may have written until it detected this node.
         sb = Ext4::read_superblock(&**device)?;
         check_known(&sb)?;
         if sb.incompat.contains(Incompat::RECOVER) {
-            return Err(Error::new(ErrorKind::Busy, "another node has just used it: try again"));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "another node has just used the volume: try again",
+            ));
         }
     }
     let raw = changed(&read(device)?, options, clock)?;
@@ -72,7 +75,7 @@ pub(crate) fn tune(
         jbd2::check_room(&fs, new.compat).context(|| "fast_commit")?;
     }
     if raised {
-        // A backup of a newer revision would mark the superblock as damaged.
+        // If a backup had a newer revision than the superblock, the superblock would count as damaged.
         fs.write_superblock(|old| *old = raw.clone())?;
     }
     write_backups(&fs, &raw).context(|| "backup superblock")?;
@@ -83,7 +86,7 @@ pub(crate) fn tune(
     Ok(new)
 }
 
-/// Refuses a volume whose backups may be elsewhere.
+/// Refuses a volume with unknown features, because its backups might be at other positions.
 fn check_known(sb: &Superblock) -> Result<()> {
     let unknown = sb.ro_compat - RoCompat::WRITABLE - RoCompat::READONLY;
     if unknown.is_empty() {
@@ -103,7 +106,7 @@ fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
 /// The superblock with all changes and its checksum.
 fn changed(old: &RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<RawSuperblock> {
     let mut raw = old.clone();
-    // The features come first, because the seed of checksums is derived from the present UUID.
+    // The features are changed first, because the seed of checksums is derived from the UUID before its change.
     options.features.iter().try_for_each(|word| switches::feature(&mut raw, word))?;
     options.mount_options.iter().try_for_each(|word| switches::mount_option(&mut raw, word))?;
     name(&mut raw, options, clock)?;
@@ -157,7 +160,7 @@ fn time_uuid(clock: Clock) -> Result<[u8; 16]> {
     uuid[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
     uuid[6..8].copy_from_slice(&((ticks >> 48) as u16 & 0x0FFF | 0x1000).to_be_bytes());
     uuid[8] = uuid[8] & 0x3F | 0x80;
-    // The multicast bit marks a node that is not the address of a network card.
+    // The multicast bit marks that the node is random and not the address of a network card.
     uuid[10] |= 1;
     Ok(uuid)
 }
@@ -208,7 +211,7 @@ fn policy(raw: &mut RawSuperblock, options: &TuneOptions) -> Result<()> {
     Ok(())
 }
 
-/// Makes all backups copies of a superblock, durably.
+/// Makes all backups copies of a superblock. On return they are durable.
 fn write_backups(fs: &Ext4, raw: &RawSuperblock) -> Result<()> {
     let sb = &fs.superblock;
     let mut copy = raw.clone();

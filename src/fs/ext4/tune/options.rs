@@ -4,46 +4,46 @@ use crate::error::{Error, Result};
 use crate::fs::ext4::OnError;
 use crate::setters::setters;
 
-/// The end of the superblock's range of times, in seconds since 1970.
+/// The end of the range of times that a superblock can store, in seconds since 1970.
 const TIME_END: i64 = 1 << 40;
 
-/// Changes of a volume's superblock, each as `tune2fs` makes it. `None` and an empty list keep the field.
+/// Changes of a volume's superblock, as `tune2fs` makes them. A field with `None` or an empty list is not changed.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TuneOptions {
-    /// The label: at most 16 bytes (`tune2fs -L`).
+    /// The label, of at most 16 bytes (`tune2fs -L`).
     pub label: Option<Vec<u8>>,
     /// The UUID (`-U`).
     pub uuid: Option<NewUuid>,
-    /// The last mount point: at most 64 bytes (`-M`).
+    /// The last mount point, of at most 64 bytes (`-M`).
     pub last_mounted: Option<Vec<u8>>,
     /// The reaction of the volume to corruption (`-e`).
     pub on_error: Option<OnError>,
     /// The blocks reserved for the superuser (`-m`, `-r`).
     pub reserved: Option<Reserved>,
-    /// The user that may also use them (`-u`).
+    /// The user that may also use the reserved blocks (`-u`).
     pub reserved_uid: Option<u16>,
-    /// The group that may also use them (`-g`).
+    /// The group that may also use the reserved blocks (`-g`).
     pub reserved_gid: Option<u16>,
-    /// The number of mounts after which the volume is checked: at most 16000; 0 for never (`-c`).
+    /// The number of mounts after which the volume is checked, at most 16000; 0 for no such checks (`-c`).
     pub max_mount_count: Option<u16>,
-    /// The number of mounts since the last check: at most 16000 (`-C`).
+    /// The number of mounts since the last check, at most 16000 (`-C`).
     pub mount_count: Option<u16>,
-    /// The number of seconds after which the volume is checked; 0 for never (`-i`).
+    /// The number of seconds after which the volume is checked; 0 for no such checks (`-i`).
     pub check_interval: Option<u32>,
     /// The time of the last check, in seconds since 1970 (`-T`).
     pub last_checked: Option<i64>,
-    /// Default mount options by name, with `^` before one to disable (`-o`).
+    /// Names of default mount options to enable; `^` before a name disables the option (`-o`).
     pub mount_options: Vec<String>,
-    /// Default mount options as one string: at most 63 bytes (`-E mount_opts`).
+    /// Default mount options as one string, of at most 63 bytes (`-E mount_opts`).
     pub mount_options_text: Option<Vec<u8>>,
     /// The hash function of directories that become hashed (`-E hash_alg`).
     pub hash: Option<HashAlgorithm>,
-    /// Consecutive blocks on one member of a RAID (`-E stride`).
+    /// The number of consecutive blocks on one member of a RAID (`-E stride`).
     pub stride: Option<u16>,
-    /// Data blocks in a whole stripe of a RAID (`-E stripe_width`).
+    /// The number of data blocks in a whole stripe of a RAID (`-E stripe_width`).
     pub stripe_width: Option<u32>,
-    /// Features by name, with `^` before one to disable (`-O`).
+    /// Names of features to enable; `^` before a name disables the feature (`-O`).
     pub features: Vec<String>,
 }
 
@@ -79,13 +79,13 @@ setters!(TuneOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NewUuid {
-    /// A random UUID, of version 4.
+    /// A random UUID (version 4).
     Random,
-    /// A UUID from the time, of version 1.
+    /// A UUID that is derived from the time (version 1).
     Time,
-    /// A UUID of zeros.
+    /// A UUID of only zeros.
     Clear,
-    /// This UUID.
+    /// The given UUID.
     Is([u8; 16]),
 }
 
@@ -93,13 +93,13 @@ pub enum NewUuid {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reserved {
-    /// A percentage of all blocks: 0 to 50.
+    /// A percentage of all blocks, from 0 to 50.
     Percent(f64),
-    /// A number of blocks: at most half of all.
+    /// A number of blocks, at most half of all blocks.
     Blocks(u64),
 }
 
-/// The hash of names in directories.
+/// The hash function for names in directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HashAlgorithm {
@@ -136,21 +136,21 @@ impl std::str::FromStr for HashAlgorithm {
 }
 
 impl Reserved {
-    /// The number of reserved blocks, for a volume of `blocks` blocks.
+    /// Computes the number of reserved blocks in a volume of `blocks` blocks.
     ///
     /// # Errors
-    /// `InvalidInput` for more than half of them.
+    /// `InvalidInput` for more than half of the volume's blocks.
     pub(super) fn of(self, blocks: u64) -> Result<u64> {
         match self {
             Self::Percent(percent) if (0.0..=50.0).contains(&percent) => {
                 Ok((blocks as f64 * percent / 100.0) as u64)
             }
             Self::Percent(percent) => {
-                Err(Error::invalid(format!("{percent} percent reserved: 0 to 50 are possible")))
+                Err(Error::invalid(format!("{percent} percent reserved; the range is 0 to 50")))
             }
             Self::Blocks(count) if count <= blocks / 2 => Ok(count),
             Self::Blocks(count) => Err(Error::invalid(format!(
-                "{count} blocks reserved: at most {}, half of the volume, are possible",
+                "{count} blocks reserved; at most {}, half of the volume, are possible",
                 blocks / 2
             ))),
         }
@@ -166,10 +166,10 @@ pub(super) fn mounts(count: u16) -> Result<u16> {
     if count <= MOST {
         return Ok(count);
     }
-    Err(Error::invalid(format!("a mount count of {count}: at most {MOST}")))
+    Err(Error::invalid(format!("a mount count of {count}; it can be at most {MOST}")))
 }
 
-/// A time in the superblock's form: its lower 32 bits and the eight above.
+/// A time in the superblock's form, which is the lower 32 bits and the next 8 bits.
 ///
 /// # Errors
 /// `InvalidInput`.
@@ -188,7 +188,7 @@ pub(super) fn put(field: &mut [u8], text: &[u8], most: usize, what: &str) -> Res
     if text.len() > most || text.contains(&0) {
         let len = text.len();
         return Err(Error::invalid(format!(
-            "a {what} of {len} bytes: at most {most}, without zero bytes"
+            "a {what} of {len} bytes; it can have at most {most}, and no zero bytes"
         )));
     }
     field.fill(0);

@@ -1,4 +1,4 @@
-//! Named switches: features and default mount options.
+//! Switches that have names: features and default mount options.
 //!
 //! Sources: ext4(5), tune2fs(8), and the bytes that tune2fs writes.
 
@@ -11,7 +11,7 @@ use crate::fs::ext4::mkfs::{Features, random};
 use crate::fs::ext4::superblock::{change_features, features};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// Features that can be enabled with their flag and a few fields of the superblock.
+/// Features that can be enabled by setting their flag and a few fields of the superblock.
 const SETTABLE: Features = Features {
     compat: Compat::DIR_INDEX.union(Compat::STABLE_INODES).union(Compat::FAST_COMMIT),
     incompat: Incompat::EXTENTS
@@ -27,14 +27,15 @@ const SETTABLE: Features = Features {
         .union(RoCompat::READONLY),
 };
 
-/// Features that can be disabled so.
+/// Features that can be disabled by clearing their flag and a few fields of the superblock.
 const CLEARABLE: Features = Features {
     compat: Compat::FAST_COMMIT,
     incompat: Incompat::CSUM_SEED,
     ro_compat: RoCompat::READONLY,
 };
 
-/// Features that need other changes, and the program for them. Features in none of the tables cannot be changed after mkfs.
+/// Features that need changes beyond the superblock, and the program that makes these changes. Features in none of the tables cannot be changed after
+/// mkfs.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("has_journal", "tune2fs"),
     ("orphan_file", "tune2fs"),
@@ -56,9 +57,9 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("flex_bg", "tune2fs"),
 ];
 
-/// `s_encoding`: UTF-8 with the tables of Unicode 12.1.
+/// `s_encoding` for UTF-8 with the tables of Unicode 12.1.
 const ENCODING_UTF8_12_1: u16 = 1;
-/// `s_encrypt_algos`: AES-256-XTS for content, AES-256-CTS for names.
+/// `s_encrypt_algos` for AES-256-XTS for content and AES-256-CTS for names.
 const ENCRYPTION_MODES: [u8; 4] = [1, 4, 0, 0];
 
 /// The default mount options, by their names in tune2fs.
@@ -76,19 +77,19 @@ const MOUNT_OPTIONS: &[(&str, u32)] = &[
     ("discard", 0x400),
     ("nodelalloc", 0x800),
 ];
-/// Three of them share one field.
+/// The field for the journal mode. Three of the mount options are values of it.
 const JOURNAL_MODE: u32 = 0x60;
 
-/// The name, and whether to enable it.
+/// Splits a word into the name, and whether to enable it.
 fn switch(word: &str) -> (&str, bool) {
     word.strip_prefix('^').map_or((word, true), |name| (name, false))
 }
 
-/// Switches a feature.
+/// Switches a feature on or off.
 ///
 /// # Errors
-/// `InvalidInput` for an unknown name, and if another feature is needed; `Unsupported`, with an alternative, if more than a flag would have to
-/// change.
+/// `InvalidInput` for an unknown name, and if another feature is needed; `Unsupported`, with an
+/// alternative, if other metadata would have to change too.
 pub(super) fn feature(raw: &mut RawSuperblock, word: &str) -> Result<()> {
     let (name, on) = switch(word);
     let feature = Features::of_name(name)?;
@@ -153,13 +154,13 @@ fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Resul
 /// Whether a feature can be removed by clearing its flag.
 fn can_go(raw: &RawSuperblock, feature: Features, now: Features) -> bool {
     let summed = now.ro_compat.contains(RoCompat::METADATA_CSUM);
-    // The checksums of directories depend on the first feature; all checksums depend on the second, if they were derived from another UUID.
+    // The checksums of directories depend on dir_index. All checksums depend on metadata_csum_seed if the seed was derived from another UUID.
     !(feature.compat == Compat::DIR_INDEX && summed)
         && (feature.incompat != Incompat::CSUM_SEED
             || raw.s_checksum_seed.get() == crc32c_raw(!0, &raw.s_uuid))
 }
 
-/// Refuses a change of the UUID if other metadata depend on it.
+/// Refuses a change of the UUID if other metadata depend on the UUID.
 ///
 /// # Errors
 /// `Unsupported`, with an alternative.
@@ -179,10 +180,10 @@ pub(super) fn check_uuid(raw: &RawSuperblock) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(Error::unsupported(format!("the UUID stays: {why}")))
+    Err(Error::unsupported(format!("the UUID cannot be changed: {why}")))
 }
 
-/// Switches a default mount option.
+/// Switches a default mount option on or off.
 ///
 /// # Errors
 /// `InvalidInput` for an unknown name.

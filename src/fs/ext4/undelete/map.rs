@@ -1,4 +1,4 @@
-//! The map of a deleted file, as far as it remains.
+//! The map of a deleted file, as far as it still exists.
 
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ use crate::fs::ext4::tree::read_extents::{MAX_BLOCKS, Node, node};
 use crate::iomap::Extent;
 use crate::units::FileBlock;
 
-/// The maximum number of map blocks that are read for all files.
+/// The maximum number of map blocks that are read, for all files together.
 const MAX_STEPS: u64 = 16 << 20;
-/// The maximum number of extents and relocated blocks of all files: 150 MiB.
+/// The maximum number of extents and relocated blocks, for all files together. They take 150 MiB.
 const MAX_KEPT: usize = 4 << 20;
 const PLACE: Place = Place::new("extent header");
 
@@ -23,7 +23,7 @@ pub(super) struct Blocks {
     pub(super) problem: Option<String>,
 }
 
-/// The limit for the maps of all files: on a hostile volume they can lead to the same blocks repeatedly.
+/// The remaining limits for the maps of all files. They are needed because the maps on a hostile volume can contain the same blocks repeatedly.
 #[derive(Default)]
 pub(super) struct Budget {
     steps: u64,
@@ -39,7 +39,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Counts the memory for a file.
+    /// Counts the memory that is kept for a file.
     ///
     /// # Errors
     /// `LimitExceeded`.
@@ -54,7 +54,7 @@ impl Budget {
 }
 
 impl Blocks {
-    /// The blocks of an inode, in the view of the volume from which it was decoded.
+    /// The blocks of an inode in the view of the volume from which the inode was decoded.
     pub(super) fn of(inode: &Inode, budget: &mut Budget) -> Self {
         let mut extents = Vec::new();
         if inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -68,12 +68,12 @@ impl Blocks {
     }
 }
 
-/// Adds all extents. Gives the number of blocks of the map itself.
+/// Adds all extents to `into`. Returns the number of blocks of the map itself.
 fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u64> {
     let extents = inode.flags().contains(InodeFlags::EXTENTS);
     let fan_out = inode.block_size().bytes() as u64 / 4;
     let mut next = FileBlock(0);
-    // The walk continues past the size, because `i_blocks` counts those blocks too.
+    // The walk continues past the size, because `i_blocks` counts the blocks there too.
     while next.0 < MAX_BLOCKS {
         let after = inode.home_leaf(next, into)?;
         budget.step(into.len())?;
@@ -89,7 +89,7 @@ fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u6
     nodes_below(inode, &root, budget)
 }
 
-/// The number of blocks of an extent tree below a node. The depth falls with each step, so the recursion ends.
+/// The number of blocks of an extent tree below a node. The depth falls at each step, so the recursion ends.
 fn nodes_below(inode: &Inode, above: &Node<'_>, budget: &mut Budget) -> Result<u64> {
     let place = PLACE.inode(inode.number());
     if above.depth == 0 {
@@ -108,14 +108,14 @@ fn nodes_below(inode: &Inode, above: &Node<'_>, budget: &mut Budget) -> Result<u
     Ok(count)
 }
 
-/// The number of pointer blocks for blocks of a file, if it has such a map.
+/// The number of pointer blocks that a file with these extents needs, if its map consists of pointers.
 fn pointer_blocks(extents: &[Extent], fan_out: u64) -> u64 {
     let mut count = 0;
     let mut first = 12;
     for level in 1..=3_u32 {
         let span = fan_out.pow(level);
         let tree = first..first + span;
-        // Each level has a pointer block for each part of its tree with blocks.
+        // On each level, every part of the tree that contains blocks needs one pointer block.
         for below in 1..=level {
             let part = fan_out.pow(below);
             let mut last = None;
@@ -141,7 +141,7 @@ fn within(extent: &Extent, range: &Range<u64>) -> Range<u64> {
     extent.first.0.max(range.start)..extent.end().0.min(range.end)
 }
 
-/// The problem, if the file had more blocks than its map contains now.
+/// A description of the problem, if the file had more blocks than its map contains.
 fn missing(inode: &Inode, extents: &[Extent], nodes: u64) -> Option<String> {
     let fs = inode.file_system();
     if fs.superblock.ro_compat.contains(RoCompat::BIGALLOC) {
@@ -164,7 +164,7 @@ mod tests {
         Extent { first: FileBlock(first), start: FsBlock(1000), len, state: ExtentState::Written }
     }
 
-    /// The numbers are from mke2fs with blocks of 1 KiB: a pointer block has 256 pointers.
+    /// The expected numbers are from mke2fs with 1 KiB blocks, in which a pointer block holds 256 pointers.
     #[test]
     fn blocks_of_pointers_are_counted() {
         for (extents, expected) in [

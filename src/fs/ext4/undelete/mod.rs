@@ -1,11 +1,11 @@
-//! Deleted files, as far as the volume still has their maps. Nothing is written.
+//! Finds deleted files whose maps still exist on the volume. Nothing is written.
 //!
-//! - ext2 and debugfs leave the map in the inode, with a size and `i_dtime`.
-//! - Linux clears the map of every file that it deletes on ext3 and ext4. Older copies of the inode, of the blocks of its map and of directories
-//!   remain in the log until later transactions overwrite them: `History`.
+//! - ext2 and debugfs leave the map in the inode, together with the size and `i_dtime`.
+//! - On ext3 and ext4, Linux clears the map of every file that it deletes. Older copies of the inode, of the map's
+//!   blocks and of directories remain in the log until later transactions overwrite them; `History` reads them.
 //!
-//! A file is read from the volume as it was before the transaction that deleted it. Blocks that are in use again hold other data. A block that was
-//! reused and freed since cannot be recognised, unless a deleted file that is found had it too.
+//! A file is read from the volume in the state before the transaction that deleted the file. Blocks that have been reused hold other
+//! data. If a block was reused and then freed again, this is recognised only if the other file is also found as a deleted file.
 
 mod free;
 mod map;
@@ -32,17 +32,17 @@ use crate::units::{BlockSize, DevOffset, FilePos, FsBlock, InodeNo};
 pub struct Deleted {
     /// The attributes of the file before it was deleted.
     pub stat: Stat,
-    /// The time of deletion, in seconds since 1970. `None` if its inode belongs to another file now and the log does not record it.
+    /// The time of deletion, in seconds since 1970. `None` if the inode belongs to another file now and the log does not record the time.
     pub deleted: Option<u32>,
-    /// The path of the file, if directories or the log have the names.
+    /// The path of the file, if directories or the log still contain the names.
     pub path: Option<Vec<u8>>,
-    /// The number of data blocks in its map.
+    /// The number of data blocks in the file's map.
     pub blocks: u64,
-    /// The number of these that are free and belong to no file that was deleted later.
+    /// The number of data blocks that are free and do not belong to a file that was deleted later.
     pub free: u64,
-    /// The fault of its map, or the reason why its content is unreadable.
+    /// The fault of the map, or the reason why the content cannot be read.
     pub problem: Option<String>,
-    /// The extents in file order.
+    /// The file's extents in file order.
     extents: Vec<Extent>,
     /// The data blocks whose newest content is in the log.
     relocated: BTreeMap<FsBlock, Relocated>,
@@ -56,13 +56,13 @@ impl Deleted {
         self.stat.inode
     }
 
-    /// Whether its map is complete and all of its blocks are still free.
+    /// Whether the file's map is complete and all of its blocks are still free.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.problem.is_none() && self.free == self.blocks
     }
 
-    /// The first position from here on that may have bytes other than zero; `None` without one.
+    /// The first position from `pos` on that may have bytes other than zero; `None` if there is none.
     #[must_use]
     pub fn next_data(&self, pos: FilePos) -> Option<FilePos> {
         if self.inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -77,8 +77,8 @@ impl Deleted {
         (start < self.stat.size).then_some(FilePos(start))
     }
 
-    /// Fills the buffer from a position, with zeros if the file has no blocks there. Gives the number of bytes, which is less than requested at the
-    /// file's end.
+    /// Fills the buffer from a position on. Ranges in which the file has no blocks are filled with
+    /// zeros. Returns the number of bytes, which is less than requested at the end of the file.
     ///
     /// # Errors
     /// `Io`; `Encrypted`.
@@ -113,7 +113,7 @@ impl Deleted {
         Ok(count)
     }
 
-    /// Reads from a byte of the device, within an extent.
+    /// Reads from byte `at` of the device. The range must lie within one extent.
     fn read_extent(&self, buf: &mut [u8], size: BlockSize, at: u64) -> Result<()> {
         let blocks = &self.inode.file_system().blocks;
         blocks.device().read_exact_at(buf, DevOffset(at))?;
@@ -131,21 +131,22 @@ impl Deleted {
 }
 
 impl Ext4 {
-    /// The deleted regular files whose maps remain, by inode number.
+    /// The deleted regular files whose maps still exist, sorted by inode number.
     ///
     /// # Errors
-    /// `Io`; `Corrupt` if the journal's superblock or a group descriptor is damaged; `LimitExceeded` if the log holds more than fits into memory.
+    /// `Io`; `Corrupt` if the journal's superblock or a group descriptor is damaged; `LimitExceeded` if the log holds more than the memory limits
+    /// permit.
     pub fn deleted(self: &Arc<Self>) -> Result<Vec<Deleted>> {
         let history = History::read(self)?;
         let mut versions = versions(self, &history)?;
-        // Versions with the same view are adjacent.
+        // After the sort, versions with the same view are adjacent.
         versions.sort_by_key(|version| version.view_end.unwrap_or(usize::MAX));
         let (mut names, mut budget) = (Names::default(), Budget::default());
         let (mut files, mut past) = (Vec::new(), Past::default());
         for alike in versions.chunk_by(|one, other| one.view_end == other.view_end) {
             let view = self.view(&history, &mut past, alike[0].view_end);
             for version in alike {
-                // An old copy that is not an inode is skipped.
+                // An old copy of an inode that cannot be decoded is skipped.
                 let Ok(inode) = version.decode(&view) else { continue };
                 let found = Blocks::of(&inode, &mut budget);
                 match inode.file_type() {
@@ -160,7 +161,7 @@ impl Ext4 {
                     _ => {}
                 }
             }
-            // The last view is the volume itself, which must not be taken apart.
+            // The last view is the volume itself, whose overlay must not be removed.
             match Arc::into_inner(view) {
                 Some(mut view) => past.overlay = view.blocks.take_overlay(),
                 None => past = Past::default(),
@@ -170,7 +171,7 @@ impl Ext4 {
         for (file, _, end) in &mut files {
             file.path = names.path(file.number(), *end);
         }
-        // A file that was deleted later gets its blocks first.
+        // Of several files with the same block, the file that was deleted last gets it.
         files.sort_by_key(|(file, last, _)| std::cmp::Reverse((file.deleted, *last)));
         let mut files: Vec<_> = files.into_iter().map(|(file, ..)| file).collect();
         self.count_free(&mut files)?;
@@ -178,7 +179,7 @@ impl Ext4 {
         Ok(files)
     }
 
-    /// The volume as it was before a transaction, with the overlay of `past`; for `None`, which comes last, the present volume.
+    /// The volume in the state before transaction `end`, with the overlay of `past`. `None` must be passed last and returns the current volume.
     fn view(self: &Arc<Self>, history: &History, past: &mut Past, end: Option<usize>) -> Arc<Self> {
         let Some(end) = end else { return Arc::clone(self) };
         past.advance(history, end);
@@ -188,7 +189,8 @@ impl Ext4 {
         Arc::new(fs)
     }
 
-    /// A file, before it is compared with others. Its inode belongs to this volume, because views are large.
+    /// The description of a file, before its blocks are compared with those of other files. Its inode refers to this volume instead of a view,
+    /// because views are large.
     fn deleted_file(
         self: &Arc<Self>,
         version: &Version,
@@ -209,7 +211,7 @@ impl Ext4 {
         })
     }
 
-    /// Counts the blocks that are free and belong to no earlier file in the list.
+    /// Counts the blocks that are free and do not belong to an earlier file in the list.
     fn count_free(&self, files: &mut [Deleted]) -> Result<()> {
         let mut free = FreeBlocks::new(self);
         for file in files {
@@ -221,7 +223,7 @@ impl Ext4 {
     }
 }
 
-/// The blocks of a file whose content is in the log.
+/// The file's blocks whose content is in the log.
 fn relocated(extents: &[Extent], overlay: &Overlay) -> BTreeMap<FsBlock, Relocated> {
     let of = |extent: &Extent| {
         overlay.range(extent.start..FsBlock(extent.start.0 + u64::from(extent.len)))

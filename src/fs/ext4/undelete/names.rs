@@ -1,7 +1,7 @@
-//! Names of deleted files: in the gaps of directory blocks, and in older copies of these blocks in the log.
+//! The names of deleted files, from the gaps of directory blocks and from older copies of these blocks in the log.
 //!
-//! A removed entry becomes a part of the entry before it. Old kernels and debugfs leave its bytes; Linux clears them from 5.13 on, so that only
-//! the log has the name.
+//! A removed entry becomes a part of the previous entry. Old kernels and debugfs leave the removed
+//! entry's bytes. Linux clears them from version 5.13 on, so that only the log contains the name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,30 +20,31 @@ use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("directory block");
 const HEADER: usize = size_of::<RawDirEntry>();
-/// The maximum depth of nested directories that are followed.
+/// The maximum depth of nested directories in a path.
 const MAX_DEPTH: usize = 256;
-/// The maximum number of directory blocks that are read: 16 GiB with blocks of 4 KiB.
+/// The maximum number of directory blocks that are read, which is 16 GiB with 4 KiB blocks.
 const MAX_BLOCKS: usize = 4 << 20;
 /// The maximum number of names that are kept for a file.
 const MAX_NAMES: usize = 64;
-/// The maximum number of times that are kept for a name, the last ones.
+/// The maximum number of uses that are kept for a name. The last uses are kept.
 const MAX_SEEN: usize = 1024;
-/// The types in entries.
+/// The type codes in directory entries.
 const REGULAR: u8 = 1;
 const DIRECTORY: u8 = 2;
 
-/// A name of an inode number.
+/// A name that refers to an inode number.
 struct Name {
     dir: InodeNo,
     name: Box<[u8]>,
-    /// The type in its entry; 0 if entries have none.
+    /// The type code in the name's entry; 0 if the volume's entries have no type.
     kind: u8,
-    /// The transactions whose copies had the name in use, in order. Empty for a name in a gap: the time of its use is unknown.
+    /// The transactions whose copies of the block contained the name as a used entry, in order. Empty for a name in a gap, because the time of its
+    /// use is unknown.
     seen: Vec<usize>,
 }
 
 impl Name {
-    /// The last transaction before `end` in which it was in use.
+    /// The last transaction before `end` in which the name was in use.
     fn last_before(&self, end: Option<usize>) -> Option<usize> {
         let before = self.seen.partition_point(|seen| end.is_none_or(|end| *seen < end));
         before.checked_sub(1).map(|last| self.seen[last])
@@ -58,7 +59,7 @@ impl Name {
 #[derive(Default)]
 pub(super) struct Names {
     wanted: HashMap<InodeNo, Vec<Name>>,
-    /// The directory of each block.
+    /// The directory to which each block belongs.
     owners: HashMap<FsBlock, InodeNo>,
     deleted_blocks: Vec<(FsBlock, InodeNo)>,
     /// The paths of existing directories.
@@ -66,12 +67,12 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Requests the names of an inode number.
+    /// Requests all names that refer to an inode number.
     pub(super) fn want(&mut self, number: InodeNo) {
         self.wanted.entry(number).or_default();
     }
 
-    /// Adds a deleted directory: its blocks have names, and its own name is requested.
+    /// Adds a deleted directory: its blocks may contain names, and its own name is requested too.
     pub(super) fn add_deleted(&mut self, dir: InodeNo, extents: &[Extent]) {
         self.want(dir);
         let blocks = extents.iter().flat_map(|extent| {
@@ -81,7 +82,7 @@ impl Names {
         self.deleted_blocks.extend(blocks.take(room).map(|block| (block, dir)));
     }
 
-    /// Searches all directories and the log.
+    /// Searches all directories and the log for the requested names.
     pub(super) fn find(&mut self, fs: &Arc<Ext4>, history: &History) -> Result<()> {
         if self.wanted.is_empty() {
             return Ok(());
@@ -104,7 +105,7 @@ impl Names {
         Ok(())
     }
 
-    /// Walks all existing directories from the root on. An unreadable one has no names.
+    /// Walks all existing directories from the root on. A directory that cannot be read contributes no names.
     fn walk(&mut self, fs: &Arc<Ext4>) {
         let mut waiting = vec![(ROOT, Vec::new())];
         let mut met = HashSet::from([ROOT]);
@@ -124,7 +125,7 @@ impl Names {
             let end = FileBlock(dir.dir_blocks().unwrap_or(0).min(MAX_BLOCKS as u64));
             for extent in dir.home_extents(FileBlock(0)..end).unwrap_or_default() {
                 for block in extent.start.0..extent.start.0 + u64::from(extent.len) {
-                    // A hostile volume can have one block in all of its directories.
+                    // On a hostile volume, all directories may contain the same block.
                     let new = self.owners.len() < MAX_BLOCKS
                         && self.owners.insert(FsBlock(block), number).is_none();
                     if new && let Ok(content) = fs.blocks.read(FsBlock(block), PLACE) {
@@ -136,7 +137,8 @@ impl Names {
         }
     }
 
-    /// Adds the names in a block, including its gaps. Used entries of an existing directory are names of other files.
+    /// Adds the names in a block, including those in its gaps. Used entries of an existing directory are skipped, because they are names of other
+    /// files.
     fn add_block(
         &mut self,
         fs: &Ext4,
@@ -154,7 +156,7 @@ impl Names {
             }
             let used = if number == 0 { 0 } else { (HEADER + name.len()).next_multiple_of(4) };
             let mut gap = at + used;
-            // Each entry in a gap still has its own length, which ends within the gap or at its end.
+            // An entry in a gap still has its own length, which ends within the gap or at the end of the gap.
             while gap + HEADER < next {
                 let Some((number, kind, name, _)) = entry(&content[..next], gap, size) else {
                     break;
@@ -191,7 +193,7 @@ impl Names {
             names.push(Name { dir, name: name.into(), kind, seen: Vec::new() });
         }
         let known = &mut names[index];
-        // The log is read from its start.
+        // The log is read from its oldest transaction on, so `seen` stays sorted.
         let new = seen.filter(|seen| known.seen.last() != Some(seen));
         if new.is_some() && known.seen.len() == MAX_SEEN {
             known.seen.remove(0);
@@ -199,13 +201,13 @@ impl Names {
         known.seen.extend(new);
     }
 
-    /// The path of a file before a transaction.
+    /// The path of a file in the state before a transaction.
     pub(super) fn path(&self, number: InodeNo, end: Option<usize>) -> Option<Vec<u8>> {
         let (mut number, mut path, mut kind) = (number, Vec::new(), REGULAR);
         for _ in 0..MAX_DEPTH {
             let names = self.wanted.get(&number)?.iter().filter(|name| name.is_of(kind));
             let seen = names.map(|name| (name, name.last_before(end)));
-            // A name that was first used later did not belong to this file.
+            // A name that was only used after the transaction did not belong to this file.
             let possible = seen.filter(|(name, last)| last.is_some() || name.seen.is_empty());
             let (name, _) = possible.max_by_key(|(_, last)| *last)?;
             path = [b"/", &name.name[..], &path].concat();
@@ -218,7 +220,7 @@ impl Names {
     }
 }
 
-/// The number, type and name of the entry at a byte, and the start of the next one.
+/// The inode number, type code and name of the entry at a byte, and the offset of the next entry.
 fn entry(content: &[u8], at: usize, size: BlockSize) -> Option<(u32, u8, &[u8], usize)> {
     let (raw, rest) = RawDirEntry::ref_from_prefix(content.get(at..)?).ok()?;
     let len = record_length(raw.rec_len.get(), size);

@@ -1,4 +1,4 @@
-//! The inodes of deleted files: in the tables, and in older copies of their blocks in the log.
+//! The inodes of deleted files, from the inode tables and from older copies of the tables' blocks in the log.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::fs::ext4::jbd2::History;
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// The maximum number of old inodes: 350 MiB.
+/// The maximum number of old inodes. They take 350 MiB.
 const MAX_VERSIONS: usize = 1 << 20;
 
 /// The last version of an inode before it was deleted.
 pub(super) struct Version {
     number: u32,
     bytes: Box<[u8]>,
-    /// The transaction of the version, or a number past the last one for the table.
+    /// The index of the transaction that holds the version. For a version in the inode table, the index after the last transaction.
     pub(super) last: usize,
-    /// The transaction before which the volume is viewed to read it; `None` for the present volume.
+    /// The version is read from the volume in the state before this transaction; `None` for the current volume.
     pub(super) view_end: Option<usize>,
-    /// `i_dtime`.
+    /// `i_dtime`, if it is known.
     pub(super) deleted: Option<u32>,
 }
 
-/// The identity of a file among those with the same number: the generation is not enough, because it is 0 for all files by mke2fs.
+/// The identity of a file among the files with the same inode number. The generation is not sufficient, because it is 0 for all files made by mke2fs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Identity {
     number: u32,
@@ -38,14 +38,14 @@ struct Identity {
 }
 
 impl Version {
-    /// The inode, decoded in a view of its volume.
+    /// The inode of this version, decoded in the view of the volume to which it belongs.
     pub(super) fn decode(&self, fs: &Arc<Ext4>) -> Result<Inode> {
         let number = InodeNo(u64::from(self.number));
         Inode::decode(fs, number, &self.bytes, PLACE.inode(number), |_| Ok(()))
     }
 }
 
-/// All deleted files, of every type.
+/// The last versions of all deleted files, of every type.
 pub(super) fn versions(fs: &Arc<Ext4>, history: &History) -> Result<Vec<Version>> {
     let (mut found, tables) = (Found::default(), Tables::of(fs)?);
     for (index, past) in history.transactions.iter().enumerate() {
@@ -70,14 +70,14 @@ pub(super) fn versions(fs: &Arc<Ext4>, history: &History) -> Result<Vec<Version>
 #[derive(Default)]
 struct Found {
     versions: HashMap<Identity, Version>,
-    /// The first transaction in which a file no longer exists.
+    /// The first transaction after which a file no longer exists.
     ends: HashMap<Identity, usize>,
-    /// The present file of each number.
+    /// The file that each inode number belongs to at present.
     current: HashMap<u32, Identity>,
 }
 
 impl Found {
-    /// Adds a block of inodes as a transaction left it.
+    /// Adds a block of inodes in the state after a transaction.
     fn add_copy(&mut self, fs: &Ext4, first: u32, content: &[u8], index: usize) -> Result<()> {
         for (number, bytes) in (first..).zip(content.chunks_exact(fs.superblock.inode_size.into()))
         {
@@ -113,7 +113,7 @@ impl Found {
         Ok(())
     }
 
-    /// Adds the present state of the tables: files in them were not deleted, and deleted inodes may still have their maps.
+    /// Adds the current state of the inode tables. Files that are in use there were not deleted; deleted inodes may still have their maps.
     fn add_tables(&mut self, fs: &Ext4, last: usize) -> Result<()> {
         let sb = &fs.superblock;
         let size = usize::from(sb.inode_size);
@@ -144,7 +144,7 @@ impl Found {
 
     fn add_slot(&mut self, number: u32, bytes: &[u8], used: bool, last: usize) -> Result<()> {
         let Some((identity, raw)) = identity(number, bytes) else { return Ok(()) };
-        // An orphan is not deleted yet.
+        // An orphan has not been deleted yet.
         if used || raw.i_links_count.get() > 0 {
             self.versions.remove(&identity);
             return Ok(());
@@ -160,7 +160,7 @@ impl Found {
     }
 }
 
-/// The identity of an inode's file; `None` for an inode that was never used.
+/// The identity of the file of an inode; `None` for an inode that was never used.
 fn identity(number: u32, bytes: &[u8]) -> Option<(Identity, &RawInode)> {
     let (raw, rest) = RawInode::ref_from_prefix(bytes).ok()?;
     let extra = RawInodeExtra::ref_from_prefix(rest).ok().map(|(extra, _)| extra);
@@ -170,7 +170,7 @@ fn identity(number: u32, bytes: &[u8]) -> Option<(Identity, &RawInode)> {
     (raw.i_mode.get() != 0).then_some((identity, raw))
 }
 
-/// Whether the inode still has its content: Linux sets the size to 0 before it removes the blocks.
+/// Whether the inode still has its content. Linux sets the size to 0 before it removes the blocks.
 fn is_usable(raw: &RawInode) -> bool {
     let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
     let size = raw.i_size_lo.get() != 0 || raw.i_size_high.get() != 0;
@@ -182,11 +182,11 @@ fn deletion(raw: &RawInode) -> Option<u32> {
     (raw.i_links_count.get() == 0).then(|| raw.i_dtime.get()).filter(|time| *time != 0)
 }
 
-/// The location of the inode tables.
+/// The positions of the inode tables.
 struct Tables {
-    /// The first block and the group of each, in the order of blocks.
+    /// The first block of each inode table and its group, sorted by block.
     starts: Vec<(FsBlock, u32)>,
-    /// The number of blocks of a table.
+    /// The number of blocks of one inode table.
     blocks: u64,
     inodes_per_group: u64,
     inodes_per_block: u64,

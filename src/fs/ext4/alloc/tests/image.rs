@@ -1,4 +1,4 @@
-//! e2fsck's findings on a volume on which blocks and inodes were allocated.
+//! Evaluates e2fsck's findings on a volume on which blocks and inodes were allocated.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -7,9 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use crate::fs::FileSystem;
 use crate::fs::ext4::for_tests::Image;
 
-/// Blocks and inodes that are marked in use and belong to no file.
+/// Blocks and inodes that are marked as used but belong to no file.
 pub(super) struct Marked {
-    /// The clusters, numbered by their first block divided by `cluster`.
+    /// The numbers of the clusters. A cluster's number is its first block divided by `cluster`.
     pub(super) clusters: BTreeSet<u64>,
     /// The number of blocks in a cluster.
     pub(super) cluster: u64,
@@ -17,7 +17,7 @@ pub(super) struct Marked {
 }
 
 impl Image {
-    /// Fills all free blocks with other bytes than zeros.
+    /// Fills all free blocks with bytes other than zero.
     pub(super) fn dirty_all_free_blocks(&self) {
         let fs = self.open();
         let runs = super::fill(&fs, super::Reserve::Allowed);
@@ -31,7 +31,7 @@ impl Image {
         fs.close().unwrap();
     }
 
-    /// The space of the image in bytes.
+    /// The number of bytes that the image occupies.
     pub(super) fn allocated(&self) -> u64 {
         std::fs::metadata(self.path()).unwrap().blocks() * 512
     }
@@ -48,7 +48,7 @@ impl Image {
         assert_eq!(recorded, counted);
     }
 
-    /// Blocks and inodes that are marked in use and belong to no file. Any other finding fails the test.
+    /// Runs e2fsck and returns the blocks and inodes that are marked as used but belong to no file. Any other finding fails the test.
     pub(super) fn check(&self) -> Marked {
         let (_, report) = self.e2fsck();
         let cluster = u64::from(self.open_to_read().superblock().cluster_blocks);
@@ -80,7 +80,7 @@ impl Image {
     }
 }
 
-/// The numbers in e2fsck's lists: ` -5 -(7--9)`. A plus marks numbers that are used but not marked.
+/// The numbers in a list by e2fsck, such as ` -5 -(7--9)`. A plus precedes numbers that are used but not marked.
 fn numbers(list: &str) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
     for word in list.split_whitespace() {

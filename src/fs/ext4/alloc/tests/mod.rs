@@ -1,4 +1,4 @@
-//! Allocation is compared with a model that has no groups; e2fsck judges the result on disk.
+//! Compares allocations with a model that has no groups, and has e2fsck check the result on disk.
 
 mod image;
 mod model;
@@ -19,7 +19,7 @@ use crate::fs::{Clock, FileSystem, Writer};
 use crate::units::{DevOffset, FsBlock, InodeNo};
 use model::Model;
 
-/// Options of mke2fs, and the size of the volume.
+/// Options of mke2fs, and the sizes of the volumes.
 const VOLUMES: &[(&str, &str)] = &[
     ("-t ext4", "300M"),
     ("-t ext4 -b 1024", "60M"),
@@ -90,7 +90,7 @@ fn assert_same(found: &BTreeSet<u64>, expected: &BTreeSet<u64>, what: &str) {
     );
 }
 
-/// A recovery can claim named blocks and inodes that are free, and gets an error for others.
+/// A recovery can claim blocks and inodes that are free, and gets an error for others.
 #[test]
 fn only_what_is_free_is_claimed() {
     let image = Image::new("-t ext4 -b 1024 -O ^flex_bg,^64bit -g 1024 -N 4000", "40M");
@@ -110,7 +110,7 @@ fn only_what_is_free_is_claimed() {
     assert_eq!(fs.free_space().blocks, before.blocks - u64::from(count));
     free(&fs, &[(start, count)]);
 
-    // The part of the table for the last inode was never in use.
+    // The part of the inode table with the last inode was never in use.
     let last = InodeNo(u64::from(fs.superblock.inodes_count));
     let claim = |number| fs.transact(9, |h| h.claim_inode(number, true));
     let claim = |number| claim(number).map(drop);
@@ -188,7 +188,7 @@ fn freed_blocks_are_to_be_had_after_the_commit() {
     assert_eq!(again().unwrap(), (runs[0].0, 1));
 }
 
-/// Rule: an allocation that finds no space tries again if a commit has freed space in between.
+/// If a commit frees space between an allocation's failure and its next check, the allocation tries again.
 #[test]
 fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
     let image = Image::new("-t ext4", "20M");
@@ -201,7 +201,7 @@ fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
         attempts += 1;
         let found = handle.allocate_blocks(start, 1);
         if attempts == 1 {
-            // The end of a commit makes this call.
+            // A commit makes this call when it ends.
             fs.allocator().unwrap().committed(&fs, &[(start, count.into())]);
         }
         found

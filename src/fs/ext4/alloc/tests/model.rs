@@ -1,4 +1,4 @@
-//! The allocated blocks and inodes, as sets.
+//! A model of the allocated blocks and inodes, as sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::fs::ext4::operation::MayChange;
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{FsBlock, InodeNo};
 
-/// A seeded generator of numbers (SplitMix64).
+/// A seeded generator of random numbers (SplitMix64).
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -28,7 +28,7 @@ pub(super) struct Model {
     rng: Rng,
     runs: Vec<(u64, u64)>,
     blocks: BTreeSet<u64>,
-    /// Blocks freed since the last commit.
+    /// The blocks that were freed since the last commit.
     pending: BTreeSet<u64>,
     /// The inodes, and whether each is a directory.
     inodes: BTreeMap<u64, bool>,
@@ -40,7 +40,7 @@ impl Model {
         Self { rng: Rng(seed), runs: Vec::new(), blocks, pending, inodes: BTreeMap::new() }
     }
 
-    /// The used clusters, each by its first block divided by the cluster size.
+    /// The numbers of the used clusters. A cluster's number is its first block divided by the cluster size.
     pub(super) fn clusters(&self, cluster: u64) -> BTreeSet<u64> {
         self.blocks.iter().map(|block| block / cluster).collect()
     }
@@ -49,7 +49,7 @@ impl Model {
         self.inodes.keys().copied().collect()
     }
 
-    /// Runs one operation while other threads commit too: freed blocks can become available at any time.
+    /// Runs one operation while other threads commit too. Freed blocks can then become available at any time.
     pub(super) fn step_beside_others(&mut self, fs: &Arc<Ext4>) {
         self.step(fs);
         self.pending.clear();
@@ -89,7 +89,7 @@ impl Model {
         self.runs.push((start.0, u64::from(count)));
     }
 
-    /// Frees a run, or its end.
+    /// Frees a run of blocks, or the end of a run.
     fn free_one(&mut self, fs: &Arc<Ext4>) {
         if self.runs.is_empty() {
             return;

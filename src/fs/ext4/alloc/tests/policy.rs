@@ -1,4 +1,4 @@
-//! Tests of where files and directories are placed.
+//! Tests where files and directories are placed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn inode(fs: &Arc<Ext4>, parent: InodeNo, directory: bool) -> InodeNo {
     fs.transact(4, |h| h.allocate_inode(parent, directory)).unwrap().number()
 }
 
-/// The blocks of a new file of this size, run by run.
+/// Allocates the blocks of a new file of this size, run by run.
 fn file(fs: &Arc<Ext4>, inode: InodeNo, mut size: u32) -> Vec<(FsBlock, u32)> {
     let mut goal = fs.superblock.goal_of(inode);
     let mut runs: Vec<(FsBlock, u32)> = Vec::new();

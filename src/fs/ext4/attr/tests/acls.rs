@@ -1,4 +1,4 @@
-//! Access lists: ironmap computes the same modes and lists as the kernel.
+//! Access lists: ironmap and the kernel must compute the same modes and lists.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -25,7 +25,7 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 
 const NOBODY: u32 = u32::MAX;
 
-/// Valid lists, then invalid ones.
+/// Valid lists, followed by invalid lists.
 fn lists() -> Vec<Vec<u8>> {
     let list = |entries: &[(u16, u16, u32)]| list(entries);
     let (user, group, other) = ((1, 6, NOBODY), (4, 5, NOBODY), (0x20, 1, NOBODY));
@@ -61,7 +61,7 @@ fn mounted() -> Option<(Image, Mount)> {
     Some((image, mount))
 }
 
-/// A list is set and removed, and the mode of a file with a list is changed: mode and list are those that the kernel computes.
+/// Sets and removes lists, and changes the mode of a file with a list. Mode and list must equal those that the kernel computes.
 #[test]
 fn lists_and_modes_follow_each_other() {
     let Some((_other, mount)) = mounted() else { return };
@@ -113,7 +113,7 @@ fn lists_and_modes_follow_each_other() {
     image.fsck();
 }
 
-/// The inheritance from a directory: the mode and both lists of new files and directories, with and without a mask.
+/// New files and directories must inherit the same mode and lists as in the kernel, with and without a mask.
 #[test]
 fn new_files_inherit_as_from_the_kernel() {
     let Some((image, mount)) = mounted() else { return };

@@ -1,4 +1,4 @@
-//! Fields that ironmap sets, as debugfs shows them and as ironmap reads them.
+//! Sets fields, and compares them with debugfs's output and with ironmap's own reads.
 
 use crate::fs::ext4::attr::{Body, NewInode, Times};
 use crate::fs::ext4::for_tests::{Alone, Image};
@@ -20,7 +20,7 @@ fn new_inode(mode: u32, body: Body<'_>) -> NewInode<'_> {
     }
 }
 
-/// A fresh inode has the given values, whatever its size: owners above 16 bits, and times after 2038 if there is room.
+/// A new inode has the given values, whatever its size. Owners exceed 16 bits, and times exceed 2038 if the inode has room for them.
 #[test]
 fn a_new_inode_is_what_it_was_made_with() {
     for (options, wide) in
@@ -60,7 +60,7 @@ fn a_new_inode_is_what_it_was_made_with() {
         assert!(file.contains("User: 70001   Group: 80002") && file.contains("Mode:  0640"));
         assert!(file.contains("Generation: 77") && file.contains("Flags: 0x80020"), "{file}");
         if wide {
-            // The value has two bits of epoch and the nanoseconds.
+            // debugfs shows the second word, which holds two bits of epoch and the nanoseconds.
             assert!(file.contains("mtime: 0x2a05f200:1d6f3455"), "{file}");
             assert!(file.contains("Size of extra inode fields: 32"), "{file}");
         }
@@ -70,7 +70,7 @@ fn a_new_inode_is_what_it_was_made_with() {
     }
 }
 
-/// Every field that is set can be read back without effect on the others, and `i_blocks` goes up and down.
+/// Every field that is set can be read back, and no other field changes. `i_blocks` can increase and decrease.
 #[test]
 fn fields_are_set_one_by_one() {
     let image = Image::with_files("-t ext4 -I 256 -b 4096", &[]);
@@ -99,7 +99,7 @@ fn fields_are_set_one_by_one() {
     assert_eq!((stat.size, stat.links, stat.generation), (5 << 32, 3, 78));
     assert_eq!((stat.modified, stat.accessed), (before_the_epoch, new.time));
     assert_eq!(stat.blocks, ((1 << 40) - 2) * 8);
-    // Above 48 bits of sectors the field counts blocks, and below it sectors again.
+    // If the number of sectors exceeds 48 bits, the field counts blocks; otherwise it counts sectors again.
     for (change, huge) in [(1 << 46, true), (-(1 << 46), false)] {
         fs.transact(1, |h| {
             h.update_inode(&Alone(number), |inode| inode.add_blocks(&fs.superblock, change))

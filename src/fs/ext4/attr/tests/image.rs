@@ -3,7 +3,7 @@
 use crate::fs::ext4::for_tests::Image;
 
 impl Image {
-    /// A volume with these files in its root, each with its name as content, and with a directory and a link.
+    /// A volume with these files in its root, a directory and a link. The content of each file is its name.
     pub(super) fn with_files(options: &str, files: &[&str]) -> Self {
         Self::with_tree(options, "32M", |root| {
             std::fs::create_dir(root.join("dir")).unwrap();
@@ -15,11 +15,11 @@ impl Image {
     }
 }
 
-/// A generator whose numbers depend only on the seed.
+/// A random generator whose numbers depend only on the seed.
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
-    /// A number below `end`.
+    /// A random number below `end`.
     pub(super) fn below(&mut self, end: usize) -> usize {
         // splitmix64
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -11,13 +11,13 @@ use crate::units::{FilePos, InodeNo};
 
 const KIND: &str = "-t ext4 -b 1024 -I 256 -O inline_data";
 
-/// Content that fits is stored completely, an added attribute does not change it, and the kernel can read and write it.
+/// Content that fits is stored completely. An added attribute does not change it, and the kernel can read and write it.
 #[test]
 fn small_files_are_kept_in_the_inode() {
     let image = Image::with_files(KIND, &["a", "b"]);
     let fs = image.open();
     let mut rng = Rng(3);
-    // 256 bytes minus 128, 32 of fields, the magic, an entry with its name, and the end: 68 bytes remain in addition to the 60.
+    // Of 256 bytes, 68 remain after the first 128, 32 of fields, the magic number, an entry with its name, and the end mark. `i_block` adds 60.
     let mut last = Vec::new();
     for len in [0, 1, 59, 60, 61, 64, 100, 128, 129, 3000] {
         let content = rng.bytes(len);
@@ -40,7 +40,7 @@ fn small_files_are_kept_in_the_inode() {
     set(&fs, "a", b"user.away", &[8; 300], SetXattr::Create).unwrap();
     assert!(find(&fs, "a").xattr_block.is_some());
     remove(&fs, "a", b"user.beside").unwrap();
-    // Content can use the room that the attribute has freed.
+    // Content can use the space that the removed attribute has freed.
     let content = rng.bytes(128);
     let inode = find(&fs, "a");
     assert!(fs.transact(1, |h| Attributes::of(&inode).store_inline(h, &content)).unwrap());
@@ -54,7 +54,7 @@ fn small_files_are_kept_in_the_inode() {
     image.fsck();
 }
 
-/// After content is moved out, the map is empty and the attributes remain.
+/// After the content has been moved out, the map is empty and the attributes remain.
 #[test]
 fn content_is_taken_out_of_the_inode() {
     let image = Image::with_files(KIND, &["a", "b"]);
@@ -76,7 +76,7 @@ fn content_is_taken_out_of_the_inode() {
     image.fsck();
 }
 
-/// A file that outgrows the inode of a full volume keeps its content.
+/// If a file outgrows its inode on a full volume, it keeps its content.
 #[test]
 fn content_without_a_block_to_go_to_stays() {
     let image = Image::with_files(KIND, &["a"]);
@@ -103,8 +103,8 @@ fn content_without_a_block_to_go_to_stays() {
     image.fsck();
 }
 
-/// Linux leaves a file in this state when power fails while the file grows out of its inode: bytes of the size past the content are zeros,
-/// and every change can continue from there.
+/// If power fails while a file grows out of its inode, Linux leaves the file in this state. Bytes past the
+/// content but within the size read as zeros, and every kind of change can continue from here.
 #[test]
 fn a_size_beyond_the_content_in_the_inode_is_zeros() {
     let image = Image::with_files(KIND, &["a", "b"]);

@@ -1,4 +1,4 @@
-//! Changes by this crate, judged by e2fsck, debugfs and the kernel.
+//! Changes of attributes by ironmap, checked by e2fsck, debugfs and the kernel.
 
 mod acls;
 mod fields;

@@ -1,4 +1,4 @@
-//! The blocks and inodes of attributes: shared, refused, freed.
+//! The blocks and inodes of attributes: how they are shared, refused and freed.
 
 use super::image::Rng;
 use super::xattrs::{Values, find, kernels, ours, remove, set};
@@ -9,7 +9,7 @@ use crate::fs::ext4::for_tests::Image;
 use crate::fs::{FileSystem, SetXattr};
 use crate::units::{FsBlock, InodeNo};
 
-/// Inodes that share a block, and values that share an inode, are separated when one of them changes.
+/// If several inodes share a block, or several values share an inode, a change of one does not change the others.
 #[test]
 fn blocks_that_the_kernel_shares_are_distinguished() {
     for kind in ["-t ext4 -b 1024", "-t ext4 -b 4096 -O ea_inode", "-t ext4 -I 128 -O ea_inode"] {
@@ -40,7 +40,7 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
         for name in before.keys() {
             remove(&fs, files[3], name).unwrap();
         }
-        // Several threads run at once, each with its own inode.
+        // Several threads run at the same time, each with its own inode.
         std::thread::scope(|scope| {
             for file in &files[8..] {
                 scope
@@ -50,7 +50,7 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
         for file in &files[4..8] {
             let inode = find(&fs, file);
             fs.transact(inode.xattr_credits(), |h| Attributes::of(&inode).drop_xattrs(h)).unwrap();
-            // Attributes inside the inode are freed with the inode, which this test keeps.
+            // Attributes in the inode are freed together with the inode. This test keeps the inode.
             fs.transact(1, |h| {
                 h.update_inode(&inode, |raw| {
                     let at = 128 + raw.extra_size();
@@ -78,11 +78,11 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
     }
 }
 
-/// A value for which the volume has no room is refused without a trace: e2fsck would find its blocks or its inode.
+/// If a volume has no room for a value, nothing is changed. Otherwise e2fsck would find the value's blocks or its inode.
 #[test]
 fn a_full_volume_stays_as_it_was() {
-    // The free space is from nothing up to one block less than the value takes: 20 blocks, including those reserved for nodes; one more
-    // block of attributes if the inode has no room for them.
+    // The free space varies from nothing to one block less than the value takes. A value takes 20 blocks,
+    // including those reserved for nodes, and one more block of attributes if the inode has no room for them.
     for (size, takes) in [(256, 20), (128, 21)] {
         full_volume(&format!("-t ext4 -b 1024 -O ea_inode -m 0 -I {size}"), takes);
     }
@@ -110,7 +110,7 @@ fn full_volume(kind: &str, takes: u64) {
         let error = set(&fs, "b", b"user.value", &[2; 20 * 1024], SetXattr::Any).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{step} blocks free");
         assert!(ours(&find(&fs, "b")).is_empty());
-        // The free blocks are not adjacent for long.
+        // The free blocks are freed in an order in which few are adjacent.
         free(FsBlock(spare.0 + (step * 7) % 30), 1);
     }
     set(&fs, "b", b"user.value", &[2; 20 * 1024], SetXattr::Any).unwrap();
@@ -126,8 +126,8 @@ fn full_volume(kind: &str, takes: u64) {
     image.fsck();
 }
 
-/// An inode with more large values than one transaction may drop loses them all in several transactions, each of which leaves a valid
-/// volume.
+/// An inode may have more large values than one transaction may drop. They are then dropped in
+/// several transactions, each of which leaves a valid volume.
 #[test]
 fn many_large_values_are_dropped() {
     let image = Image::with_files("-t ext4 -b 1024 -I 512 -J size=1 -O ea_inode", &["a"]);
@@ -146,7 +146,7 @@ fn many_large_values_are_dropped() {
     image.fsck();
 }
 
-/// Old content of an attribute block is never replayed over the data of the block's next owner.
+/// Old content of an attribute block is never replayed over the data of a later owner of the block.
 #[test]
 fn freed_blocks_do_not_come_back() {
     let image = Image::with_files("-t ext4 -b 1024 -I 128 -O ea_inode", &["a"]);
@@ -154,7 +154,7 @@ fn freed_blocks_do_not_come_back() {
     set(&fs, "a", b"user.large", &[1; 3000], SetXattr::Any).unwrap();
     let block = find(&fs, "a").xattr_block.unwrap();
     let (content, _) = find(&fs, "a").read_xattr_block().unwrap().unwrap();
-    // e_value_inum of the first entry, after the header.
+    // e_value_inum of the first entry, which follows the header.
     let [a, b, c, d] = content[36..40] else { unreachable!() };
     let value = fs.inode(InodeNo(u64::from(u32::from_le_bytes([a, b, c, d])))).unwrap();
     let value = value.fs_block(crate::units::FileBlock(1)).unwrap().unwrap();
@@ -165,7 +165,7 @@ fn freed_blocks_do_not_come_back() {
     for block in [block, value] {
         fs.blocks.write_device(block, &[std::io::IoSlice::new(&data)], true).unwrap();
     }
-    // The copy has the state after a crash; e2fsck replays the journal.
+    // The copy is in the state of a crash. e2fsck replays its journal.
     let image = image.copy();
     image.recover();
     let bytes = std::fs::read(image.path()).unwrap();

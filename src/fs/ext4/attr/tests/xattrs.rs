@@ -1,4 +1,4 @@
-//! Attributes that ironmap sets and removes, compared with a model and the kernel.
+//! Attributes that ironmap sets and removes, compared with a model and with the kernel.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -65,8 +65,8 @@ pub(super) fn kernels(path: &Path) -> Values {
         .collect()
 }
 
-/// Any sequence of sets and removals gives the same result as a map; an attribute without room changes nothing; e2fsck and the kernel
-/// agree.
+/// Any sequence of sets and removals gives the same result as a map. If there is no room for an
+/// attribute, nothing changes. e2fsck and the kernel agree with the result.
 #[test]
 fn attributes_follow_a_model() {
     for (seed, kind) in (1..).zip(KINDS) {
@@ -118,7 +118,7 @@ fn attributes_follow_a_model() {
     }
 }
 
-/// The same steps give the same results as in the kernel, down to the byte at which space ends.
+/// The same steps give the same results as in the kernel, including the value length at which space ends.
 #[test]
 fn the_kernel_refuses_the_same() {
     for (seed, kind) in (100..).zip(&KINDS[..3]) {
@@ -158,7 +158,7 @@ fn the_kernel_refuses_the_same() {
     }
 }
 
-/// Names and values that Linux refuses are refused with its errno.
+/// Names and values that Linux refuses are refused with the same errno.
 #[test]
 fn refusals_are_those_of_the_kernel() {
     let kind = "-t ext4 -O ea_inode";
@@ -199,7 +199,7 @@ fn refusals_are_those_of_the_kernel() {
     image.fsck();
 }
 
-/// The hash of a block equals the kernel's for the same attributes: the kernel uses it to find blocks to share.
+/// The hash of a block equals the hash that the kernel computes for the same attributes. The kernel finds blocks to share by this hash.
 #[test]
 fn blocks_have_the_hash_that_the_kernel_gives() {
     let kind = "-t ext4 -I 128";

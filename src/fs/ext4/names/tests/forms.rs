@@ -1,4 +1,4 @@
-//! The forms of a directory: the start, the end, and the limits of each.
+//! The forms of a directory: how each begins, how it ends, and its limits.
 
 use super::super::{ADD_CREDITS, CHANGE_CREDITS, Directory};
 use super::volume::Volume;
@@ -10,7 +10,7 @@ use crate::fs::ext4::operation::InodeToChange;
 use crate::fs::{FileSystem, FileType};
 use crate::units::{FsBlock, InodeNo};
 
-/// e2fsck accepts a new directory: inline if the volume has the feature, otherwise with one block, for every inode size.
+/// e2fsck accepts a new directory for every inode size. It is inline if the volume has the feature; otherwise it has one block.
 #[test]
 fn a_new_directory_has_its_two_entries() {
     for (options, inline) in [
@@ -41,7 +41,7 @@ fn a_new_directory_has_its_two_entries() {
     }
 }
 
-/// The parent of a directory is in its tree's root.
+/// The parent of a hashed directory is stored in the root of its tree and can be changed.
 #[test]
 fn the_parent_of_a_hashed_directory_can_change() {
     for options in ["-t ext4 -b 1024", "-t ext4 -b 1024 -O ^metadata_csum"] {
@@ -58,7 +58,7 @@ fn the_parent_of_a_hashed_directory_can_change() {
     }
 }
 
-/// An inline directory uses the room in the inode, then gets a block; its other attributes stay.
+/// An inline directory fills the room in the inode and then gets a block. Its other attributes remain.
 #[test]
 fn an_inline_directory_outgrows_the_inode() {
     for (inode_size, attributes) in [
@@ -83,7 +83,7 @@ fn an_inline_directory_outgrows_the_inode() {
             }
             volume.assert_names();
         }
-        // 56 bytes hold four names of four bytes; the attribute uses the rest of the inode.
+        // The 56 bytes in `i_block` hold four names of four bytes. The attribute `system.data` uses the other room in the inode.
         assert!(inline > 4 && inline < 100, "{inline} inline of {inode_size}");
         assert_eq!(ask_attributes(&volume.finish()), expected);
     }
@@ -97,7 +97,7 @@ fn ask_attributes(image: &Image) -> Vec<String> {
     lines
 }
 
-/// Without a free block the directory stays unchanged, in every form; with a free block names can be added again.
+/// If no block is free, a directory of any form stays unchanged. When a block is free again, names can be added.
 #[test]
 fn without_space_nothing_changes() {
     for options in [
@@ -109,7 +109,7 @@ fn without_space_nothing_changes() {
     ] {
         let mut volume = Volume::new("16M", options);
         let mut added = 0;
-        // Each round has one more block, so that every step of growth meets a lack of space.
+        // Each round has one more free block, so that a lack of space occurs at every step of growth.
         for round in 0..12 {
             let hold = take_all_blocks(&volume);
             let (kind, before, state) = loop {
@@ -156,7 +156,7 @@ fn give_back(volume: &Volume, hold: &[(FsBlock, u32)]) {
     fs.sync().unwrap();
 }
 
-/// A case-insensitive directory hashes the folded name. Names that Linux would fold differently or refuse are refused.
+/// A case-insensitive directory hashes the folded name. It refuses names that Linux would refuse or fold differently.
 #[test]
 fn names_without_regard_to_case() {
     for (options, strict) in [
@@ -184,7 +184,7 @@ fn names_without_regard_to_case() {
     }
 }
 
-/// An invalid name is not added, removed or set; a missing name is not removed or set.
+/// An invalid name cannot be added, removed or set; a missing name cannot be removed or set.
 #[test]
 fn an_invalid_name_is_refused() {
     let mut volume = Volume::new("16M", "-t ext4 -b 1024");

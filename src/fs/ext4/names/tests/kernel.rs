@@ -1,4 +1,4 @@
-//! One directory, changed by the kernel and by ironmap in turn.
+//! Tests of one directory that the kernel and ironmap change in turn.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -36,8 +36,8 @@ fn name(number: usize) -> Vec<u8> {
     name
 }
 
-/// The kernel lists ironmap's names and finds each; then it removes some of them and adds others. It also fills and removes the directory
-/// `new`.
+/// The kernel lists ironmap's names and finds each of them. Then it removes some of them and adds
+/// others. It also fills and removes the directory `new`.
 fn kernels_turn(image: &Image, names: &mut BTreeMap<Vec<u8>, usize>, round: usize) {
     let mount = image.mount().unwrap();
     let dir = mount.path("dir");
@@ -49,7 +49,7 @@ fn kernels_turn(image: &Image, names: &mut BTreeMap<Vec<u8>, usize>, round: usiz
         entries.map(|entry| (entry.file_name().into_vec(), entry.ino())).collect();
     let expected = names.iter().map(|(name, file)| (name.clone(), numbers[*file]));
     assert!(listed == expected.collect(), "{} listed of {}", listed.len(), names.len());
-    // This directory was created by ironmap.
+    // ironmap created this directory.
     let new = mount.path("new");
     fs::write(new.join("file"), "content").unwrap();
     fs::remove_dir_all(&new).unwrap();
@@ -95,7 +95,7 @@ fn the_kernel_and_we_change_the_same_directory() {
             for name in some {
                 volume.remove(&name);
             }
-            // There are few at first, so that the kernel meets an inline directory.
+            // The first round adds only a few names, so that the kernel finds an inline directory.
             let count = if round == 0 { 2 } else { 400 };
             for number in 0..count {
                 volume.add(&name(round * 10_000 + 5_000 + number), number % 2);

@@ -1,4 +1,4 @@
-//! Changes by this crate, judged by the crate itself, e2fsck, debugfs and the kernel.
+//! Changes of directories by ironmap, checked by ironmap itself, e2fsck, debugfs and the kernel.
 
 mod forms;
 mod hostile;

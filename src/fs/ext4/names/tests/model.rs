@@ -1,9 +1,9 @@
-//! Random changes compared with a model, in every form of a directory.
+//! Random changes of directories of every form, compared with a model.
 
 use super::volume::{Rng, Volume};
 use crate::fs::ext4::for_tests::Image;
 
-/// Eight names with one legacy hash, after 240 times `x`: found by trying all numbers of nine digits.
+/// Eight numbers whose names, after 240 times `x`, have the same legacy hash. They were found by trying all numbers of nine digits.
 const COLLIDING: [u32; 8] = [
     22_772_571,
     55_298_533,
@@ -16,7 +16,7 @@ const COLLIDING: [u32; 8] = [
 ];
 
 fn name(rng: &mut Rng, longest: usize) -> Vec<u8> {
-    // Most names are short or long: their entries leave gaps into which no other entry fits.
+    // Most names are short or long, so that removed entries leave gaps into which many other entries do not fit.
     let length = match rng.below(4) {
         0 => 1 + rng.below(12),
         1 => longest - rng.below(12),
@@ -109,7 +109,7 @@ fn every_hash_function() {
     }
 }
 
-/// Names with one hash that fill several leaves: the tree marks the continued leaves.
+/// Names with the same hash fill several leaves. The tree marks the leaves that continue a hash.
 #[test]
 fn names_of_one_hash_fill_several_leaves() {
     for seed in 0..4 {
@@ -144,7 +144,7 @@ fn names_of_one_hash_fill_several_leaves() {
     }
 }
 
-/// A tree grows to the maximum number of levels and is then full, without losing a name.
+/// A tree grows to its maximum number of levels and then refuses names, without losing any.
 #[test]
 fn trees_grow_until_they_are_full() {
     for (options, levels, full) in

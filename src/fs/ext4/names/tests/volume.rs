@@ -1,4 +1,4 @@
-//! A volume made by mke2fs with a directory under change, a model of its names, and independent programs as judges.
+//! A volume made by mke2fs, with a directory that a test changes. A model of its names and independent programs check the result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::units::InodeNo;
 const FILES: [&str; 2] = ["first", "second"];
 
 impl Image {
-    /// A volume with these options of mke2fs, separated by spaces, with the directory `dir` and two empty files.
+    /// A volume with the directory `dir` and two empty files. `options` are options of mke2fs, separated by spaces.
     pub(super) fn with_dir(size: &str, options: &str) -> Self {
         let image = Self::new(options, size);
         let mut commands = String::from("mkdir dir\n");
@@ -27,7 +27,7 @@ impl Image {
         image
     }
 
-    /// The output of debugfs for commands, one per line.
+    /// Runs debugfs with commands, one per line, and returns its output.
     pub(super) fn script(&self, commands: &str) -> String {
         let script = self.beside("commands");
         std::fs::write(&script, commands).unwrap();
@@ -49,7 +49,7 @@ impl Volume {
         Self::of(Image::with_dir(size, options), BTreeMap::new())
     }
 
-    /// An image whose directory has these names.
+    /// Opens an image whose directory has these names.
     pub(super) fn of(image: Image, names: BTreeMap<Vec<u8>, usize>) -> Self {
         let fs = image.open();
         let number = |path: &str| fs.resolve(path.as_bytes(), Follow::All).unwrap().number();
@@ -81,7 +81,7 @@ impl Volume {
         assert_eq!(self.dir().lookup(name).unwrap().number(), self.files[file]);
     }
 
-    /// Creates a directory beside the one under change.
+    /// Creates a directory next to the directory under change.
     pub(super) fn make_directory(&self, name: &[u8]) -> InodeNo {
         let (fs, root) = (&self.fs, InodeToChange::in_test(self.fs.inode(ROOT).unwrap()));
         let new = NewInode {
@@ -134,7 +134,7 @@ impl Volume {
         set.unwrap();
     }
 
-    /// Asserts that the directory lists exactly the names of the model, and finds each.
+    /// Asserts that the directory lists exactly the names of the model, and that a lookup finds each of them.
     pub(super) fn assert_names(&self) {
         let dir = self.dir();
         let entries = dir.read_dir().unwrap().map(|entry| entry.unwrap());
@@ -149,8 +149,8 @@ impl Volume {
         assert_eq!(dir.is_empty_directory().unwrap(), self.names.is_empty());
     }
 
-    /// Sets the files' link counts to their numbers of names, closes the volume, and runs e2fsck and debugfs. Gives the image for further
-    /// checks.
+    /// Sets the files' link counts to their numbers of names, closes the volume, and runs e2fsck
+    /// and debugfs. Returns the image for further checks.
     pub(super) fn finish(self) -> Image {
         self.assert_names();
         for (index, number) in self.files.into_iter().enumerate() {
@@ -176,7 +176,7 @@ impl Volume {
     }
 }
 
-/// A generator whose numbers depend only on the seed (SplitMix64).
+/// A random generator whose numbers depend only on the seed (SplitMix64).
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {

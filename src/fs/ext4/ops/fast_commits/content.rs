@@ -1,4 +1,4 @@
-//! Recorded changes of inodes and of their maps, applied to the device.
+//! Applies recorded changes of inodes and of their maps to the device.
 
 use std::ops::Range;
 
@@ -17,25 +17,25 @@ use crate::fs::{FileType, InodeFlags};
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 
-/// The changes that turn the map on the device into the recorded one.
+/// The changes by which the map on the device becomes the recorded map.
 #[derive(Default)]
 pub(super) struct MapEdit {
-    /// Blocks that are elsewhere or unmapped in the record.
+    /// Blocks that the record maps to another block or not at all.
     unmapped: Vec<Range<FileBlock>>,
-    /// Extents that the device maps differently or not at all.
+    /// Extents that the device maps to other blocks or not at all.
     mapped: Vec<Extent>,
-    /// Extents that have the other state on the device.
+    /// Extents whose state (written or unwritten) differs on the device.
     restated: Vec<Extent>,
 }
 
 impl MapEdit {
-    /// The changes of an inode that is in use in the end. Directories get new blocks.
+    /// The changes of an inode that is in use after the fast commits. Directories get new blocks instead.
     pub(super) fn of(inode: &Touched<'_>) -> Result<Self> {
         let mut map = Self::default();
         let (Some(after), Some(edit)) = (&inode.after, inode.edit) else { return Ok(map) };
         let before = inode.before.as_ref().filter(|before| !inode.is_new() && before.has_map());
         if before.is_some() && !after.has_map() {
-            let what = "its content moves from blocks into the inode";
+            let what = "the content would move from blocks into the inode";
             return Err(PLACE.inode(after.number()).corrupt(what));
         }
         if after.file_type() == FileType::Directory || !after.has_map() {
@@ -91,7 +91,7 @@ impl MapEdit {
         self.mapped.push(extent);
     }
 
-    /// Marks the blocks that are new to the file as used.
+    /// Marks blocks that are new to the file as used.
     pub(super) fn claim(&self, handle: &mut Handle<'_>) -> Result<()> {
         let mut extents = self.mapped.iter();
         extents.try_for_each(|new| handle.claim_blocks(new.start, u64::from(new.len)))
@@ -112,8 +112,8 @@ impl MapEdit {
 }
 
 impl Operation<'_> {
-    /// Writes a recorded inode. Its map and its attributes stay as on the device, and so do the fields that describe a directory's blocks;
-    /// a new inode has none of these.
+    /// Writes a recorded inode. It keeps the map, the attributes, and the fields about a
+    /// directory's blocks from the device. A new inode has none of these.
     pub(super) fn write_recorded(
         &self,
         handle: &mut Handle<'_>,
@@ -140,7 +140,7 @@ impl Operation<'_> {
             new.i_dtime = old.i_dtime;
             let flags_before = InodeFlags::from_bits_retain(old.i_flags.get());
             let mut flags = InodeFlags::from_bits_retain(new.i_flags.get());
-            // The flag gives the unit of `i_blocks`.
+            // This flag determines the unit of `i_blocks`.
             flags.set(InodeFlags::HUGE_FILE, flags_before.contains(InodeFlags::HUGE_FILE));
             let directory = inode.after.as_ref().map(Inode::file_type) == Some(FileType::Directory);
             if directory {

@@ -1,23 +1,23 @@
-//! Recovery of fast commits to the device.
+//! Recovery of fast commits on the device.
 //!
-//! A reader applies them as edits of inodes, maps and directories. Here the same edits are made on the volume, by the functions that every operation
-//! uses, in one transaction.
+//! A read-only volume shows fast commits as edits of inodes, maps and directories. Here the same
+//! edits are made on the volume, in one transaction, by the functions that every operation uses.
 //!
-//! A crash neither loses them nor leaves them half done:
+//! A crash cannot lose the fast commits or leave them half applied:
 //!
-//! - The blocks in the log are written home first. A second recovery writes the same.
-//! - Fast commits are valid if they name the next transaction. So one write of the log's superblock empties the log and gives the next transaction
-//!   their number. They stay valid, and the blocks at home are those to which they apply.
-//! - All changes are made in memory and then committed as that one transaction. Before its commit block is written, nothing has happened: the fast
-//!   commits are found again, on the same volume. After it the next transaction has another number: they are outdated, and the log has their changes.
-//!   The commit block is written when the rest is durable, as for every transaction.
+//! - The blocks in the log are written home first. A second recovery writes the same content.
+//! - Fast commits are valid if they name the next transaction. A single write of the log's superblock empties the log and sets the
+//!   number of the next transaction to theirs. The fast commits stay valid, and the home blocks are those to which they apply.
+//! - All changes are made in memory and then committed as that one transaction. Before its commit block is written, nothing has changed: a
+//!   second recovery finds the fast commits again, on the same volume. After it, the next transaction has another number, so the fast commits are
+//!   outdated, and the log holds their changes. As for every transaction, the commit block is written when the other blocks are durable.
 //!
-//! That one transaction has room for it: Linux also keeps the changes of fast commits in its running transaction, which is limited to a quarter of
-//! the log. Here it may use the whole log, which is empty. If even that is too small, nothing is written.
+//! One transaction has room for these changes. Linux also keeps the changes of fast commits in its running transaction, which is limited to a
+//! quarter of the log. Here the transaction may use the whole log, which is empty. If even that is too small, nothing is written.
 //!
-//! The blocks and inodes of a file are recorded, and are claimed before anything else is allocated. The rest is not recorded, and is computed again:
-//! the blocks of directories and the nodes of maps; the link counts, from the names themselves; fields of short-lived inodes, which were never in use
-//! on the device. An inode that lost its last name becomes an orphan, and the opening continues with the orphans.
+//! Fast commits record the inodes and the blocks of files; these are marked as used before anything else is allocated. Other data are not recorded
+//! and are computed: the blocks of directories and the nodes of maps; the link counts, from the names themselves; fields of short-lived inodes, which
+//! were never in use on the device. An inode that lost its last name becomes an orphan, and the opening then removes the orphans.
 
 mod content;
 mod names;
@@ -38,15 +38,15 @@ use crate::fs::{Clock, FileType};
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("fast commit");
-/// More blocks than any log has: the one transaction never continues in a second one.
+/// The credits exceed the size of any log, so the transaction is never split into two.
 const CREDITS: u32 = 1 << 30;
 
 impl Ext4 {
-    /// Applies the fast commits of a volume that was opened read-only, durably.
+    /// Applies the fast commits of a volume that was opened read-only. On return they are durable.
     ///
     /// # Errors
-    /// `ReadOnly` for changes that only Linux recovers; `NoSpace`; `Corrupt` for fast commits that contradict the volume, or do not fit into the log;
-    /// `Io`. After an error they are still valid.
+    /// `ReadOnly` for changes that only Linux recovers; `NoSpace`; `Corrupt` for fast commits that contradict
+    /// the volume or do not fit into the log; `Io`. After an error the fast commits are still valid.
     pub(in crate::fs::ext4) fn recover_fast_commits(
         self: &Arc<Self>,
         device: &Arc<dyn Device>,
@@ -68,7 +68,7 @@ impl Ext4 {
     }
 }
 
-/// An inode of a volume that is not open yet: no other thread uses the volume.
+/// An inode of a volume that is still being opened. No other thread uses the volume.
 struct Replayed(InodeNo);
 
 impl MayChange for Replayed {
@@ -78,7 +78,7 @@ impl MayChange for Replayed {
 }
 
 impl Operation<'_> {
-    /// Applies the recorded changes to this volume, in memory. Gives the errors of its orphans.
+    /// Applies the recorded changes to this volume in memory. Returns the errors of its orphans.
     fn apply_fast_commits(&self, found: &Arc<Ext4>) -> Result<Vec<Error>> {
         let plan = Plan::of(self, found)?;
         let maps: Result<Vec<_>> =
@@ -129,7 +129,7 @@ impl Operation<'_> {
         self.write_recorded(handle, &replayed, inode)
     }
 
-    /// Removals come first: a name may be added again for another inode.
+    /// Applies the changes of names. Removals come first, because a removed name may be added again for another inode.
     fn apply_names(&self, handle: &mut Handle<'_>, plan: &Plan<'_>) -> Result<()> {
         for change in plan.changes.iter().filter(|change| change.old.is_some()) {
             let replayed = Replayed(change.dir);
@@ -153,7 +153,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Sets the link count of an inode. Without names it becomes an orphan.
+    /// Sets the link count of an inode. An inode without names becomes an orphan.
     fn apply_links(
         &self,
         handle: &mut Handle<'_>,
@@ -180,7 +180,7 @@ impl Operation<'_> {
         if links == 0 { self.add_orphan(handle, &replayed) } else { Ok(()) }
     }
 
-    /// The link count of a directory: two plus its subdirectories, or 1 if there are more than the field can count.
+    /// The link count of a directory: 2 plus the number of subdirectories, or 1 if that exceeds the field.
     fn directory_links(&self, number: InodeNo, inode: &Touched<'_>) -> Result<u16> {
         let before = inode.before.as_ref().filter(|_| !inode.is_new());
         let before = before.map_or(2, |before| before.stat().links);

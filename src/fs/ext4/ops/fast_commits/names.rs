@@ -1,7 +1,7 @@
-//! The final names and inodes, computed before any change.
+//! The final names and inodes after all fast commits, computed before any change.
 //!
-//! The names of a file are its link count on the device, plus the added names, minus the removed ones. The record of an inode without a name
-//! in the end is ignored.
+//! The number of names of a file is its link count on the device, plus the added names, minus the
+//! removed names. If an inode has no name in the end, its record is ignored.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +14,7 @@ use crate::fs::ext4::jbd2::fast_commit::{DirEdit, InodeEdit};
 use crate::fs::ext4::{Ext4, Inode, ROOT};
 use crate::units::InodeNo;
 
-/// A name whose inode differs in the end.
+/// A name that refers to another inode after the fast commits.
 pub(super) struct Change<'a> {
     pub(super) dir: InodeNo,
     pub(super) name: &'a [u8],
@@ -32,14 +32,14 @@ pub(super) struct Touched<'a> {
     pub(super) after: Option<Inode>,
     /// The final number of names.
     pub(super) names: i64,
-    /// The difference in the number of subdirectories; for a new directory, the number.
+    /// The change of the number of subdirectories. For a new directory, this is their number.
     pub(super) subdirectories: i64,
-    /// The parent, for a directory that gets a name.
+    /// The parent of a directory that gets a name.
     pub(super) parent: Option<InodeNo>,
 }
 
 impl Touched<'_> {
-    /// Whether the inode on the device is unused, or belongs to another file.
+    /// Whether the inode is unused on the device, or belongs to another file there.
     pub(super) fn is_new(&self) -> bool {
         self.before.is_none() || self.edit.is_some_and(|edit| edit.created)
     }
@@ -76,7 +76,7 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// The inodes that are in use in the end.
+    /// The inodes that are in use after the fast commits.
     pub(super) fn survivors(&self) -> impl Iterator<Item = (InodeNo, &Touched<'a>)> {
         let all = self.inodes.iter().map(|(number, inode)| (*number, inode));
         all.filter(|(_, inode)| inode.after.is_some())
@@ -99,8 +99,8 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// A directory whose number now belongs to another file must have been empty: its old entries are removed, because the records of their
-    /// removal were dropped.
+    /// Empties directories whose number now belongs to another file. Such a directory must have been empty before it
+    /// was removed; the records of the removal of its entries were dropped, so the entries are removed here.
     fn empty_former_directories(&mut self, fs: &Arc<Ext4>) -> Result<()> {
         let mut gone = Vec::new();
         for inode in self.inodes.values().filter(|inode| inode.is_new() && inode.was_directory()) {
@@ -124,9 +124,7 @@ impl<'a> Plan<'a> {
             _ if edit.created_in.is_some() => HashMap::new(),
             Some(before) => entries_among(before, edit)?,
             None => {
-                return Err(PLACE
-                    .inode(dir)
-                    .corrupt("entries of an inode that is not a directory"));
+                return Err(PLACE.inode(dir).corrupt("it has entries but is not a directory"));
             }
         };
         for (name, &new) in &edit.names {
@@ -152,7 +150,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Computes the sums, and checks the result.
+    /// Computes the numbers of names and subdirectories, and checks the result.
     fn resolve(&mut self, found: &Arc<Ext4>) -> Result<()> {
         for (number, inode) in &mut self.inodes {
             let place = PLACE.inode(*number);
@@ -164,15 +162,15 @@ impl<'a> Plan<'a> {
                 continue;
             }
             if inode.is_new() && inode.edit.is_none_or(|edit| edit.bytes.is_none()) {
-                return Err(place.corrupt("a new inode that is not recorded"));
+                return Err(place.corrupt("a new inode has no record"));
             }
             let after = found.inode_or_orphan(*number)?;
             let directory = after.file_type() == FileType::Directory;
             let changed = inode.was_directory() != directory && !inode.is_new();
             if changed || (directory && inode.names > 1) {
-                return Err(place.corrupt(
-                    "an inode that is not a directory, or a directory with several names",
-                ));
+                return Err(
+                    place.corrupt("it is not a directory, or is a directory with several names")
+                );
             }
             inode.after = Some(after);
         }
@@ -193,7 +191,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The existing entries for the changed names of a directory, compared byte by byte, because the directory may be case-insensitive.
+/// The existing entries for the changed names of a directory. Names are compared byte by byte, because a lookup could ignore case.
 fn entries_among<'a>(dir: &Inode, edit: &'a DirEdit) -> Result<HashMap<&'a [u8], InodeNo>> {
     let mut there = HashMap::new();
     for entry in dir.entries()? {

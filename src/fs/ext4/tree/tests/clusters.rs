@@ -1,4 +1,4 @@
-//! Volumes with bigalloc: a cluster is freed with its last mapped block.
+//! Tests with bigalloc: a cluster is freed together with its last mapped block.
 
 use super::image::extent;
 use super::model::Run;

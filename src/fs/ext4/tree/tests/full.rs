@@ -1,4 +1,4 @@
-//! A full volume: a change that needs a node fails before any change, however many blocks are missing.
+//! Tests on a full volume: a change that needs nodes fails before it changes anything, however many blocks are missing.
 
 use super::image::File;
 use crate::error::{ErrorKind, Result};
@@ -10,13 +10,13 @@ use crate::fs::ext4::operation::InodeToChange;
 use crate::iomap::ExtentState::{Unwritten, Written};
 use crate::units::FsBlock;
 
-/// The number of entries in a block of 1 KiB.
+/// The number of entries in a node of 1 KiB.
 const NODE: u64 = 84;
 
-/// A volume whose free blocks are allocated.
+/// A volume on which all free blocks are held by the test.
 struct Full {
     file: File,
-    /// The part of the volume's blocks that may be allocated.
+    /// The reserved blocks that the test may allocate.
     reserve: Reserve,
     held: Vec<(FsBlock, u32)>,
 }
@@ -26,7 +26,7 @@ impl Full {
         Self { file, reserve, held: Vec::new() }
     }
 
-    /// Leaves `blocks` blocks free.
+    /// Frees or allocates blocks so that exactly `blocks` blocks are free.
     fn leave(&mut self, blocks: u32) {
         let fs = &self.file.fs;
         fs.sync().unwrap();
@@ -56,7 +56,7 @@ impl Full {
         self.file.fs.sync().unwrap();
     }
 
-    /// A change that needs `blocks` blocks: with fewer it fails without any change; with as many it succeeds.
+    /// Runs a change that needs `blocks` blocks. With fewer free blocks it must fail without any change; with this number it must succeed.
     fn needs(&mut self, blocks: u32, what: &str, change: impl Fn(&File) -> Result<()>) {
         for free in 0..blocks {
             self.leave(free);
@@ -89,7 +89,7 @@ fn append(file: &File, first: u64, count: u64) {
     }
 }
 
-/// A split of a leaf and of the nodes above it, and a root that moves down.
+/// Splits of a leaf and of the nodes above it, and a root whose entries move down.
 #[test]
 fn nodes_that_cannot_be_had() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
@@ -111,8 +111,8 @@ fn nodes_that_cannot_be_had() {
     full.close(&image);
 }
 
-/// Four extents of ten blocks, and a full root: a split of one needs a node. Even on a full volume this succeeds, as long as blocks that
-/// are reserved for it remain.
+/// With four extents of ten blocks, the root is full, so a split of one extent needs a node. This
+/// succeeds even on a full volume, as long as there are free blocks that are reserved for nodes.
 #[test]
 fn cuts_that_need_a_node() {
     type Cut = fn(&File) -> Result<()>;

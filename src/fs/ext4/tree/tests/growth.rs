@@ -1,4 +1,4 @@
-//! Trees that grow by appending, and a large one.
+//! Tests of trees that grow by appending, and of a large tree.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::fs::ext4::for_tests::Image;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 
-/// Appends single blocks with holes between them, `at_once` in each transaction.
+/// Appends single blocks with holes between them, `at_once` blocks in each transaction.
 fn append(file: &File, count: u64, at_once: u64) {
     let mut goal = 0;
     let mut at = 0;
@@ -32,7 +32,7 @@ fn append(file: &File, count: u64, at_once: u64) {
     }
 }
 
-/// The processor time of this thread, without other work of the machine.
+/// The processor time that this thread uses for `work`.
 fn computed(work: impl FnOnce()) -> Duration {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -43,7 +43,7 @@ fn computed(work: impl FnOnce()) -> Duration {
     now() - start
 }
 
-/// Appending leaves full leaves: the tree is as small as possible.
+/// Appending leaves full leaves, so that the tree is as small as possible.
 #[test]
 fn appending_fills_the_leaves() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
@@ -58,7 +58,7 @@ fn appending_fills_the_leaves() {
     image.fsck();
 }
 
-/// This prints the cost: `cargo test --lib a_million_extents -- --nocapture`.
+/// The test prints the cost: `cargo test --lib a_million_extents -- --nocapture`.
 #[test]
 fn a_million_extents() {
     const COUNT: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! A volume with one empty file, whose map is changed.
+//! A volume with one empty file, for tests that change its map.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::iomap::{Extent, ExtentState, MapFile};
 use crate::units::{FileBlock, FilePos, FsBlock, InodeNo};
 
 impl Image {
-    /// A volume that holds the file `f`.
+    /// A volume that contains the file `f`.
     pub(super) fn with_file(options: &str, size: &str) -> Self {
         Self::with_tree(options, size, |root| std::fs::write(root.join("f"), b"").unwrap())
     }
@@ -35,7 +35,7 @@ impl File {
         InodeToChange::in_test(self.fs.inode(self.number).unwrap())
     }
 
-    /// Runs a change of the map in a separate transaction, with a few credits for other changes.
+    /// Changes the map in a separate transaction, with a few more credits than the change of the map needs.
     pub(super) fn change<R>(
         &self,
         work: impl FnOnce(&mut Handle<'_>, &InodeToChange<'static>) -> Result<R>,
@@ -45,7 +45,7 @@ impl File {
         self.fs.transact(credits, |handle| work(handle, &inode))
     }
 
-    /// Allocates up to `want` blocks from a goal on.
+    /// Allocates up to `want` blocks from `goal` on.
     pub(super) fn allocate(&self, goal: u64, want: u32) -> (u64, u32) {
         let cluster = self.fs.superblock.cluster_blocks;
         let (start, len) =
@@ -85,7 +85,7 @@ impl File {
             .unwrap();
     }
 
-    /// The decoded map, with merged extents.
+    /// The decoded map. Adjoining extents are merged.
     pub(super) fn extents(&self) -> Vec<Extent> {
         let inode = self.inode();
         inode.map(FilePos(0), 1).unwrap();

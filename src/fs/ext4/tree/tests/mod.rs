@@ -1,4 +1,4 @@
-//! Maps that ironmap changes, compared with a model, with its own reads, and with the independent e2fsck and debugfs.
+//! Changes of maps by ironmap, compared with a model, with ironmap's own reads, and with e2fsck and debugfs, which are independent.
 
 mod clusters;
 mod full;

@@ -1,4 +1,4 @@
-//! Random changes of a map, compared with a map of single blocks.
+//! Random changes of a map, compared with a model that maps single blocks.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::fs::ext4::for_tests::Image;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 
-/// SplitMix64: a failing test prints its seed and can be repeated.
+/// SplitMix64. A failing test prints its seed, with which the test can be repeated.
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -22,7 +22,7 @@ impl Rng {
     }
 }
 
-/// The file's blocks: their position and state.
+/// The file's blocks, each with its position and its state.
 #[derive(Default)]
 struct Model(BTreeMap<u64, (u64, ExtentState)>);
 
@@ -63,12 +63,12 @@ impl Model {
 pub(super) struct Run<'a> {
     pub(super) seed: u64,
     pub(super) options: &'a str,
-    /// The range of blocks of the file.
+    /// The number of the file's blocks that the run uses.
     pub(super) blocks: u64,
     pub(super) steps: u64,
-    /// Whether the map has states and can be shifted.
+    /// Whether the map has extents, which have states and can be shifted.
     pub(super) extents: bool,
-    /// The number of extents of one block at the beginning.
+    /// The number of one-block extents that are mapped first.
     pub(super) scattered: u64,
     pub(super) depth: u16,
 }
@@ -160,7 +160,8 @@ impl Run<'_> {
     }
 }
 
-/// Fills the holes of a range, as far as there is space. With clusters, it uses only whole free ones, or the rest of one.
+/// Fills the holes of a range, as far as there is space. With clusters, uses only whole free clusters, or the other blocks of a cluster that the file
+/// has.
 fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState, goal: u64) {
     let cluster = u64::from(file.fs.superblock.cluster_blocks);
     let mut at = start;
@@ -171,7 +172,7 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
         }
         let end = model.0.range(at..).next().map_or(u64::MAX, |(block, _)| *block);
         let base = at / cluster * cluster;
-        // The file already has this cluster, for another of its blocks.
+        // The file already has this cluster, because another of its blocks is mapped.
         let there = model.0.range(base..base + cluster).next();
         let (first, blocks) = match there {
             Some((block, (place, _))) => {
@@ -189,7 +190,7 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
                 };
                 let whole = base + u64::from(got);
                 let mapped = whole.min(end).min(start + len);
-                // Blocks of the last cluster that are already mapped lie elsewhere.
+                // Blocks of the last cluster that are already mapped are in another cluster.
                 let last = (whole - 1) / cluster * cluster;
                 let shared =
                     cluster > 1 && (mapped <= last || model.0.range(last..whole).next().is_some());

@@ -1,4 +1,4 @@
-//! Files without extents: pointers at each level.
+//! Tests of files without extents, with pointers at each level.
 
 use super::image::extent;
 use super::model::Run;
@@ -13,7 +13,7 @@ const KINDS: [(&str, u64); 4] = [
     ("-t ext4 -b 1024 -O ^extents,^64bit,^flex_bg,^huge_file", 256),
 ];
 
-/// Covers each border between two levels and between two pointer blocks; then everything is freed.
+/// Covers each border between two levels and between two pointer blocks. At the end, everything is freed.
 #[test]
 fn pointers_at_every_level() {
     for (kind, fan_out) in KINDS {

@@ -1,4 +1,4 @@
-//! Freed blocks that went through the journal.
+//! Tests of freed blocks whose content went through the journal.
 
 use std::io::IoSlice;
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::fs::ext4::for_tests::Image;
 use crate::fs::{Credentials, FileSystem, NewFile, Writer};
 use crate::units::FileBlock;
 
-/// The journal's blocks of a directory or a link are never replayed over the data of their next owner.
+/// The journal's copies of a directory's or a link's block are never replayed over the data of the block's next owner.
 #[test]
 fn revoked_blocks_do_not_come_back() {
     for kind in ["-t ext4 -b 1024", "-t ext3 -b 1024"] {
@@ -29,7 +29,7 @@ fn revoked_blocks_do_not_come_back() {
         for block in blocks {
             fs.blocks.write_device(block, &[IoSlice::new(&data)], true).unwrap();
         }
-        // The copy has the state after a crash; e2fsck replays the journal.
+        // The copy is in the state of a crash. e2fsck replays its journal.
         let crashed = image.path().with_extension("crashed");
         std::fs::copy(image.path(), &crashed).unwrap();
         let out = Command::new("e2fsck").arg("-fy").arg(&crashed).output().unwrap();

@@ -1,4 +1,4 @@
-//! Single steps, with debugfs as the judge.
+//! Tests of single steps, which debugfs checks.
 
 use super::super::node::{NodeMut, capacity};
 use super::super::path::Tree;
@@ -40,7 +40,7 @@ fn neighbours_are_joined() {
     }
 }
 
-/// Extents have the maximum length of the format: 32768 blocks, and 32767 for unwritten ones.
+/// Extents may have the maximum length of the format: 32768 blocks if written, 32767 if unwritten.
 #[test]
 fn the_longest_extents() {
     let image = Image::with_file("-t ext4 -b 4096 -O ^has_journal -G 64", "1G");
@@ -68,7 +68,7 @@ fn the_longest_extents() {
     image.fsck();
 }
 
-/// A range of an unwritten extent becomes written and unwritten again: in the middle, at the edges, all of it.
+/// A range of an unwritten extent becomes written and then unwritten again: in the middle, at the edges, and the whole extent.
 #[test]
 fn states_change_and_join_again() {
     for kind in KINDS {
@@ -98,7 +98,7 @@ fn states_change_and_join_again() {
     }
 }
 
-/// Holes are punched and closed, and ranges are inserted; at the end the file is empty.
+/// Holes are punched and closed, and ranges are inserted. At the end the file is empty.
 #[test]
 fn punch_collapse_insert() {
     for kind in KINDS {
@@ -163,7 +163,7 @@ fn refusals() {
     image.fsck();
 }
 
-/// A range is inserted before everything that the only leaf maps.
+/// A range is inserted before the first extent of the only leaf.
 #[test]
 fn insert_before_the_first_leaf() {
     let image = Image::with_file("-t ext4 -b 1024", "64M");
@@ -180,14 +180,14 @@ fn insert_before_the_first_leaf() {
     image.fsck();
 }
 
-/// A change of one step stays in the caller's transaction: the hole before it, in another leaf, is not a step.
+/// A change of one step stays in the caller's transaction. The hole before the changed range, in another leaf, does not count as a step.
 #[test]
 fn a_step_that_finds_nothing_takes_no_transaction() {
     for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
         let image = Image::with_file(options, "64M");
         let file = image.open_file();
         file.set_size(5000);
-        // The blocks fill a leaf, or the pointers in the inode; a few more follow after a gap.
+        // The blocks fill a leaf, or the pointers in the inode. A few more blocks follow after a gap.
         let (start, len) = file.allocate(0, 200);
         assert_eq!(len, 200);
         for i in 0..84 {
@@ -199,7 +199,7 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
         for i in 0..10 {
             file.map(gap + i * 2, start + 100 + i, 1, Written).unwrap();
         }
-        // In a new transaction each changed block counts.
+        // In a new transaction, every changed block counts.
         file.fs.sync().unwrap();
         let inode = file.inode();
         let credits = inode.credits_for_unmap();
@@ -212,7 +212,7 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
     }
 }
 
-/// A leaf can already be empty: Linux reads it, and removes it. It is freed with the range that it covers.
+/// A leaf may already be empty; Linux reads such a leaf and removes it. The leaf is freed together with the range that it covers.
 #[test]
 fn a_leaf_without_extents_is_freed() {
     for leaves in [1, 3] {
