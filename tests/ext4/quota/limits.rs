@@ -1,4 +1,4 @@
-//! Limits, set in the quota file's bytes: hard ones hold at once, soft ones when their time is over, and projects keep apart.
+//! Limits that are set in the quota file's bytes: hard limits hold immediately, soft limits after their time, and projects stay separate.
 
 use ironmap::ErrorKind;
 use ironmap::fs::ext4::ROOT;
