@@ -145,7 +145,7 @@ fn ranges_that_the_kernel_punched_are_freed() {
     }
 }
 
-/// The file is a directory, which can be left like this as an old hashed one.
+/// The file is a directory. A directory that was hashed before can be left in this state.
 #[test]
 fn a_directory_with_a_pointer_block_of_zeros_is_freed() {
     let image = Image::mke2fs("16M", &words(POINTERS));

@@ -208,8 +208,8 @@ fn lying_sizes_are_refused() {
     }
 }
 
-/// An image whose tables an allocation could take for free is not written: wrong refcounts of their clusters, tables that are used twice, and a
-/// refcount table without its first block.
+/// An image is not written if an allocation could treat its tables as free: wrong refcounts of the tables' clusters, tables that are used
+/// twice, and a refcount table without its first block.
 #[test]
 fn tables_that_could_be_overwritten_are_only_read() {
     require!([Need::Tool("qemu-img")]);

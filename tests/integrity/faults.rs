@@ -210,7 +210,7 @@ impl Layer for FailingFlush {
     }
 }
 
-/// The kernel reports a failed flush once, and the next one succeeds, also if data were lost. So no later one makes it good: the device is
+/// The kernel reports a failed flush once. The next flush succeeds even if data were lost, so no later flush repairs the loss: the device is
 /// recovered when it is opened again.
 #[test]
 fn a_flush_that_failed_leaves_the_device_to_be_recovered() {

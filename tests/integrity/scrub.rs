@@ -138,8 +138,8 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
     }
 }
 
-/// Sectors that a device refuses to read, and sectors whose tags it does: each is named, the others are held against their tags, and
-/// faults there are found.
+/// The scrub names sectors that a device refuses to read, and sectors whose tags it refuses to read. The other sectors are compared with their tags,
+/// and faults in them are found.
 #[test]
 fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
     for (number, options) in all_options().enumerate() {
