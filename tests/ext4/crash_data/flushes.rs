@@ -113,7 +113,7 @@ fn put(ram: &Ram, bytes: &[u8], at: DevOffset) {
     ram.write_all_at(&[IoSlice::new(&buffer)], at, false).unwrap();
 }
 
-/// A failed flush ends the volume, whoever requested it: from then on each kind of sync fails, and data acknowledged before exist.
+/// A failed flush ends the volume, from any caller: each kind of sync fails from then on, and data acknowledged before exist.
 #[test]
 fn no_sync_succeeds_after_a_flush_that_failed() {
     let fsck = Fsck::new();
