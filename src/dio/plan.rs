@@ -130,7 +130,7 @@ pub(super) fn check_room(
     let (room, free) = (queue.room(), state.pool.free());
     if bios > room || bytes > free {
         return Err(Error::would_block(format!(
-            "the request needs {bios} free slots and {bytes} bytes of bounce buffers, but has {room} and {free}"
+            "the request needs {bios} slots and {bytes} bytes of bounce buffers; {room} slots and {free} bytes are free"
         )));
     }
     Ok(())

@@ -142,7 +142,7 @@ fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Co
     let total = count.checked_mul(size).filter(|total| *total <= MAX_ENTRIES);
     let (Some(total), true) = (total, size >= ENTRY_SIZE) else {
         let field = PLACE.field("NumberOfPartitionEntries");
-        return Err(field.corrupt(format!("{count} entries of {size} bytes exceed the limits")));
+        return Err(field.corrupt(format!("{count} entries of {size} bytes are not allowed")));
     };
     let first = u64_at(header, 72);
     let array = match first.checked_mul(sector) {
