@@ -1,6 +1,6 @@
 //! Guards of sectors: which crate computes them fastest, and the cost of encoding and verifying whole runs.
 //!
-//! `cargo bench --bench guard`. One core runs the candidates in turn, and the median of the turns counts. `crc` uses its largest
+//! `cargo bench --bench guard`. The candidates run in turn on one core, and the result is the median of the turns. `crc` uses its largest
 //! table, the fallback for processors without carry-less multiplication.
 
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! The costs of the integrity device: nanoseconds per request over a device that does nothing, beside those of the guard alone.
+//! The costs of the integrity device: nanoseconds per request over a device that does nothing, beside the costs of the guard alone.
 //!
 //! `cargo bench --bench integrity`
 

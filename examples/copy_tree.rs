@@ -34,8 +34,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let volume = VolumeOptions::new().write(true).open(image)?;
     let files = copy(&volume, from.as_ref(), to.as_ref())?;
-    volume.sync()?; // from here on a crash loses none of it
+    volume.sync()?; // from here on a crash loses no part of the tree
     println!("{files} files");
-    volume.close()?; // nothing is to be recovered
+    volume.close()?; // the next opening needs no recovery
     Ok(())
 }

@@ -13,7 +13,8 @@ const DEPTH: usize = 64;
 /// The sum of all bytes.
 async fn scan(file: &File, queue: &mut Queue) -> Result<u64, Box<dyn std::error::Error>> {
     let ready = queue.readiness()?;
-    // SAFETY: a `Readiness` owns its descriptor, which stays the same until it is dropped; this function does not take it out of the `AsyncFd`.
+    // SAFETY: a `Readiness` owns its descriptor, which stays the same until the drop; this function does not take the `Readiness` out of the
+    // `AsyncFd`.
     #[allow(unsafe_code, reason = "tokio asks for this promise")]
     let ready = unsafe { AsyncFd::register_with_interest(ready, Interest::READABLE) };
     let ready = ready.map_err(std::io::Error::from)?;

@@ -1,4 +1,4 @@
-//! A file with the interface of `std::io`: it has a position, and a queue of its own.
+//! A file with the interface of `std::io`. It has a position and its own queue.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -7,8 +7,8 @@ use crate::file::File;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
-/// A file that [`Read`], [`Write`] and [`Seek`] read and write at its current position. Each call is one request to the device: for small
-/// pieces put the cursor into a [`BufReader`](io::BufReader) or [`BufWriter`](io::BufWriter).
+/// A file that [`Read`], [`Write`] and [`Seek`] read and write at its current position. Each call is one request to the device, so wrap the
+/// cursor in a [`BufReader`](io::BufReader) or [`BufWriter`](io::BufWriter) for small transfers.
 pub struct Cursor {
     file: File,
     queue: Queue,

@@ -71,7 +71,7 @@ pub enum ErrorKind {
     Io(Errno),
     /// The bytes on disk contradict the format, or a checksum does not match. The image is damaged or hostile.
     Corrupt,
-    /// The format is valid but uses something that is refused by name.
+    /// The format is valid but uses a feature that ironmap does not support. The error names the feature.
     Unsupported,
     /// The device does not contain a file system that ironmap knows.
     UnknownFormat,
@@ -165,9 +165,9 @@ pub struct Place {
     pub structure: &'static str,
     /// The field's name as the format's documentation gives it, or empty for the whole structure.
     pub field: &'static str,
-    /// The block that contains it.
+    /// The block that contains the structure.
     pub block: Option<FsBlock>,
-    /// The inode that it belongs to.
+    /// The inode that the structure belongs to.
     pub inode: Option<InodeNo>,
 }
 
@@ -228,8 +228,8 @@ impl fmt::Display for Place {
 
 /// An error: its kind, the operation or place, the reason, and the underlying cause.
 ///
-/// One line by `Display`, outermost first: `read /etc/passwd: inode 12: extent header in block 77, eh_magic: …`.
-/// It is one pointer wide, so that a `Result` of a read stays in registers.
+/// `Display` shows one line, with the outermost operation first: `read /etc/passwd: inode 12: extent header in block 77, eh_magic: …`. An
+/// error is one pointer wide, so that a `Result` of a read stays in registers.
 pub struct Error(Box<Repr>);
 
 struct Repr {
@@ -237,13 +237,13 @@ struct Repr {
     place: Option<Place>,
     what: Cow<'static, str>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    /// The innermost first.
+    /// The steps, innermost first.
     steps: Vec<Step>,
     /// Whether a volume has counted the error, or must not count it.
     counted: bool,
 }
 
-/// The way to the failure.
+/// A step on the way to the failure.
 #[derive(PartialEq)]
 enum Step {
     Operation(String),
@@ -286,7 +286,7 @@ impl Error {
         Self::new(ErrorKind::Io(errno.into()), what)
     }
 
-    /// Creates the error for a valid value that is refused by name.
+    /// Creates the error for a valid value that is not supported, which `what` names.
     #[cold]
     pub fn unsupported(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unsupported, what)
@@ -311,8 +311,8 @@ impl Error {
         self
     }
 
-    /// Adds the name of the file, device or image that the failure is about. A path takes the place of the name at its end, so that no name is
-    /// shown twice.
+    /// Adds the name of the file, device or image that the failure is about. A path replaces an earlier name that is the end of the path, so
+    /// that no name is shown twice.
     #[must_use]
     pub fn at(mut self, name: impl fmt::Display) -> Self {
         let name = name.to_string();
@@ -324,14 +324,14 @@ impl Error {
         self
     }
 
-    /// Whether it is about an object of this name.
+    /// Whether the error is about an object with this name.
     #[doc(hidden)]
     #[must_use]
     pub fn names(&self, name: &str) -> bool {
         self.0.steps.iter().any(|step| matches!(step, Step::Name(own) if own == name))
     }
 
-    /// The error as a line about the object of this name, which it shows once.
+    /// The error as a line about the object with this name, which the line shows once.
     #[doc(hidden)] // For the program, which knows names that the library does not.
     pub fn shown_at<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| {
@@ -431,7 +431,8 @@ impl From<Infallible> for Error {
     }
 }
 
-/// The kind is that of the errno. The result contains the error itself: [`std::io::Error::downcast`] returns it, with its errno.
+/// The kind of the `std` error is that of the errno. The `std` error contains this one: [`std::io::Error::downcast`] returns it, with its
+/// errno.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = Self::from_raw_os_error(error.errno().0).kind();
@@ -441,7 +442,7 @@ impl From<Error> for std::io::Error {
 
 /// Adds the operation, or the name of an object, to the error of a result.
 pub trait Context<T> {
-    /// Adds the operation to the error, if there is one. The text is made only on failure.
+    /// Adds the operation to the error of a failed result. The text is formatted only on failure.
     fn context<C: fmt::Display>(self, operation: impl FnOnce() -> C) -> Result<T>;
 
     /// Adds the name of the object that the failure is about, as [`Error::at`] does.

@@ -30,7 +30,8 @@
 //! # }
 //! ```
 //!
-//! [`VolumeOptions`] opens it for writing, without its journal, or with damage. [`Volume::fs`] returns the file system, which works with inode numbers.
+//! [`VolumeOptions`] opens a volume for writing, without its journal, or despite damage. [`Volume::fs`] returns the file system, which works with
+//! inode numbers.
 //!
 //! # Read a file
 //!
@@ -153,7 +154,7 @@
 //! | [copy_tree](../../../examples/copy_tree.rs) | copies a directory of the host into a volume |
 //! | [log_writer](../../../examples/log_writer.rs) | appends records that survive SIGKILL and a power cut |
 //! | [deep_queue](../../../examples/deep_queue.rs) | reads a file by several threads, each with 64 requests in flight |
-//! | [tokio_reader](../../../examples/tokio_reader.rs) | the same in tokio, on one thread |
+//! | [tokio_reader](../../../examples/tokio_reader.rs) | reads a file in tokio on one thread, with 64 requests in flight |
 //! | [host_reader](../../../examples/host_reader.rs) | reads a file of a mounted file system around the kernel |
 //! | [extents](../../../examples/extents.rs) | shows where a file lies on its device |
 //! | [verified_sectors](../../../examples/verified_sectors.rs) | reads a volume whose sectors are verified, and lists wrong ones |
@@ -164,11 +165,11 @@
 //!
 //! | Layer | Task |
 //! |---|---|
-//! | [`Volume`], [`Host`] | opens a device and finds its format; only these two layers use both |
+//! | [`Volume`], [`Host`] | open a device and find its format; only this layer uses both devices and formats |
 //! | [`File`], [`Queue`] | a handle that threads share; a thread's own queue of requests |
 //! | [`dio`] | simple path or generic path, bouncing, completion |
 //! | [`open_file`] | the lock of the content of a file that can change, and the writes that its metadata do not include yet |
-//! | [`iomap`] | the place of a range of a file: mapped, unwritten, hole, inline; the calls of a write to its file system |
+//! | [`iomap`] | where a range of a file lies: mapped, unwritten, hole, inline; the calls of a write to its file system |
 //! | [`bio`] | one request and the memory that it owns |
 //! | [`integrity`] | a device over two others that verifies every sector |
 //! | [`device`] | psync, io_uring, NVMe passthrough, dax, NBD, images of virtual machines, ram, null; over another: sim, record; limits and alignment; the device paths to a mounted device |

@@ -26,8 +26,8 @@ impl HostOptions {
         Self::default()
     }
 
-    /// How requests for file data reach the device. [`Engine::Auto`] uses io_uring if the kernel has it. It reads at once from devices that do
-    /// not support NOWAIT.
+    /// How requests for file data reach the device. [`Engine::Auto`] uses io_uring if the kernel has it. Devices that do not support NOWAIT
+    /// are then read before a submission returns.
     #[must_use]
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
@@ -42,8 +42,8 @@ impl HostOptions {
 /// until the host is dropped with its files and queues. An open device does not prevent the unmount of a file system, but it prevents the
 /// removal of a device (`losetup -d`, `dmsetup remove`).
 ///
-/// A program that opens one of the files for writing waits until the lease is released. If this process is stopped, it waits as long as
-/// `/proc/sys/fs/lease-break-time` states. The host uses the signal SIGRTMAX-2.
+/// A program that opens one of the files for writing waits until the lease is released. If the process of the host is stopped, the program
+/// waits as long as `/proc/sys/fs/lease-break-time` states. The host uses the signal SIGRTMAX-2.
 #[derive(Clone)]
 pub struct Host {
     shared: Arc<Shared>,
@@ -69,7 +69,7 @@ impl Host {
 
     fn start(engine: Engine, own: Option<Arc<dyn Device>>) -> Result<Self> {
         if own.is_none() {
-            // An error comes here, and not with the first queue.
+            // An engine that is not available fails here, and not when the first queue is created.
             open_queue(engine, &QueueOptions::new().depth(1))?;
         }
         let keeping = Keeper::start()?;

@@ -6,7 +6,7 @@ macro_rules! setters {
     ($type:ident { $($field:ident: $value:ty),+ $(,)? }) => {
         impl $type {
             $(
-                #[doc = concat!("The same with another value of [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
+                #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
                 #[must_use]
                 pub fn $field(mut self, $field: $value) -> Self {
                     self.$field = $field.into();

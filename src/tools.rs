@@ -1,4 +1,4 @@
-//! Tools for the volume of a device that is not open: they make, tune and resize it, and tell what a device holds.
+//! Tools for a device whose volume is not open: they make, tune and resize a volume, and report what a device contains.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const XFS_SIZES: &str =
 ///
 /// # Errors
 /// `Exists` if the device contains known data, unless forced; `InvalidInput` for impossible options, `Unsupported` by name; `NoSpace` if the
-/// volume is too small for its metadata; the errors of the device. Until the first write the device is unchanged.
+/// volume is too small for its metadata; the errors of the device. An error before the first write leaves the device unchanged.
 pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     if !options.force {
         check_empty(device)?;
@@ -31,7 +31,7 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
 ///
 /// # Errors
 /// `InvalidInput` for impossible values; `Unsupported` by name, with an alternative; `ReadOnly` for features that are not written; `Busy`,
-/// `Corrupt`; the errors of the device. Until the first write the device is unchanged, except by a recovery.
+/// `Corrupt`; the errors of the device. An error before the first write leaves the device unchanged, except for a recovery.
 pub fn tune(device: &Arc<dyn Device>, options: &TuneOptions, clock: Clock) -> Result<Superblock> {
     check_ext4(&**device, "xfs_admin and xfs_io change its settings")?;
     ext4::tune(device, options, clock)
@@ -43,14 +43,15 @@ pub fn tune(device: &Arc<dyn Device>, options: &TuneOptions, clock: Clock) -> Re
 ///
 /// # Errors
 /// `InvalidInput` for impossible sizes; `Unsupported` by name, with an alternative; `NoSpace` with the smallest possible size; `ReadOnly` for
-/// features that are not written; `Busy`, `Corrupt`; the errors of the device. Until the first write the device is unchanged, except by a
-/// recovery.
+/// features that are not written; `Busy`, `Corrupt`; the errors of the device. An error before the first write leaves the device unchanged,
+/// except for a recovery.
 pub fn resize(device: &Arc<dyn Device>, options: &ResizeOptions, clock: Clock) -> Result<Resized> {
     check_ext4(&**device, XFS_SIZES)?;
     ext4::resize(device, options, clock)
 }
 
-/// The smallest size that [`resize`] can give the ext4 volume on a device. Nothing is written: the steps are tried in memory.
+/// The smallest size that [`resize`] can give the ext4 volume on a device. This function writes nothing, because it tries the steps in
+/// memory.
 ///
 /// # Errors
 /// The errors of [`resize`].
@@ -82,8 +83,8 @@ pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
     Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
 }
 
-/// Refuses a device whose tail, from this byte on, is in use: always if a file system extends into it; also for data whose end is not known,
-/// unless they may be `lost`.
+/// Refuses a device whose tail, from this byte on, is in use. A file system that extends into the tail is always refused. Data whose end is
+/// not known are refused unless they may be `lost`.
 ///
 /// # Errors
 /// `Exists`; the errors of the device.

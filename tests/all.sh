@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
-# The tests, and the summary of what passed, failed and was skipped:
+# Runs the tests, and prints a summary of passed, failed and skipped ones:
 #
 #   all.sh suites [ARGUMENT OF CARGO TEST...]   every suite at its short size
-#   all.sh rest                                 what takes longer: layers beneath, users, other processors and machines, fuzzing, packages
+#   all.sh rest                                 the longer tests: layers beneath, users, other processors and machines, fuzzing, packages
 source "$(dirname "$0")/lib.sh"
 part=$1
 
-# The summary is made of the output of tests, and of the lines of skipped ones.
+# The summary is computed from the output of the tests, and from the lines about skipped tests.
 log=$target/test.log
 export IRONMAP_SKIP_LOG=$target/skipped.log
 mkdir -p "$target"
 : >"$log"
 : >"$IRONMAP_SKIP_LOG"
-# Tests wait for mounts and devices more than they compute.
+# Tests spend more time waiting for mounts and devices than computing.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 failed=() status=0
-# step NAME COMMAND...: every step has its turn, whatever the one before came to.
+# step NAME COMMAND...: runs a step. Every step runs, even if the previous one failed.
 step() { timed "test: $1" "${@:2}" || { status=$? && failed+=("$1"); }; }
 logged() { "$@" 2>&1 | tee -a "$log"; }
 
-# path_from VARIABLE SCRIPT: exports the path that a script prints. One that ends with 77 has said why there is none; then tests are skipped.
+# path_from VARIABLE SCRIPT: exports the path that a script prints. A script that ends with 77 has printed why there is no path; then tests are
+# skipped.
 path_from() {
     local path ended=0
     path=$("$2") || ended=$?
@@ -31,13 +32,13 @@ path_from() {
     esac
 }
 
-# Benches measure a release build. It has minutes for one processor, and so has the build of the tests, in a directory of its own. Errors of
-# that one are shown when the tests are run.
+# Benches measure a release build. It takes minutes on one processor, like the build of the tests, and has a separate directory. Errors of the release
+# build are shown when the tests run.
 build() {
     say "cargo build --release, and the tests"
     unset IRONMAP_BIN
     timed "test: build of the tests" cargo test "${workspace[@]}" --no-run "$@" >/dev/null 2>&1 &
-    # It does not outlive a build that fails or is interrupted.
+    # The build in the background ends if the other build fails or is interrupted.
     trap 'kill %1 2>/dev/null || true' EXIT
     timed "test: build for release" find_ironmap || status=$?
     wait
@@ -53,11 +54,11 @@ suites() {
     step "cargo test" logged cargo test "${workspace[@]}" --no-fail-fast "$@"
 }
 
-# A part of the unit tests that takes seconds in the emulator: system calls and memory, locks, maps, checksums, the decoding of names and
+# The part of the unit tests that takes only seconds in the emulator: system calls and memory, locks, maps, checksums, the decoding of names and
 # structures.
 aarch64=(sys:: open_file:: protection::guard:: dio:: iomap:: location:: partition:: fs::ext4::checksum:: fs::ext4::hash:: fs::ext4::casefold::)
 
-# A newcomer's first minutes. Three are promised on two processors that do nothing else.
+# The first minutes of a new user. The documentation promises three minutes on two idle processors.
 demo() {
     local begin=$SECONDS
     ./x demo

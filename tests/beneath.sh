@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# The earlier suites with another layer beneath every volume (tests/common/beneath.rs), and power cuts:
+# Runs the other suites with another layer beneath every volume (tests/common/beneath.rs), and power cuts:
 #
 #   beneath.sh suites [LAYER]   the suites over this layer, or over each
 #   beneath.sh short            a few suites over each, for ./x test-all
-#   beneath.sh crash STATES     so many crash states of each kind of workload, without a layer and over each
+#   beneath.sh crash STATES     this number of crash states for each kind of workload, without a layer and over each
 source "$(dirname "$0")/lib.sh"
 part=$1
 layers=(integrity-bitmap integrity-journal nbd nbd-plain)
 
-# The features of the workspace, as the tests have been built already.
+# The features of the workspace, because the tests were built with them.
 tests() { cargo test "${workspace[@]}" --no-fail-fast "$@"; }
 
-# The programs of suites whose volumes lie on devices that the tests open, without those suites of them that have devices of their own. Of a
-# queue to an export, dio and no_alloc would count what only the system's queues have.
+# The programs of suites whose volumes lie on devices that the tests open, except suites with their own devices. dio and no_alloc are left out over an
+# export, because they count what only the system's queues have.
 suites() {
     local programs=(--test ext4 --test differential --test model)
     [[ $1 = nbd* ]] || programs+=(--test dio --test no_alloc)
@@ -26,7 +26,7 @@ short() {
     esac
 }
 
-# The suites of writes by ironmap itself: the kernel's requests go past the device.
+# The suites in which ironmap itself writes. The kernel's requests bypass the device.
 crash() {
     tests --test ext4 -- --nocapture what_ironmap_leaves what_threads quota_is_recovered what_is_durable broken_promises
 }
@@ -44,7 +44,7 @@ case $part in
     *) die "there is no part $part" ;;
 esac
 
-# Every layer has its turn, whatever the one before came to.
+# Every layer is tested, even if the previous one failed.
 status=0
 for layer in "${layers[@]}"; do
     say "beneath every volume: $layer"

@@ -59,7 +59,7 @@ fn read(path: &Path) {
     }
 }
 
-/// Opens while there is space, and writes all when the space is used up.
+/// Opens the image while there is space, and writes the whole image when the space is used up.
 fn write(path: &Path) {
     let opened = mapped(path, true, None).unwrap();
     fill(path.parent().unwrap());
@@ -190,7 +190,7 @@ fn an_image_that_shares_its_blocks() {
     let (image, other) = (share("image"), share("other"));
     in_process(TEST, "write", &image);
     assert!(std::fs::read(&first).unwrap() == vec![7; SIZE as usize]);
-    // By this time the file system is full.
+    // The file system is full at this point.
     in_process(TEST, "refuse", &other);
 }
 

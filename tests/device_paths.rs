@@ -20,7 +20,7 @@ const START: u64 = 1 << 20;
 /// The size of most file systems here.
 const SIZE: u64 = 32 << 20;
 
-/// A disk with one partition, on which a file system is mounted; all gone on drop.
+/// A disk with one partition, on which a file system is mounted. All of it is removed on drop.
 struct Disk {
     device: LoopDevice,
     mount: PathBuf,

@@ -77,7 +77,7 @@ fn readers_give_what_is_there() {
     assert!(!failed.status.success() && failed.stdout.is_empty());
 }
 
-/// The front page of the documentation has a line for each program, which leads to its source, and no program uses a hidden module.
+/// The front page of the documentation has a line for each program, with a link to its source, and no program uses a hidden module.
 #[test]
 fn the_front_page_leads_to_each_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -128,7 +128,7 @@ fn extents_are_debugfs() {
     assert_eq!(at.parse::<u64>().unwrap(), block * 4096, "{text}");
 }
 
-/// A tree that was copied in is there, and e2fsck finds nothing.
+/// A tree that was copied in can be read, and e2fsck finds nothing.
 #[test]
 fn a_tree_is_copied_in() {
     require!([Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs")]);

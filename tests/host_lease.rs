@@ -30,9 +30,9 @@ use sys::{Shared, ends_well_forked, truncate};
 
 const NONE: DioFlags = DioFlags::empty();
 const LEN: usize = 1 << 20;
-/// The length of the hole after it, up to the file's end.
+/// The length of the hole after the data, up to the file's end.
 const HOLE: usize = 4096;
-/// The version of the content of files that get another's blocks.
+/// The version of the content of files that get another file's blocks.
 const FOREIGN: u64 = 0xf0;
 
 /// These tests run one at a time: they change settings of all processes, and need the processors.
@@ -204,7 +204,7 @@ fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
     }
 }
 
-/// A queued read of a hole of the first version: nothing is asked of the device for it.
+/// Judges a queued read of the hole in its first version, for which the device gets no request.
 fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffer) -> Buffer {
     let lowest = memory[LOWEST].load(SeqCst);
     file.submit_read(queue, block, FilePos(LEN as u64), NONE, 0).map_err(|r| r.error).unwrap();
@@ -339,7 +339,7 @@ fn a_file_is_closed_with_requests_in_flight() {
     }
 }
 
-/// A forked process shares the open files, their leases and their watches. A close in the child takes nothing from the parent.
+/// A forked process shares the open files, their leases and their watches. A close in the child does not affect the parent.
 #[test]
 fn a_forked_process_closes_what_is_open() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -140,7 +140,7 @@ fn ten_thousand_files_share_a_device_a_queue_and_a_thread() {
 
     drop(files);
     assert_eq!(descriptors(mounted.dir()), 0);
-    // The queue is no user of the file system.
+    // The queue does not keep the file system in use.
     mounted.remount(|_| {}, "noatime");
     let others = open(&host, &mounted, (0..FILES).rev().step_by(7));
     read(&others, &mut queue, rng);

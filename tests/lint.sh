@@ -5,7 +5,7 @@ source "$(dirname "$0")/lib.sh"
 # The packages that users build.
 packages=(--locked --package ironmap --package ironmap-cli)
 
-# By the version of Rust that Cargo.toml promises.
+# These are checked with the version of Rust that Cargo.toml promises.
 oldest_rust() {
     local version
     version=$(workspace_value rust-version)
@@ -13,7 +13,7 @@ oldest_rust() {
     CARGO_TARGET_DIR=$target/oldest-rust cargo "+$version" check --quiet "${packages[@]}"
 }
 
-# One dependency (ring) compiles C code, so a check needs a cross compiler.
+# A dependency (ring) compiles C code, so a check needs a cross compiler.
 aarch64() {
     local triple=aarch64-unknown-linux-gnu
     has aarch64-linux-gnu-gcc || { skip "check for AArch64: needs aarch64-linux-gnu-gcc" && return; }
@@ -22,7 +22,7 @@ aarch64() {
     cargo check --quiet "${packages[@]}" --target "$triple"
 }
 
-# The advisory database is a git repository elsewhere: without a network the rest of the audit still runs.
+# The advisory database is a separate git repository. Without a network the other parts of the audit still run.
 audit() {
     local checks=(bans licenses sources)
     if succeeds "timeout 60 cargo deny --log-level error fetch db"; then
@@ -42,7 +42,7 @@ scripts() {
 }
 
 failed=()
-# step NAME COMMAND...: every step has its turn, whatever the one before came to.
+# step NAME COMMAND...: runs a step. Every step runs, even if the previous one failed.
 step() {
     say "$1"
     timed "lint: $1" "${@:2}" || failed+=("$1")

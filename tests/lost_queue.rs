@@ -1,8 +1,8 @@
-//! A queue that the kernel refuses while it has requests in flight: a seccomp filter was installed late, or the descriptor was closed.
-//! The library keeps the memory of requests that the kernel has taken for ever, and no thread waits for them. The other requests only fail.
+//! A queue that the kernel refuses while it has requests in flight: a seccomp filter was installed late, or the descriptor was closed. The library
+//! never frees the memory of requests that the kernel has taken, and no thread waits for them. The other requests only fail.
 //!
 //! The requests stay in flight on a loop device whose file is on a frozen file system. They belong to a separate process, whose leaks, above all the
-//! device, end with it.
+//! device, end with the process.
 
 mod common;
 #[path = "common/sys.rs"]
@@ -63,7 +63,7 @@ impl Disk {
         Self { device, ground }
     }
 
-    /// Whether there is an error in the superblock; e2fsck finds nothing beside that.
+    /// Whether the superblock records an error. Asserts that e2fsck finds no other fault.
     fn check(&self) -> bool {
         let header = String::from_utf8(run("dumpe2fs", &["-h", self.device.node()])).unwrap();
         let recorded = header.contains("FS Error count");
@@ -100,7 +100,7 @@ fn run_case(case: &str, ground: &Mounted, place: &OsStr) {
     process.finish();
 }
 
-/// Runs a case on a disk of its own.
+/// Runs a case on a separate disk.
 fn run_on_disk(case: &str) -> bool {
     let disk = Disk::new();
     run_case(case, &disk.ground, disk.device.node().as_ref());
@@ -332,7 +332,7 @@ impl World {
             assert!(error.to_string().contains("writes in flight"), "{error}");
         }
         let foreign = foreign();
-        // The device takes no note of that yet.
+        // The device does not record that yet.
         until("the queue is dropped", || owner.is_finished());
         self.thaw();
         owner.join().unwrap();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The unsafe code that makes no system calls, under Miri: it makes none, and the tests that need them are not built for it.
+# Runs the unsafe code that makes no system calls under Miri, which supports none. Tests that need them are not built for Miri.
 source "$(dirname "$0")/lib.sh"
 
 if ! or_install "Rust nightly with miri and rust-src" "cargo +nightly miri setup" \
@@ -8,6 +8,6 @@ if ! or_install "Rust nightly with miri and rust-src" "cargo +nightly miri setup
     exit
 fi
 say miri
-# Everything is built again for it, in a directory of its own. Addresses go through the integers of an entry, as they do to the kernel.
+# Everything is built again for Miri, in a separate directory. The integers of an entry contain addresses, as they do for the kernel.
 CARGO_TARGET_DIR=$target/miri MIRIFLAGS=-Zmiri-permissive-provenance \
     cargo +nightly miri test --package ironmap --lib -- sys:: open_file::content_lock

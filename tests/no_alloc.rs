@@ -158,7 +158,7 @@ fn an_overwrite_allocates_nothing() {
         let mut spare = buffers.collect();
         for state in ["unwritten", "written"] {
             let what = format!("{engine}, {state}");
-            // After this all parts are marked as written, and the queues have grown to the needed size.
+            // After this all blocks are marked as written, and the queues have grown to the needed size.
             write_now(&mut queue, &file, &buffer, 256);
             run_owned(&mut queue, &file, &mut spare, 256, write);
             let (hits, handles) =

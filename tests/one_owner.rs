@@ -74,7 +74,7 @@ fn an_image_that_the_kernel_has_is_refused() {
     assert_busy(&device, "mounted");
     drop(mount);
 
-    // The second device is over the first, which no other program has opened exclusively.
+    // The second device is a layer over the first, which no other program has opened exclusively.
     let first = read_only(&path);
     let second = read_only(first.node());
     assert_busy(first.node(), &format!("attached to {}", second.node()));
@@ -97,7 +97,7 @@ fn a_read_only_device_is_not_opened_for_writing() {
     open(device.node()).unwrap();
 }
 
-/// A shell in another mount namespace, whose files have paths that do not exist here. The drop undoes its work and ends it.
+/// A shell in another mount namespace, whose files have paths that do not exist here. The drop undoes the shell's work and ends it.
 struct Elsewhere {
     child: Child,
     /// The loop device that it has made.
@@ -179,7 +179,7 @@ fn an_image_of_another_mount_namespace_is_refused() {
     image.check();
 }
 
-/// A user may not query loop devices: a file that no program has open is free, and otherwise a hidden loop device could have it open.
+/// A user may not query loop devices. A file that no program has open is free. Otherwise a hidden loop device could have the file open.
 #[test]
 fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);

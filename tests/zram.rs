@@ -19,7 +19,7 @@ const CANARY: u8 = 0xA5;
 /// The directory with a file for each device, which holds the number of its process: `./x clean-up` removes those of killed tests.
 const MARKS: &str = "/run/ironmap-bench-zram";
 
-/// A zram device with some content; gone on drop.
+/// A zram device with some content, removed on drop.
 struct Zram(String);
 
 impl Zram {
@@ -80,7 +80,8 @@ fn a_read_stays_within_its_memory() {
     }
 }
 
-/// The request reaches zram with its original memory: through an image on a file system there, and through loop devices over both.
+/// The request reaches zram with its original memory: through an image in a file system on zram, and through loop devices over the image
+/// and over zram.
 #[test]
 fn a_device_over_it_takes_whole_pages_too() {
     require!([Need::Root, Need::Tool("blockdev"), Need::Tool("mkfs.ext4"), Need::Tool("losetup")]);

@@ -1,4 +1,4 @@
-//! Images of virtual machines that are damaged: qcow2, VMDK and VHDX by qemu-img.
+//! Damaged images of virtual machines: qcow2, VMDK and VHDX, made by qemu-img.
 
 use std::cell::RefCell;
 use std::fs;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const SIZE: u64 = 1 << 20;
 
-/// Formats with options of qemu-img, and the areas whose content is not data.
+/// Formats with options of qemu-img, and the areas that contain metadata.
 const KINDS: [(ImageFormat, &str, &[(u32, u32)]); 7] = [
     (ImageFormat::Qcow2, "", QCOW2),
     (ImageFormat::Qcow2, "-c", QCOW2),
@@ -82,7 +82,7 @@ impl Images {
     }
 }
 
-/// Panics of imago are errors to the library, which catches them; a panic that it does not catch ends the target.
+/// The library catches panics of imago, and returns an error. A panic that it does not catch ends the target.
 fn only_uncaught_panics_end_it() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| set_hook(Box::new(|_| {})));

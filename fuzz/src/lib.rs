@@ -62,7 +62,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Reads the damaged volume; without a target the changes may be anywhere.
+    /// Reads the damaged volume. Without a target, the changes may be in any structure.
     pub fn survive(&self, target: Option<Target>) {
         VOLUMES.with_borrow_mut(|volumes| {
             let index = usize::from(self.base) % volumes.len();

@@ -1,4 +1,4 @@
-//! XFS volumes that are damaged: made by mkfs.xfs, filled by the kernel or from a prototype, their checksums repaired.
+//! Damaged XFS volumes: made by mkfs.xfs, and filled by the kernel or from a prototype. Their checksums are repaired.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -46,7 +46,7 @@ pub struct XfsDamage {
 
 #[derive(Arbitrary, Debug)]
 struct Change {
-    /// A structure of any kind, or of one.
+    /// Any kind of structure, or one kind.
     kind: Option<u8>,
     structure: u16,
     offset: u16,
@@ -98,7 +98,7 @@ impl XfsDamage {
             }
             if let Some(volume) = seen(Volume::on(Arc::clone(&base.device))) {
                 visit(&volume);
-                // The check only has to end.
+                // The check need only end, with any result.
                 seen(volume.fs().check(&mut |_| {}));
             }
             for (at, bytes) in saved.into_iter().rev() {
@@ -109,7 +109,7 @@ impl XfsDamage {
 }
 
 impl Change {
-    /// Makes the change; gives the place and the bytes of the sound structure.
+    /// Makes the change. Returns the place, and the bytes of the sound structure.
     fn apply(&self, base: &Base) -> Option<(u64, Vec<u8>)> {
         let kind = self.kind.map(|kind| Kind::ALL[usize::from(kind) % Kind::ALL.len()]);
         let all = || base.structures.iter().filter(|it| kind.is_none_or(|kind| it.kind == kind));
@@ -131,7 +131,7 @@ impl Change {
             Value::Fill { word, count } => word.to_be_bytes().repeat(usize::from(count) + 1),
             Value::Place { structure, inode, wide } => {
                 let other = base.structures[usize::from(structure) % base.structures.len()];
-                // Numbers of the first group, where these small volumes have most.
+                // The inodes are in the first group, where these small volumes have most of them.
                 let unit = if inode { 512 } else { 1024 };
                 let number = other.at / unit;
                 if wide {
@@ -183,7 +183,7 @@ impl Base {
         assert!(mkfs(&image, options), "mkfs.xfs {options}");
         fs::create_dir(&mount).unwrap();
         run(Command::new("mount").args(["-o", "loop,noatime"]).arg(&image).arg(&mount));
-        // Unmounted also when it cannot be filled.
+        // The volume is unmounted even if it cannot be filled.
         let unmount = Unmount(&mount);
         plant(&mount);
         if dirty {
@@ -245,7 +245,7 @@ impl Base {
     }
 }
 
-/// A directory whose name tells `./x clean-up` its process.
+/// A directory whose name contains the process, so that `./x clean-up` can remove it.
 fn scratch() -> tempfile::TempDir {
     let prefix = format!("ironmap-test-{}-", std::process::id());
     tempfile::Builder::new().prefix(&prefix).tempdir_in("/dev/shm").unwrap()
@@ -260,7 +260,7 @@ impl Drop for Unmount<'_> {
     }
 }
 
-/// Whether mkfs.xfs is here and makes it.
+/// Whether mkfs.xfs is installed and makes the volume.
 fn mkfs(image: &Path, options: &str) -> bool {
     File::create(image).and_then(|file| file.set_len(32 << 20)).unwrap();
     let mut mkfs = command("mkfs.xfs");

@@ -59,7 +59,7 @@ impl Dev {
 }
 
 impl CompletionWork {
-    /// A write with any of this work is complete only when the work is done.
+    /// The work that must be done before a write is complete.
     pub(crate) const BEFORE_COMPLETION: Self = Self::DATASYNC.union(Self::SYNC).union(Self::REMAP);
 }
 
@@ -101,7 +101,7 @@ pub enum BioEnd {
         token: u64,
         /// The position in the file.
         pos: FilePos,
-        /// The file's place in its queue.
+        /// The slot of the file in its queue.
         slot: u32,
         /// The work that remains after a successful write.
         left: CompletionWork,
@@ -116,7 +116,7 @@ pub enum BioEnd {
 }
 
 impl BioEnd {
-    /// The token of a whole request that needs no more work after a full transfer, and the place of its file if the file can change.
+    /// The token of a whole request that needs no more work after a full transfer; and the slot of its file, if the file can change.
     #[inline(always)]
     pub(crate) fn whole(&self) -> Option<(u64, Option<u32>)> {
         match *self {
@@ -134,13 +134,13 @@ pub struct Bio {
     pub op: BioOp,
     /// How the device carries it out.
     pub flags: BioFlags,
-    /// The device that it goes to.
+    /// The device of the request.
     pub dev: Dev,
     /// The position on the device.
     pub at: DevOffset,
     /// The memory to read into or write from.
     pub memory: Memory,
-    /// The request that it belongs to.
+    /// The request that the bio belongs to.
     pub end: BioEnd,
 }
 
@@ -158,17 +158,17 @@ pub struct Done {
 pub struct Whole {
     /// The caller's name for the request.
     pub token: u64,
-    /// The place in its queue of a file that can change.
+    /// The slot of the request's file, if the file can change.
     pub slot: Option<u32>,
     /// The memory that was read into or written from.
     pub memory: Memory,
 }
 
 impl Done {
-    /// The bio as a [`Whole`] request, if it is one.
+    /// Converts the bio to the result of a [`Whole`] request.
     ///
     /// # Errors
-    /// Returns the bio if it is not one.
+    /// Returns the completed bio if it is a part of a request, transferred fewer bytes, or needs more work.
     #[inline(always)]
     #[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
     pub fn whole(self) -> Result<Whole, Self> {
@@ -189,7 +189,7 @@ pub struct Completion {
     pub token: u64,
     /// The memory that the request was started with.
     pub memory: Memory,
-    /// The number of bytes read, which is less than asked only at the end of the file.
+    /// The number of bytes that were transferred. A read transfers fewer bytes than requested only at the end of the file.
     pub result: error::Result<usize>,
 }
 
@@ -197,8 +197,8 @@ impl Completion {
     /// The bytes that were transferred, and the buffer that the request was started with.
     ///
     /// # Errors
-    /// The error of the request: the buffer is freed then, and a caller that wants it back calls [`memory`](Self::memory). `InvalidInput` if the
-    /// request had several buffers.
+    /// The error of the request. The buffer is then freed; a caller that needs the buffer takes [`memory`](Self::memory) instead. `InvalidInput` if
+    /// the request had several buffers.
     pub fn into_buffer(self) -> error::Result<(usize, Buffer)> {
         let count = self.result?;
         match self.memory {

@@ -1,4 +1,4 @@
-//! Cuts the memory of a request: bytes are counted through all of its buffers, whose borders no caller has to know.
+//! Cuts the memory of a request. Positions count the bytes of all its buffers together, so a caller need not know where a buffer ends.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut, Range};
@@ -23,7 +23,7 @@ pub(crate) fn within(
     })
 }
 
-/// The same parts, for writing.
+/// The writable parts of buffers that contain the bytes of a range.
 pub(crate) fn within_mut(
     bufs: &mut [impl DerefMut<Target = [u8]>],
     range: Range<usize>,
@@ -48,7 +48,7 @@ pub(crate) fn cut_mut<'b>(
     within_mut(bufs, range).map(IoSliceMut::new).collect()
 }
 
-/// Tells for one buffer after the other which of its bytes are in a range.
+/// Computes, for each buffer in turn, which of its bytes are in a range.
 struct Cutter {
     range: Range<usize>,
     /// The first byte of the next buffer.

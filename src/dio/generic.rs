@@ -33,7 +33,7 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     Io { queue, state }.read_any(target, bufs, &request)
 }
 
-/// Reads a range that is one piece of the device, as most are; `None` for any other range.
+/// Reads a range that is contiguous on the device, as most ranges are. Returns `None` for any other range.
 #[inline(always)]
 fn read_whole<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -60,7 +60,7 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
             }
             Some(Ok(span.count))
         }
-        // The caller repeats a short transfer, or one that was temporarily refused, if transfers are continued.
+        // The caller then takes the long path, which continues a short transfer and repeats a temporarily refused one.
         Ok(_) => None,
         Err(Errno::EAGAIN) if !request.is_nowait() => None,
         Err(Errno::EILSEQ) if target.geometry.rereads() => {
@@ -157,7 +157,7 @@ impl Io<'_> {
     }
 }
 
-/// The position on the device of a range that is contiguous, needs one transfer, and needs no verification, as most requests do.
+/// The position on the device of a range that, like most, is contiguous and needs one transfer without verification.
 pub(super) fn one_piece<M: MapFile>(
     target: &Target<'_, M>,
     pos: FilePos,

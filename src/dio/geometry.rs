@@ -9,11 +9,11 @@ use crate::units::FilePos;
 /// `IOV_MAX`: Linux refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
 
-/// The method that keeps memory unchanged while a device computes over it: checksums, protection information, parity.
+/// The method that keeps memory unchanged while a device computes checksums, protection information or parity over it.
 ///
-/// If the memory of a write changes during the transfer, its tag is wrong forever. If the memory of a read changes, the read fails although the
-/// medium is intact. Bytes (`&[u8]`) can have other writers, for example if processes share the memory. A [`Buffer`](crate::bio::Buffer) that has
-/// moved into a queue, or that a call has borrowed, has no other writers, except `unsafe` code.
+/// If the memory of a write changes during the transfer, the stored tag never matches the data. If the memory of a read changes, the read fails
+/// although the medium is intact. Bytes (`&[u8]`) can have other writers, for example if processes share the memory. A
+/// [`Buffer`](crate::bio::Buffer) that has moved into a queue, or that a call has borrowed, has no other writers, except `unsafe` code.
 ///
 /// The compiler ensures that safe code cannot change such a buffer:
 ///
@@ -27,19 +27,19 @@ const MAX_SEGMENTS: usize = 1024;
 /// # }
 /// ```
 ///
-/// A read that is repeated is repeated once, into the queue's own memory. If it fails again, the error is EILSEQ.
+/// A failed read is repeated once, into the queue's own memory. If the repeated read fails too, the error is EILSEQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum StablePages {
-    /// The caller keeps memory unchanged: nothing is copied or repeated. The default if the device does not compute over data
+    /// The caller keeps memory unchanged; the queue copies and repeats nothing. This is the default if the device does not compute over data
     /// ([`Limits::stable_writes`] is false).
     ZeroCopy,
     /// The queue copies: every read and every write goes through its bounce buffers.
     Bounce,
     /// Reads go to the caller's memory and are repeated if they fail; writes are copied.
     Lazy,
-    /// Ownership decides: a write of a [`Buffer`](crate::bio::Buffer) is not copied, a write of lent bytes is. Reads are as with `Lazy`. The
-    /// default if the device computes over data.
+    /// The owner of the memory decides: a write of lent bytes is copied, a write of a [`Buffer`](crate::bio::Buffer) is not. Reads are handled as
+    /// by `Lazy`. This is the default if the device computes over data.
     Owned,
 }
 
@@ -74,8 +74,8 @@ pub(crate) struct Geometry {
     pub(super) sector_mask: u64,
     /// The bits that must be zero in an address.
     dma_mask: usize,
-    /// Memory whose address has one of these bits is copied and not given to the device. If memory is always copied, all bits are set: so no
-    /// request needs another test.
+    /// Memory whose address has one of these bits is copied, and not passed to the device. All bits are set if memory is always copied, so a
+    /// request needs only this test.
     pub(super) copied: Copied,
     /// [`BioFlags::REREAD`], or no flag.
     reread: BioFlags,
@@ -87,7 +87,7 @@ pub(super) struct Copied {
     pub(super) reads: usize,
     pub(super) lent_writes: usize,
     pub(super) owned_writes: usize,
-    /// For the engine's own memory.
+    /// The bits for writes of the engine's own memory.
     pub(super) ours: usize,
 }
 
@@ -142,7 +142,7 @@ impl Geometry {
         self.has_none(self.dma_mask, pos, bufs)
     }
 
-    /// Whether memory is not copied, for a request that is one piece of it. `copied` contains the address bits that require a copy.
+    /// Whether the request's memory needs no copy, if the mappings do not cut it. `copied` contains the address bits that require a copy.
     pub(super) fn is_direct(
         &self,
         copied: usize,
@@ -157,7 +157,7 @@ impl Geometry {
         self.dma_mask as u64 > self.sector_mask
     }
 
-    /// Whether the device accepts an address at this distance from an accepted one.
+    /// Whether the device accepts an address at this distance from an address that it accepts.
     pub(super) fn takes_distance(&self, distance: u64) -> bool {
         distance & self.dma_mask as u64 == 0
     }
@@ -215,7 +215,7 @@ impl Geometry {
         (FilePos(start), widened, skip)
     }
 
-    /// Whether position and length are whole sectors.
+    /// Whether the position and the length are multiples of a sector.
     pub(crate) fn takes(&self, pos: FilePos, len: usize) -> bool {
         (pos.0 | len as u64) & self.sector_mask == 0
     }

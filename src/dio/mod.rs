@@ -1,14 +1,15 @@
 //! The direct-I/O core: from a range of a file to requests to the device, modelled on Linux's `fs/iomap/direct-io.c`.
 //!
-//! A `Request` meets one decision here: `simple`, or not. The simple path maps the range in memory, and one bio carries out the request. Every
-//! other request takes one of four paths, depending on the owner of its memory and on whether the device accepts that memory:
+//! The first decision for a `Request` is whether it takes the simple path (`simple`), on which its mapping is found in memory and one bio
+//! carries it out. Every other request takes one of four paths, depending on the owner of its memory and on whether the device accepts that
+//! memory:
 //!
 //! | memory | direct | through bounce buffers |
 //! |---|---|---|
 //! | lent, for the time of the call | `generic`, `write` | `bounce` |
 //! | owned, until it is popped | `queued` (one bio), `split` (several) | `split::bounced` |
 //!
-//! A request that needs only a copy has the gate of the simple path and one piece (`bounce::short`).
+//! A request that would be simple except for a copy passes the same gate, and uses one piece (`bounce::short`).
 
 mod bounce;
 mod generic;
@@ -62,29 +63,31 @@ bitflags! {
     /// hundred times; then it fails with EIO.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DioFlags: u8 {
-        /// The request fails with EAGAIN instead of waiting: for metadata, for a slot, for the device. It has no effect then.
+        /// The request fails with EAGAIN, without any effect, instead of waiting for metadata, a slot or the device.
         const NOWAIT = 0x1;
-        /// The completion is polled if the device supports it and one bio suffices; otherwise the flag is cleared without an error.
+        /// The completion is polled if the device supports polling and one bio suffices; otherwise the flag is cleared without an error.
         const HIPRI = 0x2;
-        /// The request does not take the simple path. In Linux a request with this flag is waited for; here `read_at` and `write_at` wait.
+        /// The request does not take the simple path. Linux also waits for a request with this flag; here only `read_at` and `write_at` wait.
         const FORCE_WAIT = 0x4;
-        /// A write without space for all its data fails, and the file keeps its content: there are no short writes. In a file without extents a
-        /// part before its end may still have been written, over old content and into holes.
+        /// A write without space for all its data fails, and the file keeps its content: there are no short writes. If the file has no extents,
+        /// the part of the data before its end may still have been written, over old content and into holes.
         const WHOLE = 0x8;
         /// The data are copied through a bounce buffer even if the device accepts the memory.
         const BOUNCE = 0x10;
         /// The write is durable when it completes, with the metadata that a read needs (`O_DSYNC`).
         const DSYNC = 0x20;
-        /// The same with all metadata of the file (`O_SYNC`).
+        /// The write is durable when it completes, with all metadata of the file (`O_SYNC`).
         const SYNC = 0x40;
-        /// The device writes all of the data or nothing, whatever happens. EOPNOTSUPP if the device does not guarantee it.
+        /// The device writes all of the data or nothing, whatever happens. The write fails with EOPNOTSUPP if the device does not guarantee
+        /// this.
         const ATOMIC = 0x80;
     }
 }
 
 /// How many times a request that may wait is repeated after EAGAIN.
 const RETRIES: u8 = 100;
-/// The inode of a request whose failure is not an event: the caller retries by another path, and reports a failure of that.
+/// The inode number of a request whose failure is not an event, because the caller retries by another path and reports the failure of the
+/// retry.
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 
 impl DioFlags {
@@ -110,14 +113,14 @@ pub(crate) struct Target<'a, M> {
     pub(crate) inode: InodeNo,
     /// `i_size`, sampled at the start of the request.
     pub(crate) size: u64,
-    /// Whether the handle accepts only what `O_DIRECT` accepts. It is a reference, because the simple path does not load it.
+    /// Whether the handle accepts only what `O_DIRECT` accepts. This is a reference, so that the simple path need not load the value.
     pub(crate) strict: &'a bool,
     /// How the content of a file that can change is held until the request is complete.
     pub(crate) live: Option<Holding>,
 }
 
-/// A device's queue and the state of this layer, for everything except the simple path. The queue is called through a table: otherwise each
-/// kind of queue would have its own copy of that code, and a call costs little in comparison with a plan or a copy.
+/// A device's queue and the state of this layer, for everything except the simple path. The queue is a trait object, because otherwise this
+/// code would be compiled for each kind of queue. An indirect call costs little in comparison with a plan or a copy.
 pub(crate) struct Io<'a> {
     pub(crate) queue: &'a mut dyn DeviceQueue,
     pub(crate) state: &'a mut State,
@@ -125,9 +128,9 @@ pub(crate) struct Io<'a> {
 
 /// The state of this layer in a queue.
 pub(crate) struct State {
-    /// The mask of the device with the largest logical block: the unit to which a short transfer is rounded down.
+    /// The mask of the largest logical block among the devices. A short transfer is rounded down to whole blocks of this size.
     sector_mask: u64,
-    /// The strictest value of the devices.
+    /// The strictest value among the devices.
     through_flushes: ThroughFlushes,
     simple: bool,
     stats: Stats,
@@ -181,7 +184,7 @@ impl State {
         self.through_flushes = self.through_flushes.max(limits.through_flushes);
     }
 
-    /// Whether a write-through request that is a call may flush a device.
+    /// Whether a write-through request that a call waits for may flush a device.
     pub(crate) fn calls_flush(&self) -> bool {
         self.through_flushes != ThroughFlushes::Never
     }
@@ -190,7 +193,7 @@ impl State {
     pub(crate) fn queued_flushes(&self, memory: &Memory) -> bool {
         match self.through_flushes {
             ThroughFlushes::Never => false,
-            // The queue of an NVMe namespace makes calls for memory in too many pieces.
+            // An NVMe namespace's queue makes system calls for memory that has too many pieces.
             ThroughFlushes::OfCalls => matches!(memory, Memory::Vectored(_)),
             ThroughFlushes::Always => true,
         }
@@ -239,7 +242,7 @@ impl State {
         self.outstanding
     }
 
-    /// The error of a failed request. It is reported to the watchers too. EAGAIN is the error of a request with NOWAIT.
+    /// The error of a failed request, which is also reported as an event. EAGAIN occurs only for a request with NOWAIT.
     #[cold]
     pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, request: &Request) -> Error {
         let Request { pos, len, .. } = *request;
@@ -254,7 +257,7 @@ impl State {
         if errno == Errno::EAGAIN {
             return Error::new(ErrorKind::WouldBlock, "the request would wait for the device");
         }
-        // The request was checked against the limits of the device at its opening.
+        // The request obeyed the limits that the device had when it was opened.
         let why =
             if errno == Errno::EINVAL { ", which the device does not take (any more)" } else { "" };
         Error::io(errno, format!("inode {inode}: direct {what} of {len} bytes at {pos}{why}"))
@@ -316,7 +319,7 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Does the same for several buffers.
+/// Reads into several lent buffers and waits.
 pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
@@ -339,14 +342,14 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Box<Rejected>> {
     let gate = match &memory {
         Memory::Flat(buffer) => {
-            // The length comes from this arm: that of any memory needs one more branch.
+            // The length is taken from the flat buffer, because the length of any memory needs one more branch.
             let request = Request { len: buffer.len(), ..*request };
             simple::gate(state, target, &request, buffer.address())
         }
         Memory::Vectored(_) => Err(NotSimple::Vectored),
     };
     match gate {
-        // A request that holds its content by a range must release more than one bio describes.
+        // One bio cannot describe a range lock, so only a request that holds its content by the lane passes.
         Ok(at) if target.is_light() => {
             queued::submit_whole(queue, state, target, at, memory, request)?;
             state.stats.simple_hits += 1;
@@ -422,7 +425,7 @@ impl Io<'_> {
         }
     }
 
-    /// Continues with a completion that is not a clean completion of one bio.
+    /// Processes a completion that is not the clean completion of a whole request.
     #[cold]
     #[inline(never)]
     fn unclean(&mut self, done: Done) {
@@ -432,13 +435,13 @@ impl Io<'_> {
         let there = |state: &State| state.finished.len() + state.files.unsynced();
         let before = there(self.state);
         self.complete(done);
-        // Requests that it completed can be popped, immediately or after a sync.
+        // Requests that this completed can be popped, immediately or after a sync.
         self.state.counted_early =
             self.state.counted_early.saturating_sub(there(self.state) - before);
     }
 
-    /// Waits until one of the requests that were counted early has completed. After an error none remains counted: the next [`wait`] gets the
-    /// error again, and returns it.
+    /// Waits until one of the requests that were counted early has completed. After an error none counts as complete, because the next [`wait`]
+    /// gets the error again, and returns it.
     #[cold]
     #[inline(never)]
     fn wait_for_counted(&mut self) -> bool {
@@ -462,8 +465,8 @@ impl Io<'_> {
         }
     }
 
-    /// Takes one completion of the requests in flight, and keeps it to be popped. Waits for one if necessary, and then first submits all
-    /// requests since the last submission together.
+    /// Takes one completion from the device's queue, and keeps it to be popped. If none is available, submits all queued requests together, and
+    /// waits for one.
     pub(crate) fn pump(&mut self) -> Result<()> {
         let mut done = self.queue.pop();
         if done.is_none() {
@@ -483,7 +486,8 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
     // The first completed read is copied while the device works on the others.
     let copies = state.pool.has_long();
     if state.splits.is_empty() && !copies {
-        // Each bio in flight is a request, so the device's queue can count. If the device cut one short, `pop` continues it.
+        // Each bio in flight is a whole request here, so the device's queue can count them. `pop` continues a transfer that the device cut
+        // short.
         let missing = min.saturating_sub(state.finished.len());
         return queue.wait(missing).map_err(hand_over_failed);
     }

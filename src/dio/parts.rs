@@ -60,7 +60,7 @@ pub(super) fn to_memory(mut buffers: Buffers) -> Memory {
 pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory {
     let mut joined: Vec<Buffer> = Vec::new();
     for part in parts {
-        // Two buffers of the caller may be adjacent in one allocation, so the lengths decide where one ends.
+        // Two buffers of the caller may be adjacent in one allocation, so the recorded lengths decide where a buffer ends.
         let full = match shape {
             Shape::Flat => false,
             Shape::Vectored(lens) => {
@@ -87,7 +87,7 @@ pub(super) fn zero(bufs: &mut [impl DerefMut<Target = [u8]>], range: Range<usize
     within_mut(bufs, range).for_each(|part| part.fill(0));
 }
 
-/// Copies between the memory of a caller and bounce buffers: the parts of both, one after the other.
+/// Copies between the memory of a caller and bounce buffers. Each side is a list of parts that counts as one range of bytes.
 pub(super) fn copy<'b>(
     from: impl Iterator<Item = &'b [u8]>,
     to: impl Iterator<Item = &'b mut [u8]>,

@@ -43,14 +43,14 @@ fn check_blocks(plan: &[Iomap], request: &Request) -> Result<()> {
     if request.flags.contains(DioFlags::ATOMIC)
         && !matches!(plan, [one] if one.kind == IomapType::Mapped)
     {
-        let what = "an atomic write over more than one written extent";
+        let what = "an atomic write must lie within one written extent";
         return Err(Error::io(Errno::EOPNOTSUPP, what));
     }
     Ok(())
 }
 
-/// Whether memory is not copied: its buffers, and the parts into which the mappings cut them. `copied` contains the address bits that require a
-/// copy.
+/// Whether the device accepts the request's buffers, and the parts into which the mappings cut them, without a copy. `copied` contains the
+/// address bits that require a copy.
 pub(super) fn is_direct<M: MapFile>(
     target: &Target<'_, M>,
     copied: usize,
@@ -64,13 +64,13 @@ pub(super) fn is_direct<M: MapFile>(
     if !geometry.cuts_can_be_misaligned() {
         return true;
     }
-    // A part that begins with a cut can begin in any buffer, so all of them count from the first.
+    // A part that begins at a cut can begin in any buffer. Its distance from the start of that buffer depends on the lengths of all earlier ones.
     let whole =
         bufs.len() == 1 || bufs.into_iter().all(|(_, len)| geometry.takes_distance(len as u64));
     let len = target.span(request).device;
     let mappings = target.mappings(request.pos, len, request.is_nowait());
     let mut mappings = mappings.to_write(request.op == BioOp::Write);
-    // The transfer meets an error again, and reports it.
+    // The transfer gets the error again, and reports it.
     let Some(Ok(first)) = mappings.next() else { return true };
     if first.end().0 >= request.pos.0 + len as u64 {
         return whole || len <= geometry.limits.max_transfer as usize;
@@ -82,13 +82,13 @@ pub(super) fn is_direct<M: MapFile>(
 }
 
 impl<M: MapFile> Target<'_, M> {
-    /// How many of these bytes one piece of memory can have: all, or those of the first mapping if the next one could begin at an address that
-    /// the device does not accept.
+    /// How many of these bytes one buffer can hold without a misaligned cut: all of them, or those of the first mapping if the next mapping could
+    /// begin at an address that the device does not accept.
     pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
         if !self.geometry.cuts_can_be_misaligned() {
             return len;
         }
-        // The transfer meets an error again, and reports it.
+        // The transfer gets the error again, and reports it.
         match self.mappings(pos, len, resident).next() {
             Some(Ok(first)) => (first.end().0 - pos.0) as usize,
             _ => len,
@@ -96,7 +96,8 @@ impl<M: MapFile> Target<'_, M> {
     }
 }
 
-/// Whether a bio goes to the device. An unwritten extent is zeros for a read, and is converted after a write.
+/// Whether a range of this kind needs a transfer. An unwritten extent reads as zeros without a transfer; a write to it is transferred, and the
+/// extent is converted afterwards.
 pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     match kind {
         IomapType::Mapped => true,
@@ -105,7 +106,8 @@ pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     }
 }
 
-/// Fails if the resources of a plan are not free and the request must not wait for them. `direct`: its memory is not copied.
+/// Fails if the request must not wait, and the slots or bounce buffers that its plan needs are not free. `direct`: the request's memory is not
+/// copied.
 pub(super) fn check_room(
     queue: &dyn DeviceQueue,
     state: &State,
@@ -128,14 +130,14 @@ pub(super) fn check_room(
     let (room, free) = (queue.room(), state.pool.free());
     if bios > room || bytes > free {
         return Err(Error::would_block(format!(
-            "{bios} slots are needed and {bytes} bytes of bounce buffers, {room} and {free} are free"
+            "the request needs {bios} slots and {bytes} bytes of bounce buffers; {room} slots and {free} bytes are free"
         )));
     }
     Ok(())
 }
 
-/// The flags of a plan's bios. Several bios are not polled. Several bios of a write have no NOWAIT: the device could refuse one after another was
-/// done, and the write would be done in part. So they wait for the device if necessary.
+/// The flags of a plan's bios. If there are several, none is polled. If there are several for a write, none has NOWAIT, because the device could
+/// refuse one after it carried out another; then only a part would be written. Such bios wait for the device if necessary.
 pub(super) fn bio_flags<M>(
     target: &Target<'_, M>,
     plan: &[Iomap],
@@ -151,7 +153,7 @@ pub(super) fn bio_flags<M>(
     if several { flags - (BioFlags::HIPRI | BioFlags::NOWAIT) } else { flags }
 }
 
-/// The completion work of a written plan.
+/// The completion work that a plan leaves after its write.
 pub(super) fn left_by(plan: &[Iomap]) -> CompletionWork {
     plan.iter().filter_map(Iomap::completion_work).collect()
 }

@@ -1,4 +1,4 @@
-//! Queued reads that are one bio, and the submission of a bio.
+//! Queued reads that need one bio, and the submission of a bio.
 //!
 //! A request that needs more than one bio, or a copy, goes to [`split`] or [`short`].
 
@@ -13,7 +13,7 @@ use crate::error::{Errno, Error, ErrorKind};
 use crate::iomap::MapFile;
 use crate::units::DevOffset;
 
-/// Submits a read that is one bio.
+/// Submits a read that needs one bio.
 #[inline(always)]
 pub(super) fn submit_whole<Q: DeviceQueue, M>(
     queue: &mut Q,
@@ -26,7 +26,7 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
     submit_bio(queue, state, whole(target, at, memory, request), request.flags)
 }
 
-/// The same as [`submit_bio`], not inlined: requests that passed no gate share one copy for all kinds of files.
+/// Calls [`submit_bio`] out of line, so that requests that passed no gate share one copy of the code for all kinds of files.
 #[inline(never)]
 fn submit_bio_out_of_line<Q: DeviceQueue>(
     queue: &mut Q,
@@ -52,7 +52,7 @@ fn submit_bio<Q: DeviceQueue>(
     Ok(())
 }
 
-/// The bio of a read that is one bio.
+/// The bio of a read that needs only one.
 #[inline(always)]
 fn whole<M>(target: &Target<'_, M>, at: DevOffset, memory: Memory, request: &Request) -> Bio {
     let Request { pos, token, flags, .. } = *request;
@@ -75,7 +75,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     request: &Request,
 ) -> Result<(), Box<Rejected>> {
     if target.geometry.copies_reads() {
-        // This makes the kind a constant, so it is not tested again.
+        // The operation is a constant here, so the compiler removes later tests of it.
         let read = Request { op: BioOp::Read, ..*request };
         match short::submit(queue, state, target, memory, &read) {
             Ok(()) => return Ok(()),
@@ -115,7 +115,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Submits a bio that found no free slot: waits for one, unless the caller must not wait.
+    /// Submits a bio for which no slot was free. Waits for a slot, unless the request must not wait.
     #[cold]
     fn submit_when_room(&mut self, bio: Bio, flags: DioFlags) -> Result<(), Box<Rejected>> {
         if flags.contains(DioFlags::NOWAIT) {
@@ -137,7 +137,7 @@ impl Io<'_> {
             if let Err(errno) = self.queue.wait(1) {
                 return Err((errno, bio));
             }
-            // One is enough: the completion of a part may submit that part again, into the freed slot.
+            // One completion is enough. Processing it may submit a part again, into the freed slot.
             if let Some(done) = self.queue.pop() {
                 self.complete(done);
             }

@@ -10,12 +10,12 @@ pub(crate) struct Request {
     /// A read or a write.
     pub(crate) op: BioOp,
     pub(crate) pos: FilePos,
-    /// The number of bytes of its memory.
+    /// The length of the request's memory in bytes.
     pub(crate) len: usize,
     pub(crate) flags: DioFlags,
-    /// The caller's name for it; unused if the caller waits.
+    /// The caller's name for the request; unused if the caller waits.
     pub(crate) token: u64,
-    /// Whether each bio of the write is durable when it completes: then no sync is needed.
+    /// Whether each bio of the write is durable when it completes, so that no sync is needed.
     pub(crate) through: bool,
     /// The owner of the memory of a write that the caller waits for.
     pub(crate) source: Source,
@@ -57,8 +57,8 @@ impl Request {
         Self { flags, ..Self::of(BioOp::Write, pos, len) }
     }
 
-    /// Creates a queued request. Its length is that of its memory, which is computed only where it is needed: for memory in several parts
-    /// it is a sum.
+    /// Creates a queued request. Its length, that of its memory, is set only where it is needed, because the lengths of several buffers
+    /// must be added up.
     #[inline(always)]
     pub(crate) fn queued(op: BioOp, pos: FilePos, flags: DioFlags, token: u64) -> Self {
         Self { flags, token, ..Self::of(op, pos, 0) }
@@ -85,13 +85,13 @@ impl Request {
 }
 
 impl<M> Target<'_, M> {
-    /// Cuts a request that the device accepts: no byte is read past the file's last sector.
+    /// Cuts a request that the device accepts, so that it reads no byte past the file's last sector.
     pub(super) fn span(&self, request: &Request) -> Span {
         if request.op == BioOp::Write {
             return Span { count: request.len, device: request.len };
         }
         let count = self.size.saturating_sub(request.pos.0).min(request.len as u64);
-        // The length is a multiple of the logical block, so rounding up stays within it.
+        // The length is a multiple of the logical block, so the rounded count does not exceed it.
         let device = (count + self.geometry.sector_mask) & !self.geometry.sector_mask;
         Span { count: count as usize, device: device as usize }
     }

@@ -1,9 +1,9 @@
 //! The gates of the simple path: a read of at most one block, in one written extent, that needs only one bio; and a write in one extent,
 //! written or not, of at most one bio.
 //!
-//! [`gate_request`] contains all conditions of a request, in the order of their cost; [`gate`] and [`gate_write`] contain those of its
-//! mapping. After them there is one bio: no allocation, no lock, no shared counter. The completion runs in the thread that takes it. Source
-//! of the gates for reads: the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
+//! [`gate_request`] contains all conditions of a request, in the order of their cost; [`gate`] and [`gate_write`] contain the conditions of
+//! its mapping. A request that passes is one bio, without an allocation, a lock or a shared counter; the thread that takes the completion
+//! processes it. The gates for reads follow the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
 
 use super::stats::NotSimple;
 use super::{DioFlags, Request, State, Target};
@@ -17,7 +17,7 @@ pub(crate) type Passed = (DevOffset, CompletionWork);
 /// Flags that the simple path does not support.
 const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::BOUNCE);
 
-/// The position on the device of a read that may take the simple path, or the reason why it may not.
+/// The position on the device of a read that can take the simple path, or the reason why it cannot.
 ///
 /// All callers ensure that the request is a read, that it is not the continuation of an earlier part, and that the file is not encrypted.
 #[inline(always)]
@@ -31,7 +31,7 @@ pub(super) fn gate<M: MapFile>(
     gate_read(state, target, request, address, copied, target.geometry.block)
 }
 
-/// The same for a read that is copied regardless of its address: it may be as long as one bio.
+/// The gate for a read that is copied regardless of its address. Such a read can be as long as one bio.
 #[inline(always)]
 pub(super) fn gate_copied<M: MapFile>(
     state: &State,
@@ -61,7 +61,7 @@ fn gate_read<M: MapFile>(
     }
 }
 
-/// The position of a range that the recorded metadata do not contain as written.
+/// The position of a range that the recorded metadata do not show as written, if a write has filled it since.
 #[cold]
 #[inline(never)]
 fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
@@ -72,8 +72,8 @@ fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOff
     }
 }
 
-/// The same for a write. Its memory is copied if its address has one of the bits `copied`. It may be as long as one bio, and may go to an
-/// unwritten extent, which then needs a conversion.
+/// The gate for a write, whose memory is copied if its address has one of the bits `copied`. The write can be as long as one bio, and can
+/// go to an unwritten extent, which must then be converted.
 #[inline(always)]
 pub(super) fn gate_write<M: MapFile>(
     state: &State,
@@ -111,7 +111,7 @@ fn gate_request<M>(
         return Err(rare(NotSimple::Flags));
     }
     let length = len as u64;
-    // A length of 0 becomes larger than every limit here.
+    // A length of 0 wraps around to a value above every limit.
     if length.wrapping_sub(1) >= most {
         return Err(rare(NotSimple::Length));
     }
@@ -125,7 +125,7 @@ fn gate_request<M>(
     Ok(())
 }
 
-/// Returns the reason. It is a call, so that the code is outside the path of requests that pass.
+/// Returns the reason. This is a function, so that its code lies outside the path of requests that pass.
 #[cold]
 #[inline(never)]
 fn rare(reason: NotSimple) -> NotSimple {

@@ -68,11 +68,11 @@ impl NotSimple {
 pub struct Stats {
     /// Reads that took the simple path.
     pub simple_hits: u64,
-    /// Requests that did not take it, by [`NotSimple`].
+    /// Requests that did not take the simple path, by [`NotSimple`].
     pub simple_misses: [u64; NotSimple::ALL.len()],
     /// Writes that took the simple path: over one written extent, with one bio.
     pub overwrites: u64,
-    /// Writes that did not take it.
+    /// Writes that did not take the simple path.
     pub writes: u64,
     /// Requests that went through bounce buffers.
     pub bounced: u64,

@@ -67,7 +67,7 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Writes buffers that follow one another.
+    /// Writes buffers to consecutive positions.
     pub(super) fn write_all(
         &mut self,
         to: TransferTo,
@@ -77,7 +77,7 @@ impl Io<'_> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let (mut done, mut retries) = (0, RETRIES);
         let mut flags = to.flags;
-        // A queued request that is continued by a call may flush.
+        // A call that continues a queued request may flush.
         let flushes = flags.contains(BioFlags::DSYNC) && self.state.calls_flush();
         flags.set(BioFlags::DSYNC, flags.contains(BioFlags::DSYNC) && !flushes);
         while done < len {
@@ -90,7 +90,7 @@ impl Io<'_> {
                     whole => {
                         self.state.stats.short += 1;
                         done += whole;
-                        // The device must not refuse the remaining bytes of a partial write.
+                        // Otherwise the device could refuse the remaining bytes of a write that is partly done.
                         flags -= BioFlags::NOWAIT;
                     }
                 },

@@ -17,7 +17,7 @@ use crate::units::DevOffset;
 pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
 /// Writes borrowed memory over one extent with one bio, and waits: the simple path. Returns the completion work. `None` for other writes, or
-/// if the device did not write all of it at once: the caller can then repeat the write.
+/// if the device did not write all bytes in one transfer. The caller can then repeat the write.
 ///
 /// Copied writes take this path too. All of it is inlined into the program's own code: on some processors (AMD's with Linux's Safe RET) the
 /// first return after a system call, from a function that was called before it, takes longer than the copy.
@@ -68,8 +68,8 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Writes the remaining bytes after the device wrote a part: the request can no longer fail as a whole. `None` if it wrote nothing, or
-    /// after an error.
+    /// Writes the remaining bytes after the device wrote a part, because the request can then no longer fail as a whole. Returns `None` if
+    /// the device wrote nothing, or after an error.
     #[cold]
     fn go_on(
         &mut self,
@@ -87,7 +87,7 @@ impl Io<'_> {
         self.write_all(to, &[IoSlice::new(&buf[done..])], at).ok()
     }
 
-    /// The same for `len` bytes of the pool's [own copy](super::bounce::Pool::own_copy).
+    /// Writes the remaining bytes, as [`go_on`](Self::go_on) does, from `len` bytes of the pool's [own copy](super::bounce::Pool::own_copy).
     #[cold]
     fn go_on_with_copy(
         &mut self,
@@ -126,7 +126,7 @@ pub(crate) fn pass_overwrite<M: MapFile>(
     }
 }
 
-/// Starts that write. Returns the memory if there is no free slot.
+/// Starts a write that [`pass_overwrite`] accepted. Returns the memory if there is no free slot.
 #[inline(always)]
 pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,

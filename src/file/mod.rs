@@ -94,8 +94,8 @@ impl File {
         }
     }
 
-    /// Reads at a position and waits. Returns the number of bytes read: fewer than the length of `buf` only at the end of the file, 0
-    /// beyond it.
+    /// Reads at a position and waits. Returns the number of bytes read: fewer than the length of `buf` only at the end of the file, and 0
+    /// past the end.
     ///
     /// # Errors
     /// `InvalidInput` if a strict handle gets a request that `O_DIRECT` refuses, or the queue belongs to another volume or host; `Io` with
@@ -110,7 +110,7 @@ impl File {
         self.read_at_with(queue, buf, pos, DioFlags::empty())
     }
 
-    /// Does the same with flags.
+    /// Reads at a position with flags and waits.
     ///
     /// # Errors
     /// The errors of [`read_at`](Self::read_at), and `WouldBlock` with [`DioFlags::NOWAIT`].
@@ -157,7 +157,7 @@ impl File {
         let mut content = Vec::new();
         let no_memory =
             |len: u64| Error::new(ErrorKind::LimitExceeded, format!("no memory for {len} bytes"));
-        // All memory is allocated at once, so that a file larger than memory is refused before it is read.
+        // All memory is allocated first, so that a file larger than memory is refused before it is read.
         usize::try_from(self.size())
             .ok()
             .and_then(|size| content.try_reserve_exact(size.saturating_add(1)).ok())
@@ -178,7 +178,7 @@ impl File {
         }
     }
 
-    /// The same as [`read_at_with`](Self::read_at_with) into several buffers, filled one after the other.
+    /// Reads like [`read_at_with`](Self::read_at_with), into several buffers, which are filled one after the other.
     ///
     /// # Errors
     /// The errors of [`read_at_with`](Self::read_at_with).
@@ -213,7 +213,7 @@ impl File {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let pos = pos.into();
-        // Each use makes its own request: one that is lent to a function would have to be in memory on all paths.
+        // Each use makes its own request, because a request that is lent to a function must be in memory on all paths.
         let request = || Request::queued(BioOp::Read, pos, flags, token);
         match &self.backing {
             Backing::Volume(file) => file.submit_read(queue, memory, request()),
@@ -223,9 +223,9 @@ impl File {
     }
 
     /// Writes at a position and waits. Returns the number of bytes written: fewer than the length of `buf` only if there was no more space.
-    /// [`DioFlags::WHOLE`] makes that an error.
+    /// With [`DioFlags::WHOLE`] a lack of space is an error.
     ///
-    /// Acknowledged data are durable after the next [`sync`](Self::sync), or at once with [`DioFlags::DSYNC`].
+    /// Acknowledged data are durable after the next [`sync`](Self::sync), or with [`DioFlags::DSYNC`] when the write returns.
     ///
     /// # Errors
     /// The errors of [`read_at`](Self::read_at); `NoSpace`, `Quota`, `FileTooLarge`, `NotPermitted` (immutable, or append-only and not at
@@ -240,7 +240,7 @@ impl File {
         self.write_at_with(queue, buf, pos, DioFlags::empty())
     }
 
-    /// Does the same with flags.
+    /// Writes at a position with flags and waits.
     ///
     /// # Errors
     /// The errors of [`write_at`](Self::write_at), and `WouldBlock` with [`DioFlags::NOWAIT`]: the write has had no effect then.
@@ -259,8 +259,8 @@ impl File {
         }
     }
 
-    /// Does the same for a [`Buffer`]: safe code cannot change it during the call, so a device that computes over the data needs no copy of
-    /// it ([`StablePages::Owned`](crate::StablePages::Owned)), unlike lent bytes.
+    /// Writes a [`Buffer`] at a position with flags and waits. Safe code cannot change the buffer during the call, so a device that
+    /// computes over the data needs no copy ([`StablePages::Owned`](crate::StablePages::Owned)), as it does for lent bytes.
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with).
@@ -295,11 +295,11 @@ impl File {
         if count == buf.len() {
             return Ok(());
         }
-        let what = format!("{count} of {} bytes were written", buf.len());
+        let what = format!("only {count} of {} bytes were written", buf.len());
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
-    /// The same as [`write_at_with`](Self::write_at_with) from several buffers, one after the other.
+    /// Writes like [`write_at_with`](Self::write_at_with), from several buffers in order.
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with).
@@ -316,7 +316,7 @@ impl File {
         }
     }
 
-    /// Writes all of `buf` at the end of the file, and returns the position. Concurrent appends get consecutive places.
+    /// Writes all of `buf` at the end of the file, and returns the position. Concurrent appends get consecutive positions.
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with). If a part was written, the file has grown by that part.
@@ -349,8 +349,8 @@ impl File {
         }
     }
 
-    /// Starts an append; returns its position. The size changes when the append is complete. Later appends in flight read as zeros until
-    /// they are complete.
+    /// Starts an append; returns its position. The size changes when the append is complete. If a later append completes first, the range
+    /// of the earlier append reads as zeros until that is complete.
     ///
     /// # Errors
     /// The errors of [`submit_write`](Self::submit_write).
@@ -369,7 +369,7 @@ impl File {
         }
     }
 
-    /// Makes completed writes to this file durable, and its metadata (`fsync`). Threads that sync at the same time share a commit.
+    /// Makes the file's completed writes and its metadata durable (`fsync`). Threads that sync at the same time share a commit.
     ///
     /// # Errors
     /// `Io`; `NoSpace` if an extent must be split; `ReadOnly` after an earlier error.
@@ -380,7 +380,7 @@ impl File {
         }
     }
 
-    /// Does the same, but only for the metadata that are needed to read the data (`fdatasync`).
+    /// Makes the file's completed writes durable, with only the metadata that are needed to read them (`fdatasync`).
     ///
     /// # Errors
     /// The errors of [`sync`](Self::sync).

@@ -116,7 +116,7 @@ impl HostHandle {
         self.read_kernel(queue, &mut [IoSliceMut::new(buf)], request)
     }
 
-    /// Creates the queue's lane for a tenure. False without one: the kernel serves the file.
+    /// Creates the queue's lane for a tenure. Returns false if there is no lane, so that the kernel serves the file.
     fn learn(&self, queue: &mut Queue, tenure: u64) -> bool {
         let Queue { device, state, lanes: Some(lanes), .. } = queue else { return false };
         if !Tenure::is_raw(tenure) {
@@ -216,7 +216,7 @@ impl HostHandle {
         self.submit_kernel(queue, memory, request)
     }
 
-    /// Submits to the kernel if one request can do it; otherwise reads at once.
+    /// Submits to the kernel if one request can do it; otherwise reads before the call returns.
     fn submit_kernel(
         &self,
         queue: &mut Queue,
@@ -240,7 +240,7 @@ impl HostHandle {
                 map: &Straight { size },
                 dev,
                 geometry: &descriptor.geometry,
-                // A failed part is read again: the file may only have become shorter.
+                // This failure is no event, because the part is read again: the file may only have become shorter.
                 inode: UNTOLD,
                 size,
                 strict: &true,

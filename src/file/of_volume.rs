@@ -1,4 +1,4 @@
-//! A file of a volume that is only read. The map is the inode's, and requests go to the device directly.
+//! A file of a volume that is open for reading only. Its requests use the inode's map, and go directly to the device.
 
 use std::io::IoSliceMut;
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ pub(crate) struct VolumeFile {
     geometry: Geometry,
 }
 
-/// The inode, and its map if all of the map is in memory: a request that finds it here does not call the file system.
+/// The inode, and its map if all of the map is in memory. A request that uses this map does not call the file system.
 pub(super) struct ReadFile {
     inode: Inode,
     number: InodeNo,

@@ -64,7 +64,7 @@ impl FileOptions {
         self
     }
 
-    /// Every write goes to the current end of the file, regardless of its position (`O_APPEND`). The file can be written.
+    /// Every write goes to the current end of the file, regardless of its position (`O_APPEND`). This includes [`write`](Self::write).
     #[must_use]
     pub const fn append(mut self, append: bool) -> Self {
         self.append = append;

@@ -32,7 +32,7 @@ impl Descriptor {
     }
 }
 
-/// The map of a file as its descriptor shows it: each position maps to itself.
+/// The map of a file that is read through its descriptor: each position maps to itself.
 pub(crate) struct Straight {
     pub(crate) size: u64,
 }
@@ -86,7 +86,7 @@ impl OpenFile {
         let shape = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
         let aligned = descriptor.filter(|found| found.geometry.is_aligned(pos, shape));
         let refusing = descriptor.filter(|_| strict && aligned.is_none());
-        // For the kernel, positions from 2^63 on are an error, and the last one means the descriptor's current position.
+        // For the kernel, positions from 2^63 on are an error, and 2^64 - 1 means the descriptor's current position.
         let far = pos.0.saturating_add(len as u64) > i64::MAX as u64;
         if (far || refusing.is_some()) && (len == 0 || pos.0 >= self.size()) {
             return Ok(0);

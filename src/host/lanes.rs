@@ -1,7 +1,7 @@
 //! The state of host files in a queue: their maps in the last tenure that it saw, and its requests in flight.
 //!
-//! A thread must keep the map for the whole read, although a break may replace it in the meantime. Every read of every thread would change
-//! a shared reference count twice, so each queue has a count of its own.
+//! A thread must keep the map for the whole read, although a break may replace it in the meantime. With a shared reference count, every
+//! read of every thread would write to it twice, so each queue has its own count.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
@@ -53,11 +53,11 @@ struct Booking {
 
 enum Route {
     Raw(Rc<Lane>),
-    /// Through the file's own descriptor, which is attached for this request.
+    /// A read through the file's own descriptor, which is attached for this request.
     Kernel(Arc<OpenFile>, Dev),
-    /// The data were read at once.
+    /// A read that completed before its submission returned.
     Done,
-    /// The place has no request.
+    /// No request: the entry is free.
     Vacant,
 }
 
@@ -109,7 +109,7 @@ impl Lanes {
         }
     }
 
-    /// Creates the lane of a tenure, if the tenure still stands and this queue can reach the device.
+    /// Creates the lane of a tenure, if the tenure has not ended and this queue can reach the device.
     pub(crate) fn learn(
         &mut self,
         device: &mut AnyQueue,
@@ -209,7 +209,7 @@ impl Lanes {
             }
             None => {
                 self.requests.push(booking);
-                // All of them may become free at once, and a completion must not allocate.
+                // All requests may end before the next one begins, and a completion must not allocate.
                 self.free.reserve(self.requests.len());
                 self.requests.len() as u64 - 1
             }

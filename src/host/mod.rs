@@ -24,7 +24,7 @@ use crate::open_file::Owner;
 pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
     pub(crate) engine: Engine,
-    /// A device that serves all reads, whatever device is beneath the files.
+    /// A device that serves all reads, in place of the devices beneath the files.
     pub(crate) own: Option<Arc<dyn Device>>,
     pub(crate) devices: Mutex<Vec<Arc<HostDevice>>>,
     pub(crate) events: Arc<Events>,

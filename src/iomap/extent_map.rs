@@ -15,7 +15,7 @@ pub enum ExtentState {
     /// The current copy of the data is in the journal; the extent's start is there.
     Journal,
     /// The current copy of the data is not on the device in this form: [`read_inline`](super::MapFile::read_inline) returns it. The
-    /// extent's start is its own place.
+    /// extent's start is the place where the data belong.
     Memory,
 }
 

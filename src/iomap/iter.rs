@@ -20,7 +20,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
         Self { file, pos, end, resident: false, writes: false }
     }
 
-    /// Uses only memory: a mapping that would have to be read is a `WouldBlock` error.
+    /// Uses only mappings in memory. A mapping that would have to be read is a `WouldBlock` error.
     #[must_use]
     pub fn resident(mut self, resident: bool) -> Self {
         self.resident = resident;
@@ -51,7 +51,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
         if iomap.pos <= self.pos && iomap.end() > self.pos {
             Ok(iomap.cut(self.pos, self.end))
         } else {
-            Err(Error::invalid(format!("the map of position {} does not contain it", self.pos)))
+            Err(Error::invalid(format!("the mapping for position {} lies elsewhere", self.pos)))
         }
     }
 }
@@ -104,7 +104,7 @@ impl Iomap {
     }
 }
 
-/// The first position at or after `pos` and before `size` that contains data (`SEEK_DATA`); `None` without one.
+/// The first position at or after `pos` and before `size` that contains data (`SEEK_DATA`); `None` if there is no such position.
 ///
 /// # Errors
 /// The errors of reading the map.
@@ -116,8 +116,8 @@ pub fn seek_data(
     seek(file, pos, size, true)
 }
 
-/// The first position at or after `pos` and before `size` that is a hole (`SEEK_HOLE`). Without a hole it is the size; `None` at or past
-/// the size.
+/// The first position at or after `pos` and before `size` that is a hole (`SEEK_HOLE`), or the size if there is no such position. `None` if
+/// `pos` is at or past the size.
 ///
 /// # Errors
 /// The errors of reading the map.

@@ -1,4 +1,4 @@
-//! The place of a range of a file: the mapping, its types and flags, and the trait that a file system implements.
+//! Where a range of a file lies: the mapping, its types and flags, and the trait that a file system implements.
 //!
 //! The terms are those of Linux's `include/linux/iomap.h`.
 
@@ -56,14 +56,14 @@ bitflags! {
         const SHARED = 0x4;
         /// The device protects this range: data must be verified.
         const INTEGRITY = 0x10;
-        /// It is the last mapping of the file.
+        /// This is the last mapping of the file.
         const LAST = 0x20;
         /// The current data of this range are in the journal.
         const JOURNAL = 0x40;
     }
 }
 
-/// A range of a file and its place.
+/// A range of a file, and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Iomap {
@@ -97,16 +97,16 @@ impl Iomap {
 
 /// The map of one file, which a file system provides to the direct-I/O core.
 pub trait MapFile {
-    /// The mapping that contains `pos`: at least one byte and up to `len` bytes of it (more if it costs nothing). A position at or past the end of
-    /// the map is a hole. The call may read metadata from the device.
+    /// The mapping that contains `pos`. From `pos` on it has at least one byte, and up to `len` bytes, or more if that costs nothing. A position at
+    /// or past the end of the map is a hole. The call may read metadata from the device.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.
     fn map(&self, pos: FilePos, len: u64) -> Result<Iomap>;
 
-    /// The mapping for a write. If a file shares blocks, the data of a write go to other blocks than those that are read. The mapping then describes
-    /// the new blocks, or a hole if the file has no such blocks yet, and has [`IomapFlags::SHARED`]. The new blocks become the file's when the
-    /// write's [completion work](Iomap::completion_work) is done. The core may call this several times for a write; it allocates nothing.
+    /// The mapping for a write. If a file shares blocks, the data of a write go to new blocks, and not to those that are read. The mapping then has
+    /// [`IomapFlags::SHARED`], and describes the new blocks, or a hole if none are allocated yet. The new blocks become the file's when the write's
+    /// [completion work](Iomap::completion_work) is done. The core may call this method several times for a write; the method allocates nothing.
     ///
     /// # Errors
     /// The errors of [`map`](Self::map).

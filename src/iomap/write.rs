@@ -3,25 +3,25 @@
 //! | Step | Asked by | Answer |
 //! |---|---|---|
 //! | [`WriteFile::read`] | once for each change of the inode | a [`Snapshot`]: size, map, and the change number under which both are valid |
-//! | [`WriteMap::begin`] | each write that is not a plain overwrite | whether it is permitted, and which part does it |
-//! | [`MapFile::map_to_write`], [`WriteFile::allocate`] | the same | its mapping: device, position, flags; holes get unwritten blocks, shared blocks get others |
-//! | the device | all | one bio, or several |
-//! | [`Iomap::completion_work`] | all | the [`CompletionWork`] that the mapping leaves after a transfer that succeeded; one that failed leaves none |
+//! | [`WriteMap::begin`] | each write that is not a plain overwrite | whether the write is permitted, and whether the device or the file system carries it out |
+//! | [`MapFile::map_to_write`], [`WriteFile::allocate`] | each write that is not a plain overwrite | the mapping for its data: device, position, flags; holes get unwritten blocks, shared blocks get new ones |
+//! | the device | each write | one bio, or several |
+//! | [`Iomap::completion_work`] | each write | the [`CompletionWork`] that the mapping leaves after a successful transfer; a failed transfer leaves none |
 //! | [`WriteFile::convert`] | later, many writes together; before the completion if blocks were shared | one transaction updates the metadata for all that was written |
 //!
-//! A plain overwrite takes only the device's step: its mapping is in memory, and is valid while the change number stays the same. A mapping is stale
-//! when the number has changed: the core reads the [`Snapshot`] again, and no flag of the mapping shows it. The core (`open_file`) adds the new size
-//! and the sync to the work, and records written ranges that are not converted, for all formats.
+//! A plain overwrite takes only the device's step: its mapping is in memory, and is valid while the change number stays the same. When the number has
+//! changed, the mapping is stale, and the core reads the [`Snapshot`] again; no flag of the mapping shows this. The core (`open_file`) adds the new
+//! size and the sync to the work, and records written ranges that are not converted, for all formats.
 //!
 //! **Copy-on-write.** A file that shares blocks is not [plain](Snapshot::plain), and its mappings have [`IomapFlags::SHARED`]. `map_to_write` returns
 //! the destination of the data, or a hole, which `allocate` fills. After the transfer [`CompletionWork::REMAP`] remains: `convert` puts the new
-//! blocks into the map, and then the write completes. So reads need one map only. The [file system](Begun::ByFileSystem) writes a part of a shared
-//! block.
+//! blocks into the map, and then the write completes. So reads need one map only. A write of a part of a shared block is carried out by the [file
+//! system](Begun::ByFileSystem).
 //!
-//! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`). The differences: there `begin` returns one mapping and the core calls
-//! it again for the rest; here one call covers the whole range, because one transaction allocates all of it, and mappings are read without a lock.
-//! There `end` is called for each mapping; here the work follows from the mapping alone, because a call of the format for each write would cost more
-//! than the write. Zeroing past the end is a separate step ([`WriteFile::zero_tail`]), as `iomap_zero_range` is there.
+//! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), with two differences. In Linux `begin` returns one mapping, and the
+//! core calls it again for the next; here one call covers the whole range, because one transaction allocates all of it, and mappings are read without
+//! a lock. In Linux `end` is called for each mapping; here the work follows from the mapping, because a call of the format for each write would cost
+//! more than the write. Zeroing past the end is a separate step ([`WriteFile::zero_tail`]), like Linux's `iomap_zero_range`.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -91,7 +91,7 @@ pub enum WriteAt {
 }
 
 impl WriteAt {
-    /// The range of the content that a write of `len` bytes uses. Without a position it is the whole content, so that the end stays.
+    /// The range of the content that a write of `len` bytes uses. An append uses the whole content, so that the end of the file stays.
     pub(crate) fn range(self, len: u64) -> Range<u64> {
         match self {
             Self::Pos(FilePos(pos)) => pos..pos.saturating_add(len),
@@ -203,25 +203,25 @@ pub trait WriteFile: Send + Sync {
     /// The errors of [`convert`](Self::convert), and of a commit.
     fn sync(&self, data_only: bool) -> Result<()>;
 
-    /// Whether all metadata that a read of the file's blocks needs are durable: then a write that reaches the medium needs no commit.
+    /// Whether all metadata that a read of the file's blocks needs are durable, so that a write that reaches the medium needs no commit.
     fn is_durable(&self) -> bool;
 
-    /// Ends the volume: no later change succeeds. `then` is called as soon as this is the case.
+    /// Ends writing to the volume, so that no later change succeeds. Calls `then` as soon as this is the case.
     fn end_volume(&self, why: &Error, then: &mut dyn FnMut());
 
-    /// A write leaves its time without a transaction. A format that keeps no such times does nothing.
+    /// Records the time of a write without a transaction. A format that keeps no such times does nothing.
     fn stamp_write(&self) {}
 
-    /// A request waited for a range of the content, or a thread took one exclusively: for counters.
+    /// Counts a request that waited for a range of the content, or a thread that held one exclusively.
     fn contended(&self, _what: Contended) {}
 }
 
 /// The state of the content lock that a request found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contended {
-    /// It waited for the holder of an exclusive range.
+    /// The request waited for the holder of an exclusive range.
     Waited,
-    /// It held a range exclusively.
+    /// The request held a range exclusively.
     Alone,
 }
 
@@ -235,7 +235,7 @@ impl Iomap {
         self.plain_completion_work().map(|work| work | remap)
     }
 
-    /// The same for a mapping of a [plain](Snapshot::plain) snapshot, in which no block is shared.
+    /// The work that remains after a write to a mapping of a [plain](Snapshot::plain) snapshot, in which no block is shared.
     #[inline(always)]
     pub(crate) fn plain_completion_work(&self) -> Option<CompletionWork> {
         match self.kind {

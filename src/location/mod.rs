@@ -40,7 +40,7 @@ pub enum Location {
         /// The tags, if they are not in the tail of the same device.
         tags: Option<Site>,
     },
-    /// One of the above, to be read without its journal.
+    /// Another location, whose volume is read without its journal.
     NoLoad(Box<Self>),
 }
 
@@ -106,7 +106,7 @@ impl Location {
         })
     }
 
-    /// The same location with the paths that `path` returns, where it returns one.
+    /// The same location, with each path replaced by the path that `path` returns for it, if any.
     #[must_use]
     pub fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let site = |site: &Site| Site {
@@ -211,7 +211,7 @@ impl Site {
         Ok(Self { medium, part })
     }
 
-    /// The first byte and the length of the part. They come from the partition table unless the length is given; `None` is the whole.
+    /// The first byte and the length of the part. They come from the partition table unless the length is given; `None` means the whole device.
     ///
     /// # Errors
     /// `NotFound` for a partition that does not exist, `Corrupt` for a damaged table, `InvalidInput` for a part beyond the

@@ -51,7 +51,7 @@ impl LocationOptions {
         self.block_size.map(|size| size as usize).or_else(|| block_size_on(device))
     }
 
-    /// The device for these blocks, with a notice if its own requests are longer.
+    /// Makes the device accept requests of these blocks, with a notice if its own requests must be longer.
     fn fit(&self, opened: OpenedEngine) -> OpenedEngine {
         let OpenedEngine { device, engine, mut notices } = opened;
         let (device, notice) = Finer::for_blocks(device, |device| self.blocks_on(device));
@@ -167,7 +167,7 @@ impl Location {
         Ok(Halves { data, tags: Some(tags.opened.device), identity, faults })
     }
 
-    /// Adds the half to an error.
+    /// Adds the name of the half that failed to an error.
     fn explain(&self, error: Error, data: &dyn Device, tags: Option<&dyn Device>) -> Error {
         let place = self.tags().unwrap_or(self.data());
         if matches!(error.kind(), ErrorKind::UnknownFormat | ErrorKind::Corrupt) {
@@ -204,7 +204,7 @@ impl Site {
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let file = match options.engine {
-                    // Memory has no alignment.
+                    // A mapping accepts any block length.
                     Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
                     _ => BlockFile::for_blocks(path, &mode, |device| options.blocks_on(device))?,
                 };
@@ -295,15 +295,17 @@ fn split(window: Option<Window>) -> (Option<(u64, u64)>, Option<String>) {
     window.map_or((None, None), |Window { range, fault }| (Some(range), fault))
 }
 
+/// Refuses to write by a partition table that has a fault.
+///
 /// # Errors
-/// `Corrupt` to write by a table with a fault: the remaining copy may belong to an older table, and its partitions may overlap others. This
-/// includes an offset, because the table determines where the next partition begins.
+/// `Corrupt`, because the remaining copy may belong to an older table, and its partitions may overlap others. This includes an offset,
+/// because the table determines where the next partition begins.
 fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
     match window {
         Some(Window { fault: Some(fault), .. }) if write => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "{fault}; nothing is written by it: gdisk writes the table again, and @BYTE+LENGTH names a place without it"
+                "{fault}; ironmap writes nothing by this table: gdisk writes it again, and @BYTE+LENGTH names a place without it"
             ),
         )),
         window => Ok(window),

@@ -13,8 +13,8 @@ use crate::probe::probe;
 pub enum Part {
     /// The whole device.
     Whole,
-    /// From this byte on: to the end of the partition that contains it, else to the next partition; without a partition table to the end of the
-    /// device.
+    /// From this byte to the end of the partition that contains it. If no partition contains it, to the next partition; without a partition
+    /// table, to the end of the device.
     Offset(u64),
     /// These bytes, regardless of a partition table.
     Range {
@@ -54,7 +54,7 @@ impl Part {
         }
     }
 
-    /// Parses the part after the `@`; `None` if it belongs to the name of the file.
+    /// Parses the part after the `@`; `None` if this text belongs to the name of the file.
     pub(super) fn parse(text: &str) -> Option<Result<Self>> {
         if let Some(number) = text.strip_prefix('p') {
             let number = number.parse().ok().filter(|number| *number > 0);
@@ -129,7 +129,7 @@ fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window
     let not_found = |what: String| Err(Error::new(ErrorKind::NotFound, what));
     let Some(table) = PartitionTable::read(device)? else {
         return not_found(match probe(device) {
-            Some(what) => format!("there is no partition table: holds {what}"),
+            Some(what) => format!("there is no partition table: the device holds {what}"),
             None => "there is no partition table".to_owned(),
         });
     };

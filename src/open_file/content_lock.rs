@@ -1,11 +1,12 @@
 //! The lock of a file's content: direct I/O shares it; an operation that moves blocks, or reads and writes a part of one, holds a range exclusively.
 //!
-//! A request holds it from its submission to its completion, which may be in another call, so it is not a guard on a stack. A queue enters by a
-//! [`Lane`] of its own, and two queues that read or overwrite one file share no cache line that either writes. An exclusive range costs more: its
-//! thread closes the lanes and waits until they are empty. While any thread wants an exclusive range, requests lock ranges too.
+//! A request holds the lock from its submission to its completion. The completion may be in another call, so the hold is not a guard on a stack.
+//! Each queue enters by its own [`Lane`], so two queues that read or overwrite one file share no cache line that either of them writes. An exclusive
+//! range costs more: its thread closes the lanes and waits until they are empty. While any thread wants an exclusive range, requests lock ranges
+//! too.
 //!
-//! It is taken before the inode's lock, and no thread waits for it while it holds another lock. A thread that waits must have no requests in flight
-//! on the file, because no other thread can take their completions.
+//! The content lock is taken before the inode's lock, and no thread waits for the content lock while it holds another lock. A thread that waits must
+//! have no requests in flight on the file, because no other thread can take their completions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ impl Lane {
         let first = !self.written.load(Relaxed);
         if first {
             self.written.store(true, Relaxed);
-            // The fence comes before the check for a waiting stamp: a thread that takes the stamp checks here after it.
+            // The fence comes before the check for a waiting stamp, because a thread that takes the stamp checks this flag afterwards.
             fence(SeqCst);
         }
         first
@@ -86,13 +87,13 @@ pub(crate) struct Ticket {
     exclusive: bool,
 }
 
-/// An exclusive range of a file, until this is dropped.
+/// An exclusive range of a file. The range is released when this guard is dropped.
 #[derive(Debug)]
 pub struct Alone {
     inode: Arc<OpenInode>,
     range: Range<u64>,
     ticket: Option<Ticket>,
-    /// Whether the thread had to wait for it.
+    /// Whether the thread had to wait for the range.
     waited: bool,
 }
 
@@ -204,7 +205,7 @@ impl ContentLock {
         self.changed.notify_all();
     }
 
-    /// Gives a range back, or ends the wait for it.
+    /// Releases a range, or ends the wait for it.
     pub(crate) fn give_back(&self, ticket: Ticket) {
         let mut within = self.within.lock();
         within.claims.retain(|claim| claim.ticket != ticket.number);
@@ -250,18 +251,18 @@ impl Alone {
         had.then_some(alone)
     }
 
-    /// Asks for a range. The result holds it, or must [wait for it](ContentLock::wait).
+    /// Asks for a range. The result holds the range, or must [wait for it](ContentLock::wait).
     fn ask(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
         let ticket = Some(inode.content.ask(range.clone(), true));
         Self { inode: Arc::clone(inode), range, ticket, waited: false }
     }
 
-    /// Whether the thread had to wait for it.
+    /// Whether the thread had to wait for the range.
     pub(crate) fn has_waited(&self) -> bool {
         self.waited
     }
 
-    /// Whether it covers all of a range.
+    /// Whether this guard covers all of a range.
     pub(crate) fn holds(&self, range: &Range<u64>) -> bool {
         self.range.start <= range.start && range.end <= self.range.end
     }

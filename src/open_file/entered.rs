@@ -1,11 +1,11 @@
-//! A request that is within the content of a file, on the slow path: its hold is a guard until the request is submitted.
+//! The hold of a file's content on the slow path of a request: a guard until the request is submitted.
 
 use std::rc::Rc;
 
 use super::{Hold, QueueFile};
 
-/// The content of a file, held by the queue's lane or by a range. The hold ends when this is dropped, or with the completion of the request that
-/// [takes it over](super::QueueFiles::begin).
+/// The content of a file, held by the queue's lane or by a range. The hold ends when this guard is dropped, or with the completion of the
+/// request that [takes the hold over](super::QueueFiles::begin).
 #[must_use = "the content is released when this is dropped"]
 pub(crate) struct Entered {
     file: Rc<QueueFile>,
@@ -13,12 +13,12 @@ pub(crate) struct Entered {
 }
 
 impl Entered {
-    /// The guard of a hold that the caller has.
+    /// Creates the guard of a hold that the caller has.
     pub(crate) fn new(file: Rc<QueueFile>, hold: Hold) -> Self {
         Self { file, hold: Some(hold) }
     }
 
-    /// Gives the hold to the caller, who releases it.
+    /// Gives the hold to the caller, which must release it.
     pub(super) fn hand_over(mut self) -> Option<Hold> {
         self.hold.take()
     }

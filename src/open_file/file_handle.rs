@@ -1,4 +1,4 @@
-//! An open file that can change: the part of its handle that queues know, and that requests in flight keep.
+//! An open file that can change: the part of its handle that queues refer to, and that requests in flight keep alive.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use super::OpenInode;
 use crate::iomap::{WriteFile, WriteIntent};
 use crate::units::InodeNo;
 
-/// A handle of an open file. Requests in flight keep it, and with it the file stays open.
+/// A handle of an open file. Requests in flight keep the handle alive, so that the file stays open.
 pub(crate) struct FileHandle {
     /// Unique among the handles of this process.
     pub(crate) id: u64,
     index: FileIndex,
     pub(crate) number: InodeNo,
-    /// Written data are committed in time, also where the file outlives its volume's last handle. The guard is dropped before the file: the
-    /// timer's thread must not be the last holder of the file system.
+    /// Keeps the commit timer running, even if the file outlives its volume's last handle. This is dropped before the file, so that the
+    /// timer's thread is never the last holder of the file system.
     _timer: Option<CommitTimer>,
     pub(crate) file: Arc<dyn WriteFile>,
     pub(crate) inode: Arc<OpenInode>,
     /// The options of all writes by this handle.
     pub(crate) intent: WriteIntent,
-    /// Writes go to the position that the caller names: an overwrite needs no check of the handle.
+    /// Whether writes go to the caller's position, so that an overwrite needs no check of the handle.
     pub(crate) overwrites: bool,
 }
 
@@ -60,7 +60,7 @@ struct Indexes {
     free: Vec<u32>,
 }
 
-/// An index, until this is dropped.
+/// An index that is in use until this guard is dropped.
 struct FileIndex {
     indexes: Arc<FileIndexes>,
     number: u32,
@@ -90,7 +90,7 @@ pub struct CommitTimer(
 );
 
 impl CommitTimer {
-    /// The timer ends when the last clone is dropped, and `timer` with it.
+    /// Creates a timer that ends when the last clone is dropped, and `timer` with it.
     #[must_use]
     pub fn new(timer: impl Send + Sync + 'static) -> Self {
         Self(Arc::new(timer))

@@ -1,5 +1,5 @@
 //! The threads that have requests in flight. In user space only a thread itself can take the completions of its queues. A thread that
-//! waited for a file's content with some of them in flight could wait for itself.
+//! waited for a file's content while it has requests in flight could wait for itself.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};

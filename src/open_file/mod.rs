@@ -68,17 +68,17 @@ impl OpenInode {
         self.pending.unconverted()
     }
 
-    /// Records that the metadata include these writes now and have changed. Called under the lock with which the metadata are read.
+    /// Records that the metadata include these writes, and so have changed. The caller holds the lock under which the metadata are read.
     pub fn converted(&self, what: &Unconverted) {
         self.pending.converted(what, || self.changed());
     }
 
-    /// Records the transaction that changed its size or its map.
+    /// Records the transaction that changed the inode's size or map.
     pub(crate) fn mapped_in(&self, tid: u64) {
         self.mapped_in.fetch_max(tid, Ordering::Relaxed);
     }
 
-    /// Records a write and its remaining work. Returns whether much of that has accumulated.
+    /// Records a write and its remaining work. Returns whether so much work has accumulated that a conversion is due.
     #[inline]
     pub(crate) fn wrote(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
         let end = pos.0 + len as u64;

@@ -12,13 +12,13 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::FilePos;
 
-/// The number of ranges from which on they are due for conversion.
+/// A conversion is due when there are this many ranges.
 const MANY: usize = 1024;
 
 /// Writes that the metadata do not include yet.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The size, if it is larger than the metadata's; else 0.
+    /// The size, if it is larger than the size in the metadata; else 0.
     size: AtomicU64,
     /// Whether there are ranges.
     ranges: AtomicBool,
@@ -33,7 +33,7 @@ struct Within {
     written: BTreeMap<u64, u64>,
     /// Whether blocks past the metadata's size were allocated, so that a recovery must find the inode.
     orphan: bool,
-    /// The end of the allocations by writes since then.
+    /// The end of the blocks that writes have allocated since the inode became an orphan.
     reach: u64,
     /// The end of the last append in flight.
     appended: u64,
@@ -48,16 +48,16 @@ struct Within {
 pub struct Unconverted {
     /// The ranges of bytes that contain data in unwritten extents, in order. The rest of their blocks reads as zeros.
     pub written: Vec<Range<u64>>,
-    /// The size in bytes if it is larger than the metadata's, else 0.
+    /// The size in bytes if it is larger than the size in the metadata, else 0.
     pub size: u64,
-    /// Whether the inode is an orphan because of it.
+    /// Whether the inode is an orphan because of blocks past the size in the metadata.
     pub(crate) orphan: bool,
-    /// The end of the allocations by writes since the inode is an orphan.
+    /// The end of the blocks that writes have allocated since the inode became an orphan.
     pub(crate) reach: u64,
 }
 
 impl Pending {
-    /// The size if it is larger than the metadata's, else 0.
+    /// The size if it is larger than the size in the metadata, else 0.
     #[inline(always)]
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
@@ -98,9 +98,9 @@ impl Pending {
         self.order.lock()
     }
 
-    /// Reserves a position after the end of the file, whose metadata have the size `size`, and after all writes in flight that extend it.
-    /// It stays reserved until the append has [ended](Self::place_ended). `None` if `is_old` reports that a conversion may have changed the
-    /// size.
+    /// Reserves a position after the end of the file, whose metadata have the size `size`, and after all writes in flight that extend the
+    /// file. The position stays reserved until the append has [ended](Self::place_ended). `None` if `is_old` reports that a conversion may
+    /// have changed the size.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -130,7 +130,7 @@ impl Pending {
         self.within.lock().appended = end;
     }
 
-    /// Records that an append has not used its position. The next append gets it.
+    /// Records that an append has not used its position, which the next append then gets.
     pub(crate) fn give_back(&self, order: &MutexGuard<'_, ()>, at: FilePos) {
         self.shorten(order, at.0);
         self.place_ended();
@@ -144,7 +144,7 @@ impl Pending {
         self.within.lock().orphan
     }
 
-    /// Records the end of a write's allocation, if the inode is an orphan because of it.
+    /// Records the end of the blocks that a write has allocated, if the inode is an orphan because of such blocks.
     pub(crate) fn allocated(&self, end: u64) {
         let mut within = self.within.lock();
         if within.orphan {
@@ -157,7 +157,7 @@ impl Pending {
         self.within.lock().reach = 0;
     }
 
-    /// Records the same, and that the inode is not an orphan.
+    /// Records that the blocks past the end were freed, and that the inode is not an orphan.
     pub(crate) fn forget_orphan(&self) {
         let mut within = self.within.lock();
         (within.orphan, within.reach) = (false, 0);
@@ -185,14 +185,14 @@ impl Pending {
         Some(iomap.cut(FilePos(from), FilePos(to)))
     }
 
-    /// The work of a conversion. It stays until it is [done](Self::converted).
+    /// The work of a conversion. The work stays recorded until it is [done](Self::converted).
     pub(crate) fn unconverted(&self) -> Unconverted {
         let within = self.within.lock();
         let written = within.written.iter().map(|(start, end)| *start..*end).collect();
         Unconverted { written, size: self.size(), orphan: within.orphan, reach: within.reach }
     }
 
-    /// Records that the metadata include these writes now. `changed` announces it to threads that have read them before.
+    /// Records that the metadata include these writes. `changed` notifies threads that have read the metadata before.
     pub(crate) fn converted(&self, what: &Unconverted, changed: impl FnOnce()) {
         let mut within = self.within.lock();
         what.written.iter().for_each(|range| within.remove(range));
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(pending.append(100, 10, || true), None);
     }
 
-    /// The next append gets a position that was given back, but none that another write has.
+    /// The next append gets a position that was given back, but never a position of another write.
     #[test]
     fn a_place_that_is_given_back_is_the_next_ones() {
         let pending = Pending::default();

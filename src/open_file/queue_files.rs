@@ -17,13 +17,13 @@ pub(crate) struct QueueFiles {
     unsynced: Vec<Unsynced>,
     /// Whether requests in flight may need completion work.
     expects: bool,
-    /// Files of which so much is to be converted that it should not wait.
+    /// Files with so many unconverted ranges that the conversion should not wait.
     full: Vec<Arc<FileHandle>>,
 }
 
 /// A file of a queue, and the queue's requests that hold its content.
 pub(crate) struct QueueFile {
-    /// That of the handle.
+    /// The ID of the handle.
     id: u64,
     pub(crate) inode: Arc<OpenInode>,
     number: InodeNo,
@@ -70,7 +70,7 @@ pub(crate) struct Completing {
 }
 
 impl Holding {
-    /// Whether one bio can contain this.
+    /// Whether one bio can contain the hold.
     #[inline(always)]
     pub(crate) fn is_light(&self) -> bool {
         self.hold == Hold::Lane
@@ -116,7 +116,7 @@ impl Drop for QueueFile {
 }
 
 impl QueueFiles {
-    /// The queue's side of a handle's file, which is made when the queue first meets the handle.
+    /// The queue's state of a handle's file, which is created when the queue first uses the handle.
     pub(crate) fn learn(&mut self, handle: &FileHandle) -> Rc<QueueFile> {
         let index = handle.index() as usize;
         if self.files.len() <= index {
@@ -170,13 +170,13 @@ impl QueueFiles {
         Some(inode)
     }
 
-    /// Takes back the entry of a request that takes another path.
+    /// Undoes the entry of a request that takes another path.
     #[cold]
     pub(crate) fn turn_back(&self, file: &QueueFile) {
         self.leave_lane(file);
     }
 
-    /// A request that has entered the content is being submitted, and takes over the hold.
+    /// Passes the hold of the content from its guard to a request that is being submitted.
     pub(crate) fn begin(&self, handle: &Arc<FileHandle>, entered: Entered) -> Option<Holding> {
         let slot = handle.index();
         let (file, hold) = (self.file(slot)?, entered.hand_over()?);
@@ -194,7 +194,7 @@ impl QueueFiles {
         Some(Holding { slot, hold })
     }
 
-    /// Takes back the begin of a request that was not submitted.
+    /// Undoes [`begin`](Self::begin) for a request that was not submitted.
     #[cold]
     pub(crate) fn cancel(&self, holding: Holding) {
         self.leave(holding.slot, holding.hold);
@@ -206,11 +206,11 @@ impl QueueFiles {
         self.leave(completing.slot, completing.hold);
     }
 
-    /// Handles a queue that is lost with requests in flight: its files stay held and open until the process ends. Returns the values that
-    /// keep them open. Threads that wait for their content must be [notified](super::ContentLock::lose).
+    /// Handles a queue that is lost with requests in flight: its files stay held and open until the process ends. Returns the handles that
+    /// keep the files open. Threads that wait for the files' content must be [notified](super::ContentLock::lose).
     #[cold]
     pub(crate) fn leak(&mut self) -> Vec<Arc<FileHandle>> {
-        // The thread is no longer one that could take their completions.
+        // This thread cannot take the completions either, so the requests do not count as its own.
         self.in_flight = InFlight::default();
         let files = std::mem::take(&mut self.files).into_iter().flatten();
         let leak = |file: Rc<QueueFile>| {

@@ -32,7 +32,7 @@ pub(crate) struct View {
     file: Weak<dyn WriteFile>,
     /// The number of changes at the time of the read.
     changes: u64,
-    /// The same number if an overwrite by the handle needs only the device, otherwise [`NEVER`].
+    /// The number of changes if an overwrite by the handle needs only the device, otherwise [`NEVER`].
     plain_at: u64,
     /// The size and the map that were read.
     map: Box<dyn WriteMap>,
@@ -42,7 +42,7 @@ pub(crate) struct View {
     /// The number of lookups by leaf, and the size of the map when it was last read whole.
     lookups: Cell<u32>,
     extents: Cell<usize>,
-    /// Whether its size and map are known to be durable.
+    /// Whether the size and the map are known to be durable.
     durable: Cell<bool>,
 }
 
@@ -141,7 +141,7 @@ impl View {
         self.open().changes() == self.changes
     }
 
-    /// Whether, inside the content, the view is current and an overwrite needs only the device.
+    /// Whether the view is current and an overwrite needs only the device. The caller is inside the content.
     #[inline(always)]
     pub(crate) fn takes_overwrites(&self, inode: &OpenInode) -> bool {
         inode.changes() == self.plain_at
@@ -164,7 +164,7 @@ impl View {
     /// Enters the content by the lane, if the lane is open.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
-        // The value is made only on success, because dropping it leaves the content.
+        // The guard is created only on success, because its drop leaves the content.
         self.queue_file.enter().then(|| Inside(&self.queue_file))
     }
 
@@ -187,7 +187,7 @@ impl View {
     /// The size, if the view is current.
     #[inline(always)]
     pub(crate) fn current_size(&self, inode: &OpenInode) -> Option<u64> {
-        // The order matters: a range that is converted in between is no longer pending, but then the metadata have changed.
+        // The order matters: a range that is converted in between is not pending afterwards, but then the metadata have changed.
         let pending = inode.pending.size();
         (inode.changes() == self.changes).then(|| self.size.max(pending))
     }

@@ -33,8 +33,8 @@ struct Copy {
     usable: [u64; 2],
 }
 
-/// The partitions in the header in sector 1. If that header is damaged or, on a disk with a protective MBR, lost, the partitions in the backup in
-/// the last sector. `None` if there is neither.
+/// Reads the partitions from the header in sector 1. If this header is damaged, or is lost on a disk with a protective MBR, reads them from the
+/// backup in the last sector. `None` if there is neither.
 pub(super) fn read(
     device: &dyn Device,
     sectors: [u64; 3],
@@ -67,7 +67,7 @@ pub(super) fn read(
     ))
 }
 
-/// Refuses a disk whose table consists only of its backup: it may belong to an older table.
+/// Refuses a disk whose table consists only of its backup, which may belong to an older table.
 pub(super) fn refuse_lone_backup(device: &dyn Device, sectors: [u64; 3]) -> Result<()> {
     for sector in sectors {
         let at = last(device, sector);
@@ -102,13 +102,12 @@ fn found(sector: u64, copy: &Copy, fault: Option<String>) -> Result<Found> {
     Ok(Found { partitions: decode(sector, copy)?, fault, usable })
 }
 
-/// Refuses a whole table whose other copy is whole too, and differs. A copy in a place to which the table does not refer belongs to an older
-/// table.
+/// Refuses a table whose other copy is undamaged too but differs. A copy in a sector to which the table does not refer belongs to an older table.
 fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     match read_copy(device, sector, copy.other)? {
         Some(Ok(other)) if (other.disk, &other.entries) != (copy.disk, &copy.entries) => {
             let what = format!(
-                "the table of sector 1 and its backup in sector {} disagree: gdisk or sgdisk makes them one, and @BYTE reads from a byte on",
+                "the table of sector 1 and its backup in sector {} disagree: repair them with gdisk or sgdisk, or name a volume by its first byte, as in @BYTE",
                 copy.other
             );
             Err(PLACE.corrupt(what))
@@ -127,7 +126,7 @@ fn read_copy(device: &dyn Device, sector: u64, lba: u64) -> Result<Option<Result
     Ok(Some(check(device, sector, lba, &header)))
 }
 
-/// Checks the header and the array of entries. Of each entry [`ENTRY_SIZE`] bytes count.
+/// Checks the header and the array of entries. Only the first [`ENTRY_SIZE`] bytes of each entry are used.
 fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Copy> {
     let size = u32_at(header, 12) as usize;
     if !(HEADER_SIZE..=header.len()).contains(&size) {
@@ -143,7 +142,7 @@ fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Co
     let total = count.checked_mul(size).filter(|total| *total <= MAX_ENTRIES);
     let (Some(total), true) = (total, size >= ENTRY_SIZE) else {
         let field = PLACE.field("NumberOfPartitionEntries");
-        return Err(field.corrupt(format!("{count} entries of {size} bytes")));
+        return Err(field.corrupt(format!("{count} entries of {size} bytes are not allowed")));
     };
     let first = u64_at(header, 72);
     let array = match first.checked_mul(sector) {
@@ -151,7 +150,9 @@ fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Co
         None => None,
     };
     let Some(array) = array else {
-        return Err(PLACE.field("PartitionEntryLBA").corrupt(format!("{first} is off the device")));
+        return Err(PLACE
+            .field("PartitionEntryLBA")
+            .corrupt(format!("sector {first} is past the end of the device")));
     };
     verify("PartitionEntryArrayCRC32", u32_at(header, 88), &array)?;
     let entries = array.chunks_exact(size).map(|entry| entry[..ENTRY_SIZE].to_vec()).collect();

@@ -25,7 +25,7 @@ impl Entry {
         self.kind != 0 && self.sectors != 0
     }
 
-    /// Whether it marks a disk with a GPT. Such an entry is not a partition; a hybrid disk has others beside it.
+    /// Whether the entry marks a disk with a GPT. Such an entry is not a partition; a hybrid disk also has entries for partitions.
     fn is_protective(self) -> bool {
         self.kind == 0xEE
     }
@@ -41,7 +41,7 @@ pub(super) fn is_protective(device: &dyn Device) -> Result<Option<bool>> {
     Ok(entries.map(|entries| entries.iter().any(|entry| entry.is_protective())))
 }
 
-/// Boot sectors of file systems end with the same two bytes, so the preceding bytes must be a table.
+/// Whether the bytes are a table. Boot sectors of file systems end with the same two bytes as an MBR.
 fn is_plausible(entries: &[Entry; 4]) -> bool {
     entries.iter().all(|entry| matches!(entry.status, 0 | 0x80))
         && entries.iter().any(|entry| entry.is_used())

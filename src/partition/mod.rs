@@ -52,8 +52,8 @@ impl PartitionTable {
     /// `Corrupt` if both copies of a GPT are damaged or lost, if they disagree, if only the backup remains, or if the table contradicts itself;
     /// `Io`.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
-        // Images have sectors of 512 bytes, rarely of 4096; a block device reports its own. The unit of an NBD server has no relation to them. The
-        // GPT's signature decides.
+        // Images have sectors of 512 bytes, rarely of 4096; a block device reports its own. The block size of an NBD server does not depend on
+        // them. The place of the GPT's signature decides.
         let sector = u64::from(device.limits().logical_block).max(512);
         let sectors = [sector, 512, 4096];
         // A GPT beside an MBR that does not refer to it belongs to an older table: Linux ignores it too.
@@ -82,7 +82,8 @@ impl PartitionTable {
         Ok(Some(Self { kind: TableKind::Mbr, partitions, fault: None, tables }))
     }
 
-    /// The end of the bytes from `offset` on that are in one partition, or in none and before the next partition and the next bytes of the table.
+    /// The end of the partition that contains `offset`. If no partition contains it, the start of the next partition, or of the next bytes of the
+    /// table.
     #[must_use]
     pub fn end_from(&self, offset: u64) -> u64 {
         let ends = self.partitions.iter().filter_map(|partition| {

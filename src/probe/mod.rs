@@ -73,7 +73,7 @@ impl Content<'_> {
                     let skip = (from % PART) as usize;
                     bytes.extend(&part[skip..skip + (until - from) as usize]);
                 }
-                // Another sector of the part may be bad, so the piece is read alone.
+                // Another sector of the part may be bad, so only the requested bytes are read.
                 None => {
                     let mut piece = vec![0; (until - from) as usize];
                     if self.device.read_exact_at(&mut piece, DevOffset(from)).is_err() {
@@ -122,7 +122,7 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
 /// The content of a device that a user may still need, as a clause: a format or a partition table. `None` if it is not known.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
-        // The hint how to read it does not matter here.
+        // The hint on how to read the content does not matter here.
         let what = what.split([':', ',']).next().unwrap_or(what);
         return Some(format!("holds {what}"));
     }

@@ -6,7 +6,8 @@ use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// The guard of T10 DIF: CRC16 with polynomial 0x8BB7, highest bit first.
 ///
-/// With `seed` 0 it is the standard guard. Otherwise the register begins with `seed`: other seeds give other guards for the same data.
+/// With `seed` 0 the result is the standard guard. Otherwise the register begins with `seed`: other seeds give other guards for the same
+/// data.
 #[must_use]
 #[inline]
 pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
@@ -15,8 +16,8 @@ pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
 
 /// The guard of NVMe's 64-bit tuples: CRC64 with polynomial 0xAD93D23594C93659, lowest bit first, inverted before and after.
 ///
-/// With `seed` 0 it is the standard guard. Otherwise the register begins with the inverse of `seed`: other seeds give other guards for the
-/// same data.
+/// With `seed` 0 the result is the standard guard. Otherwise the register begins with the inverse of `seed`: other seeds give other guards
+/// for the same data.
 #[must_use]
 #[inline]
 pub fn nvme64(data: &[u8], seed: u64) -> u64 {

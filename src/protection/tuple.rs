@@ -1,8 +1,8 @@
 //! Tuples: the protection information of each sector, and the mismatch of a sector that does not match its tuple.
 //!
 //! No value of a tag has a special meaning here. T10 switches off a sector's check by an application tag of 0xFFFF; this module does not,
-//! because damage must not switch off a check. A discarded sector may contain any bytes. Damage makes its tuple as rarely as that of data:
-//! its reference tag is the complement of the normal one, and its guard is that of the sector's number.
+//! because damage must not switch off a check. A discarded sector may contain any bytes. Its tuple has the complement of the normal
+//! reference tag, and the guard of the sector's number. So damage produces this tuple as rarely as the tuple of other data.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -140,16 +140,17 @@ impl Protection {
         }
     }
 
-    /// Compares a run of sectors with their tuples. `application` is the tag that all must have; without it any tag is accepted, for
-    /// example if it is a generation.
+    /// Compares a run of sectors with their tuples. `application` is the tag that all tuples must have. `None` accepts any tag, for example
+    /// if tags are generations.
     ///
     /// # Errors
     ///
-    /// The first field that does not match. Tags come before the guard, because a whole sector from another place is a misdirected one.
+    /// The first field that does not match. Tags are compared before the guard, because an intact sector from another place is a
+    /// misdirected one.
     ///
     /// # Panics
     ///
-    /// If [`encode`](Self::encode) panics.
+    /// In the cases in which [`encode`](Self::encode) panics.
     pub fn verify(
         self,
         data: &[u8],
@@ -163,11 +164,11 @@ impl Protection {
         }
     }
 
-    /// Does the same as [`verify`](Self::verify), but returns every field that does not match.
+    /// Compares like [`verify`](Self::verify), but returns every field that does not match.
     ///
     /// # Panics
     ///
-    /// If [`encode`](Self::encode) panics.
+    /// In the cases in which [`encode`](Self::encode) panics.
     pub fn mismatches(
         self,
         data: &[u8],
@@ -182,7 +183,7 @@ impl Protection {
         });
     }
 
-    /// Writes the tuple of a sector with any content. [`verify`](Self::verify) accepts it for no data.
+    /// Writes the tuple of a sector that may contain any bytes. [`verify`](Self::verify) accepts this tuple for no data.
     ///
     /// # Panics
     ///
@@ -453,7 +454,7 @@ mod tests {
         }
     }
 
-    /// The tuple of a sector with any content matches no data and no other sector, and damage does not produce it.
+    /// The tuple of a sector that may contain any bytes matches no data and no other sector, and damage does not produce it.
     #[test]
     fn nothing_is_taken_for_a_sector_that_may_hold_anything() {
         for protection in all() {

@@ -10,7 +10,8 @@ use crate::bio::CompletionWork;
 use crate::dio::Unsynced;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// How long a lost queue waits until its device has the record that the volume has ended. A device that does not answer may never write it.
+/// The longest time that a lost queue waits for the record on its device that the volume has ended. A device that does not answer may never
+/// write it.
 const NOTED: Duration = Duration::from_secs(1);
 /// A sync also converts.
 const SYNCS: CompletionWork = CompletionWork::SYNC.union(CompletionWork::DATASYNC);
@@ -20,7 +21,7 @@ impl Queue {
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.files.take_full() {
-            // A range that cannot be converted now is converted when the file is synced or closed, and the error is met again.
+            // A range that cannot be converted now is converted when the file is synced or closed, which reports the error again.
             let _ = self.alone(|| keep.file.convert());
         }
         let mut unsynced = self.state.files.take_unsynced();
@@ -68,9 +69,9 @@ impl Queue {
         }
     }
 
-    /// Ends the volume of a queue that is lost with writes in flight. They may reach their blocks at any time, so these blocks must not
-    /// become another file's: no later change succeeds, the content of the files stays held, and threads that wait for it get an error. A
-    /// separate thread records this on the device, which may be the one that does not answer.
+    /// Ends the volume of a queue that is lost with writes in flight. These writes may reach their blocks at any time, so the blocks must
+    /// not be given to another file. Therefore no later change succeeds, the content of the files stays held, and threads that wait for it
+    /// get an error. A separate thread records this on the device, because the device may not answer.
     #[cold]
     pub(super) fn lose(&mut self) {
         let kept = self.state.files.leak();
@@ -93,7 +94,7 @@ impl Queue {
         let ends = Arc::clone(&end);
         match thread::Builder::new().name("ironmap-lost".to_owned()).spawn(move || ends()) {
             Ok(_) => {
-                // The channel ends with the thread.
+                // The channel is closed when the thread ends.
                 drop(end);
                 let _ = hears.recv();
                 let _ = hears.recv_timeout(NOTED);

@@ -16,12 +16,12 @@ use crate::open_file::{Owner, Views};
 /// A thread's access to the files of a volume or a host: requests are submitted to it, and completions are popped from it.
 ///
 /// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`), and shares no state with other queues: two threads that read one
-/// file do not contend. Dropping it waits for the requests in flight and frees their memory.
+/// file do not contend. Dropping a queue waits for its requests in flight and frees their memory.
 ///
-/// A process can be forbidden to use io_uring while it has requests in flight (a seccomp filter), or lose its descriptor. Then their ends cannot be
-/// observed, and dropping the queue leaks them: their memory, and the device, which stays open until the process ends. If writes are among them,
-/// which may reach the device at any time, the volume becomes read-only and reports the reason. A request that the kernel had not accepted is only an
-/// error.
+/// A process can be forbidden to use io_uring while it has requests in flight (a seccomp filter), or lose its descriptor. Then the completions of
+/// these requests cannot be observed. Dropping the queue leaks their memory, and the device stays open until the process ends. If some of the
+/// requests are writes, which may reach the device at any time, the volume becomes read-only and reports the reason. A request that the kernel had
+/// not accepted only fails.
 ///
 /// # In an event loop
 ///
@@ -39,7 +39,7 @@ use crate::open_file::{Owner, Views};
 /// fn serve(volume: &Volume, file: &File, reads: &Receiver<Read>) -> ironmap::Result<()> {
 ///     let (mut queue, mut asked) = (volume.queue(&QueueOptions::new())?, HashMap::new());
 ///     for token in 0.. {
-///         // Without a request in flight the thread waits for the next read, else it takes one that is there.
+///         // If no request is in flight, the thread waits for the next read; otherwise it only takes a queued one.
 ///         let read = if asked.is_empty() { reads.recv().ok() } else { reads.try_recv().ok() };
 ///         if let Some((position, answer)) = read {
 ///             file.submit_read(&mut queue, Buffer::aligned(4096)?, position, DioFlags::empty(), token)?;
@@ -109,14 +109,14 @@ impl Queue {
     }
 
     /// The largest number of bytes of this queue's bounce buffers: 2 MiB by default, at least 64 KiB. A request that needs more is copied piece by
-    /// piece. If all of them are in use, it waits for completions, or fails with EAGAIN if it must not wait. An atomic write that is copied can be no
-    /// longer than this.
+    /// piece. If all buffers are in use, the request waits for completions, or fails with EAGAIN if it must not wait. An atomic write that is copied
+    /// cannot be longer than this limit.
     pub fn set_bounce_limit(&mut self, limit: usize) {
         self.state.set_bounce_limit(self.device.as_dyn(), limit);
     }
 
     /// The present number of bytes of the bounce buffers, which are allocated when they are first needed. Reads that are repeated, and data that are
-    /// copied and written before a call returns, use a separate one of 64 KiB, which the limit does not include.
+    /// copied and written before a call returns, use a separate buffer of 64 KiB, which the limit does not include.
     #[must_use]
     pub fn bounce_bytes(&self) -> usize {
         self.state.bounce_bytes()
@@ -136,10 +136,10 @@ impl Queue {
     }
 
     /// Allocates `count` buffers of `size` bytes. They are registered with the kernel if the device can use that, so that requests need not pin their
-    /// pages. Once per queue; at most 1 GiB.
+    /// pages. A queue can do this once, for at most 1 GiB.
     ///
     /// # Errors
-    /// `Io` with EINVAL for zero or too many bytes, ENOMEM if the memory must not be locked, EBUSY the second time.
+    /// `Io` with EINVAL for zero or too many bytes, ENOMEM if the process may not lock so much memory, EBUSY for a second call.
     pub fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>> {
         with_queue!(&mut self.device, queue => queue.register_buffers(count, size))
             .map_err(|errno| Error::io(errno, format!("register {count} buffers of {size} bytes")))
@@ -157,8 +157,8 @@ impl Queue {
             .map_err(|errno| Error::io(errno, "a descriptor of the queue's completions"))
     }
 
-    /// Submits queued requests to the device and collects completions, without waiting for the device. It may sync the files of completed writes that
-    /// must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), and that waits.
+    /// Submits queued requests to the device and collects completions, without waiting for the device. The call may sync the files of completed
+    /// writes that must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), and such a sync waits.
     ///
     /// # Errors
     /// `Io` if the kernel refuses, permanently: requests that it has not accepted can be popped, with that error.
@@ -168,8 +168,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Does the same, and waits until `min` requests (or all outstanding, if fewer) have completed: that many calls of [`pop`](Self::pop) return a
-    /// completion. If the device cut a transfer short, the pop waits for the remaining bytes.
+    /// Submits queued requests, and waits until `min` requests (or all outstanding, if fewer) have completed: that many calls of [`pop`](Self::pop)
+    /// return a completion. If the device cut a transfer short, the pop waits for the remaining bytes.
     ///
     /// # Errors
     /// The errors of [`poll`](Self::poll).
@@ -189,13 +189,14 @@ impl Queue {
         }
     }
 
-    /// Takes an available completion. After [`wait`](Self::wait) it may wait itself. After [`poll`](Self::poll) it never waits, with these
-    /// exceptions: a read of a host file whose lease was lost in the meantime is repeated through the kernel; a short transfer of a bounce buffer and
-    /// a read that did not match its checksums are repeated at once. The last completion of a host file without a handle closes the file, and may
-    /// wait until its lease is taken again. Completions come in the order of the device, not of submission.
+    /// Takes an available completion. After [`wait`](Self::wait) this call may wait too, for the remaining bytes of a short transfer. After
+    /// [`poll`](Self::poll) it never waits, with these exceptions: a read of a host file whose lease was lost in the meantime is repeated through the
+    /// kernel; a short transfer of a bounce buffer and a read that did not match its checksums are repeated before the call returns. The last
+    /// completion of a host file without a handle closes the file, and may wait until its lease is taken again. Completions come in the order of the
+    /// device, not of submission.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<Completion> {
-        // Each path is separate: a completion that is lent must be in memory, and is moved more often.
+        // Each path is separate, because a completion that is lent must be in memory, and is moved more often.
         if self.lanes.is_some() {
             return self.pop_finished();
         }
@@ -203,7 +204,7 @@ impl Queue {
         with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
     }
 
-    /// Completes one of the requests in flight, and waits for one if necessary. It can then be popped.
+    /// Completes one of the requests in flight, and waits for one if necessary. The request can then be popped.
     pub(crate) fn pump(&mut self) -> Result<()> {
         Io { queue: self.device.as_dyn(), state: &mut self.state }.pump()
     }
@@ -219,7 +220,7 @@ impl Queue {
 }
 
 /// The completions of a [`Queue`] for an event loop: `epoll`, `poll`, or an `AsyncFd` of tokio. It owns its descriptor, which stays the same until
-/// this is dropped: `AsyncFd::register` requires that.
+/// the value is dropped, as `AsyncFd::register` requires.
 #[derive(Debug)]
 pub struct Readiness(OwnedFd);
 
@@ -244,7 +245,7 @@ impl AsRawFd for Readiness {
 }
 
 impl Drop for Queue {
-    /// Waits for the requests in flight while the kernel serves the queue. The resources of leaked requests are not released.
+    /// Waits for the requests in flight, as long as the kernel serves the queue. The resources of leaked requests are not released.
     fn drop(&mut self) {
         let drained = with_queue!(&mut self.device, device => device.drain());
         if drained == (Drained::Leaked { writes: true }) {

@@ -1,7 +1,7 @@
-//! A condition that wakes all its waiters at once.
+//! A condition that wakes all its waiters in one call.
 //!
-//! parking_lot's condition moves them to the lock, from which each wakes the next one when it gets a processor. With more threads than
-//! processors that forms a convoy: threads that did not wait do all the work, and make no commit that others share.
+//! parking_lot's condition moves its waiters to the lock, from which each wakes the next one when it gets a processor. With more threads
+//! than processors that forms a convoy: threads that did not wait do all the work, and make no commit that others share.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Condvar {
         let _ = self.sleep(guard, None);
     }
 
-    /// Does the same for at most `time`. Returns false after a time-out.
+    /// Unlocks, waits for at most `time`, and locks again. Returns false after a time-out.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) -> bool {
         let time =
             Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };

@@ -19,7 +19,7 @@ pub(crate) trait Width {
     /// Whether an entry has room for a command to an NVMe namespace.
     const COMMANDS: bool;
 
-    /// The entry of a command; only if there is room for one. `place` is the place of its registered memory.
+    /// The entry of a command, for widths that have room for commands. `place` is the place of its registered memory.
     fn command(
         file: RingFile,
         operation: u32,

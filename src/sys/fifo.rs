@@ -1,7 +1,7 @@
 //! A first-in, first-out queue of a fixed length.
 //!
-//! Each request of a device that completes at once goes through one, so every instruction counts. `VecDeque` can grow, and the program that uses
-//! the library decides whether its push is inlined.
+//! Each request of a device that completes requests immediately goes through such a queue, so every instruction counts. `VecDeque` can grow, and
+//! the program that uses the library decides whether its push is inlined.
 
 use std::fmt;
 use std::mem::MaybeUninit;

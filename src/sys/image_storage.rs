@@ -1,4 +1,5 @@
-//! imago's interface to an open file. Its trait declares transfers as unsafe, because a caller must align them; these need no alignment.
+//! imago's interface to an open file. Its trait declares transfers as unsafe, because a caller must align them; the transfers here need no
+//! alignment.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};

@@ -160,7 +160,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Queues a request. The memory comes back with the completion, or at once if no slot is free or the ring is lost.
+    /// Queues a request. The memory comes back with the completion, or from this call if no slot is free or the ring is lost.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -314,13 +314,13 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.end(index, |request| take(request, result))
     }
 
-    /// Whether completions that were popped since the last call may have happened since then.
+    /// Whether completions that were popped since the last call may have occurred after it.
     #[inline]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Reads into lent memory, or writes from it, all transfers at once, and waits for all of them. Each transfer has its own position.
+    /// Reads into lent memory, or writes from it: submits all transfers together, and waits for all of them. Each transfer has its own position.
     pub(crate) fn transfer_now(&mut self, request: Request, transfers: &mut [Transfer<'_, '_>]) {
         let mut open = 0;
         for index in 0..transfers.len() {

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The largest number of measurements of the rate. They end with the first undisturbed one.
+/// The largest number of measurements of the rate. The first undisturbed measurement is the last.
 const ATTEMPTS: u32 = 16;
 
 /// A count that grows at a constant rate. It may restart after the machine was suspended: a caller that compares two counts must treat a

@@ -29,7 +29,8 @@ use crate::queue::Queue;
 /// An unmounted file system, opened exclusively. It is cheap to clone, and threads can share it.
 #[derive(Clone)]
 pub struct Volume {
-    /// Before the file system, since fields are dropped in their order: the thread must not be the last to have it. Open files share it.
+    /// Declared before the file system, because fields are dropped in their order, and the timer's thread must not be the last holder of the file
+    /// system. Open files share the timer.
     timer: Option<CommitTimer>,
     fs: Arc<dyn FileSystem>,
     device: Arc<dyn Device>,
@@ -80,7 +81,7 @@ impl Volume {
         Self::open_on(device, How::Read)
     }
 
-    /// Does the same for writing. Only explicit syncs commit.
+    /// Opens the volume on a device for reading and writing. Only explicit syncs commit changes.
     ///
     /// # Errors
     /// The errors of [`VolumeOptions::open`].
@@ -287,7 +288,7 @@ impl Volume {
     }
 }
 
-/// The format of a device. If its superblock is lost and the options name a backup, the backup decides; otherwise the error names one.
+/// The format of a device. If its superblock is lost and the options name a backup, the backup decides; otherwise the error names a backup.
 fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     let found = if device.size() < SMALLEST { None } else { find_format(device)? };
     if let Some(format) = found {

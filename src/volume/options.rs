@@ -77,15 +77,15 @@ impl VolumeOptions {
         self
     }
 
-    /// Only for reading: the device may be truncated. Reads past its end are I/O errors; without this option it is refused.
+    /// Only for reading: the device may be truncated. Reads past its end are I/O errors. Without this option a truncated device is refused.
     #[must_use]
     pub fn truncated(mut self, truncated: bool) -> Self {
         self.truncated = truncated;
         self
     }
 
-    /// Only for reading: the device of the volume's journal, if the journal is on a separate device and needs recovery. It is recovered in
-    /// memory. Without this option, the device is searched by its UUID below `/dev/disk/by-uuid`.
+    /// Only for reading: the device of the volume's journal, if the journal is on a separate device and needs recovery. The journal is
+    /// recovered in memory. Without this option, the device is searched by its UUID below `/dev/disk/by-uuid`.
     #[must_use]
     pub fn journal(mut self, device: impl Into<Option<Location>>) -> Self {
         self.journal = device.into();

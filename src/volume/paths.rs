@@ -16,7 +16,7 @@ use crate::fs::{
 use crate::queue::Queue;
 use crate::units::InodeNo;
 
-/// The largest depth of a tree that is removed. In a deeper one a directory contains itself.
+/// The largest depth of a tree that is removed. If a tree is deeper, a directory contains itself.
 const MAX_DEPTH: usize = 4096;
 
 /// The entries of a directory.
@@ -286,7 +286,7 @@ impl Volume {
         }
     }
 
-    /// The operations that change the volume, for a change of this path.
+    /// Returns the operations that change the volume, or the error of a change of this path.
     fn writable(&self, path: &Path) -> Result<&dyn Writer> {
         self.fs.writable().at(|| path.display())
     }

@@ -1,4 +1,4 @@
-//! The layer below the volumes of the tests: their plain devices, or an integrity device or an NBD server with its client over each.
+//! The layer below the volumes of the tests: their plain devices, or an integrity device over each, or an NBD server with its client over each.
 //!
 //! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites with each. The tags of an image or of
 //! memory are made when it is opened. They stay in memory, so programs that read the image do not see them. In tests with power cuts
@@ -28,7 +28,7 @@ const BENEATH: [(&str, Beneath); 4] = [
     ("nbd-plain", Beneath::Nbd(Form::Plain)),
 ];
 
-/// The layer that the environment names, if it does.
+/// The layer that the environment names, if any.
 pub(crate) fn chosen() -> Option<Beneath> {
     let name = std::env::var("IRONMAP_BENEATH").ok()?;
     let known = BENEATH.into_iter().find(|known| known.0 == name);
@@ -93,14 +93,14 @@ pub(crate) mod tail {
         Relaxed, chosen, format, integrity, options,
     };
 
-    /// The first state of a workload: the same device, longer by tags where something lies beneath.
+    /// The first state of a workload: the same device, extended by tags if there is a layer below.
     pub(crate) fn tagged(base: &Ram) -> Ram {
         integrity().map_or_else(|| base.snapshot(), |mode| tagged_as(mode, base))
     }
 
     fn tagged_as(mode: Mode, base: &Ram) -> Ram {
         let sector = base.limits().logical_block;
-        // The tail takes 1/32 and the journal; all of the volume must find room before it.
+        // The tail takes 1/32 and the journal. The whole volume must fit before the tail.
         let device = Arc::new(base.resized(base.size() + base.size() / 16 + (8 << 20)));
         let whole = Arc::clone(&device) as Arc<dyn Device>;
         format(&whole, None, &options(mode, sector), &mut |_, _| {}).expect("a tail of tags");
@@ -114,7 +114,7 @@ pub(crate) mod tail {
             Some(Beneath::Nbd(form)) => return Arc::new(OverNbd::new(device, form)),
             None => return device,
         }
-        // Every flush clears the map, and tags are written and read again: there is more to cut.
+        // Every flush clears the map, and tags are written and read again, so that there are more requests to cut.
         let options = IntegrityOptions::new().cache(0).clean_after(Duration::ZERO);
         let opened = Integrity::open_with(device, None, &options);
         Arc::new(opened.expect("open the integrity device").device)

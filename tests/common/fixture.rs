@@ -34,7 +34,7 @@ pub(crate) const EMPTY: &str = "empty";
 pub(crate) const FILES: [&str; 8] =
     [SOLID, FRAGMENTED, HOLES, UNWRITTEN, SPARSE, TAIL, INLINE, EMPTY];
 
-/// Files of one block that are removed again, so that the next writes are fragmented.
+/// Files of one block that are removed before the next writes, so that these are fragmented.
 const PADS: u64 = 200;
 /// Files of one block, removed, whose blocks become unwritten extents.
 const STALE: u64 = 200;
@@ -178,14 +178,14 @@ fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> 
             write_sparse(&path, content, block);
             return write;
         }
-        // The last block is written full of other bytes. Then the size is set, which leaves the rest of them on the device. debugfs
-        // needs to be given the size anyway if the file ends with a hole.
+        // The last block is written full of other bytes. Then the size is set, which leaves those bytes past the end on the device. debugfs
+        // must set the size anyway if the file ends with a hole.
         let mut on_disk = content.clone();
         on_disk.resize(size.next_multiple_of(block) as usize, 0xEE);
         write_sparse(&path, &on_disk, block);
         format!("{write}\nset_inode_field {name} size {size}")
     };
-    // Each is written separately: mke2fs would lay them out in the arbitrary order of the directory.
+    // Each file is written separately, because mke2fs would lay them out in the arbitrary order of the directory.
     for pad in 0..PADS + STALE {
         add(format!("write {}/pads/{pad:03} {pad:03}", source.display()));
     }

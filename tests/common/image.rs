@@ -1,4 +1,4 @@
-//! Images of ext4 and XFS volumes, made by mke2fs and mkfs.xfs, and their kernel mounts; all gone when their guards are dropped.
+//! Images of ext4 and XFS volumes, made by mke2fs and mkfs.xfs, and their kernel mounts. All are removed when their guards are dropped.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,7 +24,8 @@ pub(crate) fn scratch() -> TempDir {
     scratch_in(&std::env::temp_dir())
 }
 
-/// A directory below another one. Its name tells `./x clean-up` the process of the test: it removes those of ended processes.
+/// A directory below another one. Its name contains the process of the test, so `./x clean-up` can remove the directories of ended
+/// processes.
 pub(crate) fn scratch_in(dir: &Path) -> TempDir {
     let prefix = format!("ironmap-test-{}-", std::process::id());
     tempfile::Builder::new().prefix(&prefix).tempdir_in(dir).expect("a scratch directory")
@@ -75,12 +76,12 @@ impl Image {
         Self::make(size, options, None)
     }
 
-    /// The same, filled with a copy of a directory by mke2fs itself: needs no root.
+    /// A volume of this size, filled by mke2fs with a copy of a directory. This needs no root.
     pub(crate) fn populated(size: &str, options: &[&str], from: &Path) -> Self {
         Self::make(size, options, Some(from))
     }
 
-    /// Empty, in memory.
+    /// An empty volume of this size, in memory.
     pub(crate) fn in_memory(size: &str, options: &[&str]) -> Self {
         Self::within(scratch_in(Path::new("/dev/shm"))).fill(size, options, None)
     }
@@ -126,7 +127,7 @@ impl Image {
         image
     }
 
-    /// The present image, also while it is mounted.
+    /// A copy of the present image, which may be mounted.
     pub(crate) fn copy(&self) -> Self {
         let copy = Self { dir: scratch(), format: self.format };
         let args = ["--sparse=always".into(), self.path(), copy.path()];
@@ -168,7 +169,7 @@ impl Image {
         Arc::clone(volume.ext4().expect("an ext4 volume"))
     }
 
-    /// Fails the test unless e2fsck or xfs_repair finds nothing to repair: a broken fixture proves nothing.
+    /// Fails the test unless e2fsck or xfs_repair finds nothing to repair, because a broken fixture proves nothing.
     pub(crate) fn check(&self) {
         if self.format == Format::Xfs {
             return self.check_by("xfs_repair");
@@ -179,7 +180,7 @@ impl Image {
         assert!(!said.contains("count wrong"), "{said}");
     }
 
-    /// Lets this program find no fault in an XFS volume.
+    /// Asserts that this program finds no fault in an XFS volume.
     pub(crate) fn check_by(&self, xfs_repair: &str) {
         let path = self.path();
         run(xfs_repair, &check_of(&path));
@@ -215,7 +216,7 @@ impl Image {
         let mut args: Vec<&OsStr> = how.iter().map(AsRef::as_ref).collect();
         args.push(path.as_os_str());
         let result = output("e2fsck", &args);
-        // 1: errors were corrected.
+        // Exit code 1: errors were corrected.
         assert!(
             matches!(result.status.code(), Some(0 | 1)),
             "{}",
@@ -230,7 +231,7 @@ impl Image {
         run("tune2fs", &args);
     }
 
-    /// Changes the volume by debugfs's commands, one a line; gives its output, each answer headed by `debugfs: COMMAND`.
+    /// Changes the volume by debugfs's commands, one per line. Returns the output, in which `debugfs: COMMAND` precedes each answer.
     pub(crate) fn debugfs(&self, commands: &str) -> String {
         self.run_debugfs(&["-w"], commands)
     }

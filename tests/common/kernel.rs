@@ -1,4 +1,4 @@
-//! The main oracle: a mounted file system, read by system calls. A source directory can be used like one.
+//! The main oracle: a mounted file system, read by system calls. A source directory can be used in the same way.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -147,7 +147,7 @@ pub(crate) fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let length =
             rustix::fs::lgetxattr(path, name, &mut value[..]).expect("an attribute's value");
         value.truncate(length);
-        // There are thousands of values.
+        // The view has thousands of values.
         value.shrink_to_fit();
         value
     };

@@ -1,4 +1,4 @@
-//! Loop devices, gone with their guards.
+//! Loop devices, which are detached when their guards are dropped.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Shared code of the tests: images and mounts with guards, a generator of trees, oracles that we did not write, and the
-//! comparison of their answers with ironmap's.
+//! Shared code of the tests: images and mounts with guards, a generator of trees, oracles by other authors, and the comparison of their
+//! answers with ironmap's.
 //!
 //! An oracle fills a [`view::View`]; [`compare`] reports every difference from ironmap's own view of the same volume.
 

@@ -1,4 +1,4 @@
-//! File systems that the kernel has mounted, on loop devices over sparse files; all gone when their guards are dropped.
+//! File systems that the kernel has mounted, on loop devices over sparse files. All are removed when their guards are dropped.
 
 use std::path::{Path, PathBuf};
 
@@ -109,7 +109,7 @@ impl Mounted {
         self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
-    /// Lets every user come to the files by their paths.
+    /// Lets every user access the files by their paths.
     pub(crate) fn allow_all_users(&self) {
         run("chmod", &["755".as_ref(), self.disk.dir.path().as_os_str()]);
     }

@@ -38,7 +38,7 @@ const FAST_ZERO: u16 = 1 << 11;
 const WITH_FUA: u16 = 1 << 0;
 const WITH_FAST_ZERO: u16 = 1 << 4;
 
-/// The client of an export. The server ends with it, and lets the device go.
+/// The client of an export. The server ends with the client, and then drops the device.
 #[derive(Debug)]
 pub(crate) struct OverNbd {
     client: Option<Nbd>,

@@ -31,7 +31,7 @@ impl Process {
         rustix::process::kill_process(pid, signal).expect("a signal");
     }
 
-    /// Waits until it has stopped after a signal to do so: all of its threads.
+    /// Waits until all threads of the process have stopped after a signal to do so.
     pub(crate) fn wait_stopped(&self) {
         let tasks = format!("/proc/{}/task", self.child.id());
         let stopped = |stat: String| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T'));
@@ -41,12 +41,12 @@ impl Process {
         });
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().expect("its state").is_none()
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for the end of the process, which must succeed.
     pub(crate) fn finish(mut self) {
         until(&self.name.clone(), || !self.runs());
         let status = self.child.wait().expect("its end");
@@ -61,12 +61,12 @@ impl Drop for Process {
     }
 }
 
-/// Makes the calling process end with its parent, even if that is killed. It must be the first call in the process.
+/// Makes the calling process end with its parent, even if the parent is killed. This must be the first call in the process.
 pub(crate) fn end_with_parent() {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal");
 }
 
-/// Looks again and again; fails the test if it takes too long.
+/// Polls a condition. Fails the test if it takes too long.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {

@@ -7,7 +7,7 @@ use super::rng::Rng;
 /// The content of memory before a read.
 pub(crate) const UNTOUCHED: u8 = 0xA5;
 
-/// The part of a file that a request of `len` bytes at `pos` gives.
+/// The part of a file that a request of `len` bytes at `pos` returns.
 pub(crate) fn part(content: &[u8], pos: u64, len: usize) -> &[u8] {
     let from = usize::try_from(pos).unwrap_or(usize::MAX).min(content.len());
     &content[from..from.saturating_add(len).min(content.len())]
@@ -38,7 +38,7 @@ impl Room {
     }
 }
 
-/// Cuts a length at random multiples of `unit`; some pieces have no bytes. The last takes the rest.
+/// Cuts a length at random multiples of `unit`. Some pieces have no bytes. The last piece gets the rest.
 pub(crate) fn pieces(rng: &mut Rng, len: usize, unit: usize) -> Vec<usize> {
     let mut pieces = Vec::new();
     let mut left = len;
@@ -52,7 +52,7 @@ pub(crate) fn pieces(rng: &mut Rng, len: usize, unit: usize) -> Vec<usize> {
     pieces
 }
 
-/// Cuts a buffer into neighbours of these lengths.
+/// Cuts a buffer into adjacent buffers of these lengths.
 pub(crate) fn split(mut buffer: Buffer, pieces: &[usize]) -> Vec<Buffer> {
     pieces.iter().map(|piece| buffer.split_to(*piece)).collect()
 }

@@ -13,7 +13,7 @@ use super::rng::Rng;
 pub(crate) struct Read {
     pub(crate) pos: u64,
     pub(crate) len: usize,
-    /// How many bytes came: fewer at the end of the file.
+    /// The number of bytes that were read: fewer than requested at the end of the file.
     pub(crate) count: usize,
     pub(crate) hash: u64,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Depth {
 
 /// The most memory that one read takes.
 const PIECE: u64 = 1 << 20;
-/// How far reads around the edges of data reach, at most.
+/// The largest distance of reads from the edges of data.
 const EDGE: u64 = 5000;
 
 /// Reads a file of the oracle: all its data, the edges between data and holes, the end, and random ranges.
@@ -38,7 +38,7 @@ pub(crate) fn plan(file: &File, size: u64, depth: Depth, seed: u64) -> Vec<Read>
     let mut ranges = Vec::new();
     let mut pos = 0;
     for _ in 0..depth.stretches {
-        // ENXIO: no data after it.
+        // ENXIO means that there are no data after this position.
         let Ok(data) = rustix::fs::seek(file, SeekFrom::Data(pos)) else { break };
         let hole = rustix::fs::seek(file, SeekFrom::Hole(data)).unwrap_or(size);
         for edge in [data, hole] {

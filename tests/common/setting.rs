@@ -1,4 +1,4 @@
-//! Settings of the whole system, changed by a test and put back after it, also when it is killed.
+//! Settings of the whole system, changed by a test and restored after it, even if the test is killed.
 
 use tempfile::TempDir;
 

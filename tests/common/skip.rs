@@ -19,7 +19,7 @@ pub(crate) enum Need {
     Variable(&'static str),
     /// A feature that the kernel's ext4 was built with, as `/sys/fs/ext4/features` names it.
     KernelExt4(&'static str),
-    /// No layer below the volume: [`super::beneath`].
+    /// No layer below the volume: see [`super::beneath`].
     Bare(&'static str),
     /// No layer with a journal below the volume.
     NoJournalBeneath(&'static str),
@@ -73,7 +73,7 @@ pub(crate) fn note_part(test: &str, part: &str, reason: &str) {
     note(&format!("{test}, {part}"), &reason.replace('\n', " "));
 }
 
-/// Leaves the test, noting its name and the reason, unless all needs are met.
+/// Returns from the test, noting its name and the reason, unless all needs are met.
 #[macro_export]
 macro_rules! require {
     ($($need:expr),+ $(,)?) => {

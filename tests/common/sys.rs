@@ -39,7 +39,7 @@ impl Shared {
         Self::open(path)
     }
 
-    /// The whole of a file that is there.
+    /// Maps the whole of an existing file.
     pub(crate) fn open(path: &Path) -> Self {
         let file = OpenOptions::new().read(true).write(true).open(path).expect("the file");
         let len = file.metadata().expect("its size").len() as usize / 8;
@@ -74,7 +74,7 @@ impl Drop for Shared {
     }
 }
 
-/// A mark of fanotify by which the kernel asks before something is done; it is always allowed. Gone when this is dropped.
+/// A mark of fanotify: the kernel asks before certain accesses, which are always allowed. The mark is removed when this is dropped.
 pub(crate) struct Watch {
     group: OwnedFd,
     ended: Arc<AtomicBool>,
@@ -83,7 +83,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Marks a path, or the mount or file system that holds it, as `what` (`FAN_MARK_*`) says. `events` are `FAN_*`, and `class` is a `FAN_CLASS_*`.
+    /// Marks a path, or the mount or file system that contains it, as `what` (`FAN_MARK_*`) specifies. `events` are `FAN_*`, and `class` is a
+    /// `FAN_CLASS_*`.
     pub(crate) fn new(class: u32, what: u32, events: u64, path: &Path) -> io::Result<Self> {
         // SAFETY: takes integers.
         let group = unsafe {
@@ -119,7 +120,7 @@ impl Watch {
         Ok(Self { group, ended, asked, answering: Some(answering) })
     }
 
-    /// How often the kernel has asked.
+    /// How many times the kernel has asked.
     pub(crate) fn asked(&self) -> u64 {
         self.asked.load(Ordering::SeqCst)
     }
@@ -214,7 +215,7 @@ pub(crate) fn forbid_io_uring() {
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
-/// Puts a file in the place of whatever is open by a number.
+/// Makes a descriptor's number refer to a file, whatever was open under it.
 pub(crate) fn put_in_place(file: &File, number: i32) {
     // SAFETY: takes integers. The owner of that number is the subject of the test.
     let put = unsafe { libc::dup2(file.as_raw_fd(), number) };

@@ -20,7 +20,7 @@ pub(crate) struct Scope {
     pub(crate) seed: u64,
     /// The volume's block size, around whose multiples sizes are chosen.
     pub(crate) block: u64,
-    /// Owners, device nodes, sockets, `trusted.` attributes: with root, and onto a kernel mount only.
+    /// Owners, device nodes, sockets, `trusted.` attributes: these need root and a kernel mount.
     pub(crate) nodes: bool,
     /// Attributes larger than a block.
     pub(crate) large_xattrs: bool,
@@ -59,7 +59,7 @@ const SECONDS: [i64; 10] = [
 ];
 const NANOSECONDS: [i64; 4] = [0, 1, 123_456_789, 999_999_999];
 
-/// Grows the tree in a directory.
+/// Creates the tree in a directory.
 pub(crate) fn grow(dir: &Path, scope: Scope) {
     let mut tree = Tree { dir: dir.to_owned(), rng: Rng::new(scope.seed), scope };
     tree.sizes();
@@ -128,7 +128,7 @@ impl Tree {
         let pointers = block / 4;
         let far = create(&dir.join("far"));
         for blocks in [12, 12 + pointers, 12 + pointers + pointers * pointers] {
-            // The map of a file of small blocks ends below 16 GiB; that of large ones is cut off here to match.
+            // The map of a file of small blocks ends below 16 GiB. That of large blocks is limited here to the same size.
             let border = (blocks * block).min(15 << 30);
             self.write(&far, border - 1, 2);
         }

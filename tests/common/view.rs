@@ -24,7 +24,7 @@ pub(crate) type Time = (i64, u32);
 /// A path from the volume's root, without a leading `/`; the root itself is empty.
 pub(crate) type View = BTreeMap<Vec<u8>, Record>;
 
-/// The facts of a path. `None` means that the oracle cannot tell, and the field is not compared.
+/// The facts of a path. `None` means that the oracle does not report the fact, so it is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) inode: Option<u64>,
@@ -86,7 +86,7 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
-/// How to read: the bytes do not depend on it.
+/// The way to read. The bytes do not depend on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReadCall {
     /// Into one buffer at any address.

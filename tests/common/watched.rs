@@ -43,14 +43,14 @@ mod opcode {
     pub(super) const DESTROY: u32 = 38;
 }
 
-/// A device that appears as a file until the drop. All users of the file must have closed it by then.
+/// A device that appears as a file until this is dropped. All users of the file must have closed it by then.
 pub(crate) struct Watched {
     path: PathBuf,
     server: Option<JoinHandle<()>>,
 }
 
 impl Watched {
-    /// Lets a device be seen as a file at `path`, which is made.
+    /// Makes a device appear as a file at `path`, which is created.
     pub(crate) fn new(device: Arc<dyn Device>, path: &Path) -> Self {
         File::create(path).expect("the mount point");
         let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
@@ -82,7 +82,7 @@ fn serve(fuse: File, device: &dyn Device) {
     let mut server = Server { fuse, device, queue };
     let mut request = vec![0; HEADER + 4096 + MAX_WRITE as usize];
     loop {
-        // A request is read first: while the kernel has more of them, writes stay in flight.
+        // A request is read first, because writes stay in flight while the kernel has more requests.
         if server.queue.in_flight() > 0 && !(server.queue.room() > 0 && server.is_asked()) {
             server.queue.wait(1).expect("the device completes writes");
         } else {

@@ -30,7 +30,7 @@ impl Layout {
         }
     }
 
-    /// The byte of the image at which the inode with this number has its place.
+    /// The byte of the image at which the inode with this number lies.
     pub(crate) fn place_of(&self, number: u64) -> u64 {
         let (block, index) = (number >> self.inodes_log, number & ((1 << self.inodes_log) - 1));
         let (group, within) = (block >> self.group_log, block & ((1 << self.group_log) - 1));
@@ -67,7 +67,8 @@ impl Layout {
         bytes
     }
 
-    /// Writes this inode of the volume again, at the place of another number: it is sound, except that no tree contains it.
+    /// Writes this inode of the volume again, where the inode of another number would lie: the copy is sound, except that no tree contains
+    /// it.
     pub(crate) fn forge(&self, image: &File, like: &[u8], number: u64) {
         let mut bytes = like.to_vec();
         bytes[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());

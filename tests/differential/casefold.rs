@@ -12,7 +12,7 @@ const FLAGS: &str = "0x40080000";
 /// `EXT4_INDEX_FL`.
 const HASHED: u32 = 0x1000;
 
-/// Names and the same names in other words, as Unicode folds them.
+/// Names, and other spellings of the same names as Unicode folds them.
 const PAIRS: [(&str, &str); 8] = [
     ("Makefile", "MAKEFILE"),
     ("Straße", "STRASSE"),

@@ -1,4 +1,4 @@
-//! The bytes do not depend on the way they come: every engine, with the simple path and without.
+//! Every engine, with the simple path and without, reads the same bytes.
 
 use ironmap::Engine;
 

@@ -81,7 +81,7 @@ fn encrypted_files_are_recognized_and_not_read() {
     assert_encrypted(volume.fs().resolve(b"dir/inner/1", Follow::All), "a path");
 }
 
-/// The same without the kernel: debugfs sets the flag.
+/// A file with the encryption flag is not read, even without an encrypting kernel: debugfs sets the flag.
 #[test]
 fn a_file_with_the_flag_is_not_read() {
     let source = scratch();
@@ -94,7 +94,7 @@ fn a_file_with_the_flag_is_not_read() {
     assert_encrypted(read(&volume, file.number()), "file");
 }
 
-/// fs-verity keeps a tree of hashes in blocks of the file that lie past its end: the data is read, the hashes are not.
+/// fs-verity keeps a tree of hashes in blocks of the file past its end: the data can be read, the hashes cannot.
 #[test]
 fn blocks_past_the_end_of_a_verity_file_are_not_read() {
     let source = scratch();
@@ -115,7 +115,7 @@ fn blocks_past_the_end_of_a_verity_file_are_not_read() {
     assert_contents(&expected, &mut subject, &actual, "verity");
     let file = subject.fs().resolve(b"file", Follow::All).expect("the file");
     assert!(file.flags().contains(InodeFlags::VERITY));
-    // The volume has hashes to hide.
+    // The volume has hashes that must not be shown.
     let behind = file.map(FilePos(65_536), 4096).expect("a mapping");
     assert_eq!(behind.kind, IomapType::Mapped, "blocks past the end");
 }

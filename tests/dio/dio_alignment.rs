@@ -1,4 +1,4 @@
-//! The positions, lengths and addresses that a read may have, and its result at the end of the file.
+//! The positions, lengths and addresses that a read may have, and the result of a read at the end of the file.
 
 use std::io::IoSliceMut;
 
@@ -21,7 +21,7 @@ fn limits(volume: &Volume) -> (usize, usize) {
 /// One request, to be sent in every possible way.
 struct Request {
     pos: u64,
-    /// Distance of the first byte from an aligned address.
+    /// The distance of the first byte from an aligned address.
     offset: usize,
     pieces: Vec<usize>,
 }
@@ -184,7 +184,7 @@ fn any_range_can_be_read_without_strict() {
     }
 }
 
-/// Half of them aligned in some respect; some past the end; a few of more bytes than a bounce buffer holds.
+/// Half of the requests are aligned in some respect, some lie past the end, and a few are longer than a bounce buffer.
 fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     let align = |rng: &mut Rng, value: u64| {
         if rng.below(2) == 0 { value } else { value / unit.max(512) * unit.max(512) }
@@ -247,7 +247,7 @@ fn no_bytes_are_read_without_the_device() {
     }
 }
 
-/// A segment of no bytes has no address to be at fault.
+/// A segment of no bytes may have any address.
 #[test]
 fn a_segment_of_no_bytes_may_lie_anywhere() {
     let fixture = Fixture::new(4096, SEED);

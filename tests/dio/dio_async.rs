@@ -35,7 +35,7 @@ impl InFlight {
         assert!(self.0.insert(token, sent).is_none());
     }
 
-    /// Takes completed requests; gives the tokens in the order they came.
+    /// Takes completed requests. Returns the tokens in the order of their completion.
     fn take(&mut self, queue: &mut Queue) -> Vec<u64> {
         let mut tokens = Vec::new();
         while let Some(done) = queue.pop() {
@@ -137,8 +137,7 @@ fn completions_may_come_in_any_order() {
     assert!(shuffled > 10, "latency changes the order: {shuffled} of 20");
 }
 
-/// After wait(min), min completions can be popped, or all if fewer are outstanding. Without outstanding requests it
-/// returns at once.
+/// After wait(min), min completions can be popped, or all if fewer are outstanding. Without outstanding requests it returns immediately.
 #[test]
 fn wait_brings_as_many_as_it_is_asked_for() {
     within_a_minute(|| {
@@ -265,7 +264,7 @@ fn registered_and_plain_buffers_mix() {
     });
 }
 
-/// A buffer outlives the queue that it was registered with, and is plain memory then.
+/// A buffer outlives the queue that it was registered with, and is then plain memory.
 #[test]
 fn a_registered_buffer_outlives_its_queue() {
     let fixture = Fixture::new(4096, SEED);

@@ -67,7 +67,7 @@ fn an_error_in_any_part_is_the_requests_error() {
                 }
             }
         }
-        // Once the sectors are good again, so is the file.
+        // Once the sectors are good again, the file can be read.
         sim.set_faults(Faults::default());
         let (result, memory) = read(Call::Owned, &mut queue, &file, (0, 0, LEN), &[], NONE);
         assert_eq!(result.unwrap(), LEN);

@@ -21,7 +21,7 @@ fn mappings(file: &File) -> Vec<Iomap> {
     file.mappings().map(Result::unwrap).collect()
 }
 
-/// The memory of one read that must succeed, by either way.
+/// The memory after a read that must succeed, into owned or borrowed memory.
 fn read(queue: &mut Queue, file: &File, pos: u64, len: usize, owned: bool) -> Vec<u8> {
     if owned {
         let buffer = Room::new(len).into_buffer(0, len);
@@ -130,7 +130,7 @@ fn segments_come_back_as_they_went_down() {
             assert_eq!(count.unwrap(), expected.len(), "{shown}");
             assert_eq!(&room.at(0, len)[..expected.len()], expected, "{shown}");
 
-            // Neighbours of one allocation, or each its own, or both.
+            // The buffers are neighbours in one allocation, separate allocations, or a mixture.
             let mut buffers = split(Buffer::aligned(len).unwrap(), &cuts);
             for buffer in &mut buffers {
                 if round % 3 > 0 && rng.below(round % 3 + 1) == 0 {
@@ -149,7 +149,7 @@ fn segments_come_back_as_they_went_down() {
     }
 }
 
-/// Inline data came with the inode.
+/// Inline data are read together with the inode.
 #[test]
 fn inline_data_is_read_without_the_device() {
     let fixture = Fixture::new(4096, SEED);

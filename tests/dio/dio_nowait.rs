@@ -74,7 +74,7 @@ fn a_full_queue_is_not_waited_for() {
             let buffer = Buffer::aligned(4096).unwrap();
             solid.submit_read(&mut queue, buffer, START, DioFlags::NOWAIT, token).expect("room");
         }
-        // One more bio, and a request of several bios.
+        // A request of one bio, and a request of several bios.
         for (file, len) in [(&solid, 4096), (&solid, 8192), (&fragmented, 64 * 4096)] {
             let buffer = Room::new(len).into_buffer(0, len);
             let before = vec![(buffer.address(), len)];
@@ -99,7 +99,7 @@ fn a_full_queue_is_not_waited_for() {
         let buffer = Buffer::aligned(len).unwrap();
         let refused = fragmented.submit_read(&mut queue, buffer, START, DioFlags::NOWAIT, 9);
         assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::WouldBlock, "{stack}");
-        // Without NOWAIT it waits.
+        // Without NOWAIT the request waits.
         let buffer = Buffer::aligned(len).unwrap();
         fragmented.submit_read(&mut queue, buffer, START, DioFlags::empty(), 9).expect("it waits");
         queue.wait(1).unwrap();

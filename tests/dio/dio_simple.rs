@@ -1,4 +1,4 @@
-//! The simple path: which requests take it, which do not and why, and that the bytes are the same.
+//! The simple path: which requests take it, and why others do not. The bytes are the same.
 
 use std::io::IoSliceMut;
 
@@ -29,7 +29,7 @@ fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     NotSimple::ALL.into_iter().find(|reason| missed(reason) == 1)
 }
 
-/// The result of the gate for one read, which must be the same for borrowed and for owned memory.
+/// The result of the gate for one read, which must be the same for borrowed and owned memory.
 fn flat(
     queue: &mut Queue,
     file: &File,
@@ -156,7 +156,7 @@ fn vectored_reads_and_the_switch_miss() {
     assert_eq!(flat(&mut queue, &file, 0, BLOCK, 0, none), None);
 }
 
-/// Inline data is not on the device: it misses, and no place on the device is made up for it.
+/// Inline data are not on the device: a read of them misses the simple path, and gets no position on the device.
 #[test]
 fn inline_data_misses() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -196,7 +196,7 @@ fn the_switch_changes_no_byte() {
                 let file = open(&volume, name, false);
                 let content = fixture.content(name);
                 for _ in 0..120 {
-                    // Most requests fit the simple path, and some just do not.
+                    // Most requests fit the simple path, and some just miss it.
                     let pos = rng.below(content.len() as u64 / 512 + 2) * 512 + rng.below(8) / 7;
                     let len = (1 + rng.below(block / 512 + 1)) as usize * 512;
                     let read = |queue: &mut Queue| {

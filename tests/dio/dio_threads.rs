@@ -11,8 +11,7 @@ use ironmap::{File, QueueOptions, Volume};
 const SEED: u64 = 0x7_42ead5;
 const NONE: DioFlags = DioFlags::empty();
 
-/// Threads that share handles from the first read on, when the map is not yet in memory, get the file's bytes by every
-/// way.
+/// Threads share handles from the first read on, when the map is not yet in memory. Every way of reading gives them the file's bytes.
 #[test]
 fn threads_share_a_file() {
     let fixture = Fixture::new(4096, SEED);

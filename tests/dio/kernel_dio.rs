@@ -25,7 +25,7 @@ const SEED: u64 = 0xd1_0d1e;
 const EINVAL: i32 = 22;
 const ROUNDS: usize = 400;
 
-/// A loop device of an image, with logical blocks of any size, gone with its guard.
+/// A loop device of an image, with logical blocks of any size. It is detached on drop.
 struct Loop {
     device: LoopDevice,
     dir: tempfile::TempDir,
@@ -38,7 +38,7 @@ impl Loop {
         Self { device, dir: scratch() }
     }
 
-    /// Runs something with the volume mounted.
+    /// Runs `work` with the volume mounted.
     fn mounted<T>(&self, work: impl FnOnce(&Path) -> T) -> T {
         struct Mounted<'a>(&'a Path);
         impl Drop for Mounted<'_> {
@@ -56,7 +56,7 @@ impl Loop {
     }
 }
 
-/// A read as both sides are asked for it.
+/// A read that is requested from both sides.
 #[derive(Clone, Debug)]
 struct Request {
     name: &'static str,
@@ -87,8 +87,7 @@ impl Request {
         Ok(room.at(self.offset, len)[..count].to_vec())
     }
 
-    /// Whether position and length are whole logical blocks, and so is every segment, at an address that any driver
-    /// takes.
+    /// Whether the position, the length and every segment are whole logical blocks, at addresses that any driver accepts.
     fn is_aligned(&self, unit: u64) -> bool {
         let whole = |value: usize| (value as u64).is_multiple_of(unit);
         let address = self.offset.is_multiple_of(512);
@@ -201,7 +200,7 @@ fn aligned(fixture: &Fixture, rng: &mut Rng, unit: u64) -> Vec<Request> {
         .collect()
 }
 
-/// Requests that are mostly at fault somewhere, on files without holes.
+/// Requests that mostly break some rule, on files without holes.
 fn misaligned(fixture: &Fixture, rng: &mut Rng, unit: u64) -> Vec<Request> {
     let names = [SOLID, FRAGMENTED, TAIL];
     let odd = |rng: &mut Rng| match rng.below(4) {

@@ -1,5 +1,5 @@
 //! The direct requests of a device become longer while a volume on it is open. The kernel refuses such a change for an exclusively opened device. If
-//! it does not, no data are lost without an error.
+//! it does not refuse, no data are lost without an error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::common::loop_device::LoopDevice;
 use crate::common::skip::Need;
 use crate::require;
 
-/// Sets the length of a loop device's sectors; whether the kernel does that.
+/// Sets the length of a loop device's sectors. Returns whether the kernel does that.
 fn set_sectors(device: &LoopDevice, len: &str) -> bool {
     output("losetup", &["--sector-size", len, device.node()]).status.success()
 }

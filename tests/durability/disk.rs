@@ -45,12 +45,12 @@ impl Disk {
         Arc::new(Self { parts, state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// From this call on flushes are counted, and these fail.
+    /// Counts flushes from this call on, and makes these fail.
     pub(crate) fn arm(&self, faults: &[Fault]) {
         *self.state.lock() = State { faults: faults.to_vec(), ..State::default() };
     }
 
-    /// How many flushes have failed.
+    /// The number of flushes that have failed.
     pub(crate) fn failed(&self) -> usize {
         self.state.lock().failed
     }
@@ -106,7 +106,7 @@ impl Disk {
         Self::new(parts)
     }
 
-    /// A part of it as a device whose write-through requests would flush.
+    /// A part of the disk as a device whose write-through requests would flush.
     pub(crate) fn device(self: &Arc<Self>, part: usize) -> Arc<dyn Device> {
         let below = Arc::clone(&self.parts[part]) as Arc<dyn Device>;
         Arc::new(Layered::with_layer(below, Part(Arc::clone(self), part)))

@@ -1,8 +1,8 @@
-//! No success for lost data: every flush of every kind fails in turn, on every device that can be below a volume, while threads write, sync, close
-//! and drop their files. After a power cut all data that a success covers exist.
+//! No success for lost data: every flush of every kind fails in turn, on every device that can lie below a volume, while threads write, sync,
+//! close and drop their files. After a power cut all data exist for which a success was reported.
 //!
-//! All single failures are enumerated. The threads run in any order; seeds choose their operations, and pairs of failures:
-//! `IRONMAP_DURABILITY=N` runs N more.
+//! All single failures are enumerated. The threads run in any order. Seeds choose their operations, and pairs of failures: `IRONMAP_DURABILITY=N`
+//! runs N more.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -50,11 +50,11 @@ impl Place {
     }
 }
 
-/// The answers that a thread got.
+/// The answers that a thread received.
 #[derive(Default)]
 struct Told {
     places: Vec<Place>,
-    /// The names of its new files, and how many are durable.
+    /// The names of the thread's new files, and how many are durable.
     names: Vec<Vec<u8>>,
     durable: usize,
 }
@@ -77,7 +77,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     let file = volume.open("/cells", FileOptions::new().write(true)).unwrap();
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     for step in 1..=steps {
-        // Most are overwritten: then the region of the dirty map is dirty already.
+        // Most cells are overwritten, so that their region of the dirty map is already dirty.
         let cells = if thread == 0 { 1 } else { CELLS_OF_EACH.min(1 + u64::from(step) / 3) };
         let cell = rng.below(cells);
         let place = &mut told.places[cell as usize];
@@ -156,7 +156,7 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     let volume = &open.volume;
     let mut told: Vec<Told> = std::thread::scope(|scope| {
         let has_bulk = matches!(kind, Kind::Nbd { .. });
-        // The others begin when its client flushes by itself: a sync before that would leave nothing to flush.
+        // The other threads begin when the bulk writer's client flushes by itself: a sync before that would leave nothing to flush.
         let begin = Arc::new(Barrier::new(threads as usize + usize::from(has_bulk)));
         let of_cells = |thread| {
             let begin = Arc::clone(&begin);
@@ -195,7 +195,7 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     failed == faults.len()
 }
 
-/// Fails each flush alone, in each way, until no flush remains; then pairs of them.
+/// Fails each flush separately, in each way, until no flush remains; then pairs of flushes.
 fn each_flush_fails(kind: Kind, threads: &[u64]) {
     let more = std::env::var("IRONMAP_DURABILITY").map_or(0, |more| more.parse().unwrap());
     let (runs, began) = (AtomicU64::new(0), Instant::now());

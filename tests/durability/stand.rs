@@ -18,7 +18,7 @@ use crate::common::watched::Watched;
 use crate::disk::Disk;
 use crate::server::Server;
 
-/// The file of the cells, and that of many bytes.
+/// The size of the file of cells, and of the file of many bytes.
 pub(crate) const CELLS: u64 = 2 << 20;
 pub(crate) const BULK: u64 = 18 << 20;
 
@@ -63,7 +63,7 @@ pub(crate) struct Stand {
     kind: Kind,
 }
 
-/// Dropped in the order of the fields.
+/// The fields are dropped in their order.
 pub(crate) struct Open {
     pub(crate) volume: Volume,
     _below: Vec<Box<dyn Any>>,

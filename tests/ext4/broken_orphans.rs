@@ -79,7 +79,7 @@ fn inode_of(image: &Image, path: &str) -> u64 {
     number(&image.ask_debugfs(&format!("stat {path}\n")), "Inode: ")
 }
 
-/// Takes the names of these files, and lists them as orphans, the first as the newest. The last one's next is `end`.
+/// Removes the names of these files, and lists them as orphans, the first as the newest. The next of the last one is `end`.
 fn orphan(image: &Image, paths: &[&str], end: u64) {
     let numbers: Vec<_> = paths.iter().map(|path| inode_of(image, path)).collect();
     let nexts = numbers.iter().skip(1).copied().chain([end]);
@@ -131,7 +131,7 @@ fn goes_on(image: &Image, what: &str) {
     image.check();
 }
 
-/// A broken file can be unlinked while no program, or a program, has it open.
+/// A broken file can be unlinked whether or not a program has it open.
 #[test]
 fn the_name_of_a_broken_file_can_be_removed() {
     for (what, mkfs, break_it) in BREAKS {
@@ -158,7 +158,7 @@ fn the_name_of_a_broken_file_can_be_removed() {
     }
 }
 
-/// The orphans beside it are freed.
+/// The other orphans are freed.
 #[test]
 fn a_broken_orphan_prevents_no_opening() {
     for (what, mkfs, break_it) in BREAKS {
@@ -181,7 +181,7 @@ fn a_broken_orphan_prevents_no_opening() {
 /// A file with a name whose truncation was under way stays, with its blocks past the end.
 #[test]
 fn a_broken_truncation_prevents_no_opening() {
-    // Faults before the end of the list are left out.
+    // Faults before the end of the list are not tested here.
     let kept = ["blocks of the file system", "attributes"];
     for (what, mkfs, break_it) in BREAKS.iter().filter(|(what, ..)| !kept.contains(what)) {
         let image = image(mkfs);
@@ -197,7 +197,7 @@ fn a_broken_truncation_prevents_no_opening() {
         assert_eq!(volume.ext4().unwrap().take_left(), [""; 0], "{what}: told once");
         volume.close().unwrap();
         drop(volume);
-        // Of a file with a name e2fsck repairs the map in one run, and frees the mapped blocks in the next.
+        // For a file with a name, e2fsck repairs the map in one run, and frees the mapped blocks in the next.
         image.repair();
         image.repair();
         image.check();
@@ -359,7 +359,7 @@ fn a_truncation_that_failed_shows_nothing_old() {
     assert_eq!(grown.unwrap_err().kind(), ErrorKind::ReadOnly);
 }
 
-/// A read that fails once is an error of the opening: it makes no orphan broken.
+/// A read that fails once is an error of the opening. It does not make an orphan count as broken.
 #[test]
 fn one_read_that_fails_gives_no_orphan_up() {
     let image = image(EXTENTS);

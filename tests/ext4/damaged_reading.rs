@@ -83,7 +83,7 @@ fn seen_by_us(volume: &Volume, inode: Result<Inode>, name: &str, seen: &mut Seen
     }
 }
 
-/// ironmap lists and reads all that the kernel does; gives the reports of faults that were passed over.
+/// Asserts that ironmap lists and reads all that the kernel does. Returns the reports of skipped faults.
 fn compare(image: &Image, what: &str, no_load: bool) -> Vec<String> {
     let volume = open(image, no_load).unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut ours = Seen::new();

@@ -84,7 +84,7 @@ impl Work {
             Self::PunchThere => punch(first * BLOCK, BLOCK).unwrap(),
         }
         drop(file);
-        // The rest is freed with it.
+        // Other blocks are freed with the file.
         if let Ok(file) = fs.resolve(b"/f", Follow::All) {
             if matches!(self, Self::PunchAll | Self::Empty) {
                 assert_eq!(file.stat().blocks, 0, "{self:?}");
@@ -97,7 +97,7 @@ impl Work {
     }
 }
 
-/// Each pointer block on the way to a block, of each number of levels, holds the zeros in turn.
+/// Each pointer block on the way to a block, for each number of levels, is replaced by zeros in turn.
 #[test]
 fn pointer_blocks_of_zeros_are_freed() {
     for (levels, first) in (1..).zip(REGIONS) {
@@ -117,7 +117,7 @@ fn pointer_blocks_of_zeros_are_freed() {
     }
 }
 
-/// Maps after the kernel's punching, which is how such maps arise.
+/// Maps after the kernel has punched ranges, which is how such maps arise.
 #[test]
 fn ranges_that_the_kernel_punched_are_freed() {
     require!([Need::Root]);
@@ -145,7 +145,7 @@ fn ranges_that_the_kernel_punched_are_freed() {
     }
 }
 
-/// The file is a directory, which can be left like this as an old hashed one.
+/// The file is a directory. A directory that was hashed before can be left in this state.
 #[test]
 fn a_directory_with_a_pointer_block_of_zeros_is_freed() {
     let image = Image::mke2fs("16M", &words(POINTERS));

@@ -13,8 +13,8 @@ use ironmap::{ErrorKind, Volume, VolumeOptions};
 
 const SEED: u64 = 0x5EED_0D18;
 
-/// Options of mke2fs, how many names stay, and how many each thread adds and removes: out of the inode, into one block, into a tree, and
-/// up to two levels of nodes.
+/// Options of mke2fs, how many names stay, and how many each thread adds and removes: so directories grow out of the inode, into one block,
+/// into a tree, and to up to two levels of nodes.
 const KINDS: [(&str, usize, usize); 5] = [
     ("-t ext4 -b 1024 -N 1024", 60, 12_000),
     ("-t ext4 -b 1024 -O inline_data", 3, 600),
@@ -157,7 +157,7 @@ fn a_listing_goes_on_in_another_form() {
         }
         let mut cursor = DirCursor::START;
         let mut added = 0;
-        // A step of the listing, and thirty names more: it ends when it has come round.
+        // Each step of the loop lists a part and adds thirty names. The listing must still end.
         loop {
             let mut listing = fs.inode(dir).unwrap().list(cursor).unwrap();
             let Some(entry) = listing.next() else { break };

@@ -145,7 +145,7 @@ impl Bench {
         self.fs().writable().unwrap().create(ROOT, name, NewFile::Regular, 0o644, &who)
     }
 
-    /// Looks a name of the root up, as a mount does.
+    /// Looks a name up in the root, as a mount does.
     fn look_up(&self, name: &str) -> Result<InodeNo> {
         self.fs().lookup(ROOT, name.as_bytes()).map(|inode| inode.number())
     }
@@ -515,7 +515,7 @@ fn the_kernel_takes_and_records_the_same() {
     assert_eq!(field(&copy, "Last error inode #"), broken.inode.to_string());
 }
 
-/// A search for data or holes does not read the attributes: a broken attribute block causes no error and no record.
+/// A search for data or holes does not read the attributes, so a broken attribute block causes no error and no record.
 #[test]
 fn a_search_for_holes_meets_no_broken_attribute() {
     let image = image("");

@@ -1,4 +1,4 @@
-//! A volume by its paths, as `std::fs` has them: the kernel finds the same tree, and e2fsck nothing.
+//! A volume by its paths, in the style of `std::fs`: the kernel finds the same tree, and e2fsck finds no fault.
 
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -107,7 +107,7 @@ fn a_handle_writes_as_it_was_opened() {
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     let reader = volume.open("/file", FileOptions::new()).unwrap();
     let writer = volume.open("/file", FileOptions::new().write(true)).unwrap();
-    // An overwrite by a handle that writes does not open the way for the other.
+    // An overwrite by a writing handle does not permit writes by the read-only handle.
     writer.write_all_at(&mut queue, &[2; 4096], 0).unwrap();
     for _ in 0..2 {
         assert_eq!(kind(reader.write_at(&mut queue, &[3; 4096], 0)), ErrorKind::ReadOnly);
@@ -434,7 +434,8 @@ fn a_cursor_that_appends_writes_nothing_twice() {
     image.check();
 }
 
-/// A link in place of the tree goes, as with std; a damaged directory whose names cannot be found again is an error, and no loop.
+/// If the path is a link and not a tree, the link is removed, as with std. A damaged directory whose names cannot be found again is an error,
+/// and no loop.
 #[test]
 fn a_tree_that_cannot_be_removed_is_an_error() {
     let image = Image::mke2fs("16M", &["-t", "ext4", "-O", "^metadata_csum", "-b", "1024"]);

@@ -166,7 +166,8 @@ fn a_power_cut_leaves_the_old_size_or_the_new_one_and_every_file() {
     }
 }
 
-/// States of cuts all over: most of them after the first flush, when blocks of both sizes are written. `IRONMAP_CRASH_STATES` asks for more.
+/// States of cuts over the whole resize, most of them after the first flush, when blocks of both sizes are written. `IRONMAP_CRASH_STATES`
+/// asks for more.
 fn chosen(crashes: &Crashes) -> Vec<CrashState> {
     let states = std::env::var("IRONMAP_CRASH_STATES").ok();
     let most = states.map_or(40, |states| states.parse().expect("a number of states"));

@@ -19,7 +19,7 @@ use crate::crash::fsck::Fsck;
 const SEED: u64 = 0x53_495A_4553;
 const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 0 });
 
-/// Layouts, and how many MiB a volume has at least.
+/// Layouts, and the minimum size of a volume in MiB.
 const LAYOUTS: &[(&str, u64)] = &[
     ("-t ext4 -b 1024", 32),
     ("-t ext4 -b 4096", 64),
@@ -31,7 +31,7 @@ const LAYOUTS: &[(&str, u64)] = &[
     ("-t ext4 -b 1024 -O sparse_super2,^resize_inode -N 4000", 32),
 ];
 
-/// Files with a block in every few, each of which is an extent, and small files; they lie after the place of removed content.
+/// Files with data in one of every few blocks, each with its own extent, and small files. They lie after removed content.
 fn filled(options: &str, mib: u64, rng: &mut Rng) -> Image {
     let source = scratch();
     let root = source.path();
@@ -91,7 +91,7 @@ fn load(image: &Image) -> Ram {
     Ram::from_image(&fs::read(image.path()).unwrap())
 }
 
-/// The volume of a device with another size, and its blocks then.
+/// The volume of a device after a resize, and its number of blocks.
 fn resized(device: &Ram, size: NewSize) -> ironmap::Result<(Ram, u64)> {
     let device = device.snapshot();
     let shared: Arc<dyn Device> = Arc::new(device);

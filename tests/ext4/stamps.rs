@@ -31,7 +31,7 @@ type Times = [Timestamp; 3];
 
 fn open(image: &Image, now: Timestamp) -> Volume {
     let clock = Clock::Fixed(now);
-    // There is no timer: only a request commits.
+    // There is no timer, so only a request commits.
     let options = VolumeOptions::new().write(true).clock(clock).commit(std::time::Duration::ZERO);
     crate::common::beneath::open(&image.location(), &options)
         .unwrap_or_else(|error| panic!("{error}"))

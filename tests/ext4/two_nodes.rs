@@ -19,7 +19,7 @@ use ironmap::{ErrorKind, NewSize, ResizeOptions, Volume};
 /// The offset of the protection block's number in the superblock, for blocks of 1 KiB.
 const MMP_BLOCK: usize = 1024 + 0x168;
 
-/// A volume whose holder counts once in a second, and the place of its number.
+/// A volume whose holder counts once a second, and the position of its counter.
 fn protected(dir: &Path) -> (Arc<Ram>, DevOffset) {
     let image = dir.join("image");
     let mke2fs = "-Fq -t ext4 -b 1024 -O mmp -E mmp_update_interval=1";
@@ -46,7 +46,7 @@ fn writable(device: Arc<dyn Device>) -> ironmap::Result<Volume> {
     Volume::writable_on(device, Clock::default())
 }
 
-/// A node counts from its first moment on: while it waits for its claim it is detected already.
+/// A node counts from its first moment on, so it is detected even while it waits for its claim.
 #[test]
 fn a_node_that_has_just_begun_is_seen() {
     let dir = scratch();
@@ -154,7 +154,7 @@ fn all_commits_up_to_the_claim_stay() {
     assert_files(&Volume::on(shared).unwrap(), 0..20);
 }
 
-/// The same for a node that opened and closed the volume in between.
+/// If another node opened and closed the volume up to the claim, its changes stay too.
 #[test]
 fn all_that_another_node_did_up_to_the_claim_stays() {
     let dir = scratch();

@@ -95,7 +95,7 @@ fn needs_recovery(image: &Path) -> bool {
     u32::from_le_bytes(features) & 4 != 0
 }
 
-/// While it is open for writing, multiple mount protection keeps others off; afterwards it does not.
+/// While the volume is open for writing, multiple mount protection excludes other nodes; afterwards it does not.
 #[test]
 fn a_protected_volume_is_held_while_it_is_open() {
     let dir = scratch();
@@ -231,7 +231,7 @@ fn a_file_that_outlives_its_volume_is_committed() {
     let mut queue = volume.queue(&QueueOptions::default()).unwrap();
     drop(volume);
     file.write_at(&mut queue, &[7; 10_000], FilePos(0)).unwrap();
-    // A copy shows the state after a crash.
+    // The copy shows the state after a crash.
     let copy = dir.path().join("copy");
     let size = || {
         std::fs::copy(&image, &copy).unwrap();

@@ -41,7 +41,7 @@ impl Image {
         crate::common::beneath::open(&location, &options).unwrap()
     }
 
-    /// Runs on the volume, closes it, and asks e2fsck; then runs the check on the volume, opened again and read-only.
+    /// Runs `work` on the volume, closes it, and runs e2fsck; then runs `check` on the volume, opened again read-only.
     fn run(&self, work: impl FnOnce(&Volume), check: impl FnOnce(&Volume)) {
         let volume = self.open();
         work(&volume);

@@ -20,9 +20,9 @@ use crate::{fsck, require};
 
 /// Files and directories that an operation changes, of each kind.
 const TARGETS: usize = 6;
-/// Directories that are looked through for them.
+/// The number of directories that are searched for targets.
 const DIRECTORIES: usize = 40;
-/// Names that are removed of a directory at most, and names in all.
+/// The largest number of names that are removed from one directory, and in total.
 const REMOVED: usize = 300;
 /// How many faults of an image are printed.
 const TOLD: usize = 4;
@@ -105,7 +105,7 @@ impl At<'_> {
         all
     }
 
-    /// Some inodes of each kind that the volume has, by type and the way that they keep content.
+    /// Some inodes of each kind in the volume, by type and by how they keep content.
     fn targets(&self) -> Vec<(InodeNo, FileType)> {
         let mut kinds = std::collections::HashMap::<_, usize>::new();
         let mut targets = Vec::new();
@@ -280,7 +280,7 @@ fn link(at: &At<'_>) {
 fn rename(at: &At<'_>) {
     let Some(own) = at.own() else { return };
     for (dir, names) in at.directories() {
-        // A directory, and some others.
+        // The names are a directory's and some others'.
         for (name, number) in names.iter().take(4).filter(|(_, number)| *number != own) {
             let new = format!("{number} from {dir}");
             let flags = RenameFlags::empty();
@@ -333,7 +333,7 @@ fn remove_files(at: &At<'_>) {
     }
 }
 
-/// Removes from the bottom up, so that each directory is empty in its turn.
+/// Removes from the bottom up, so that each directory is empty when it is removed.
 fn remove_all(at: &At<'_>) {
     let mut left = REMOVED * 10;
     for (dir, names) in at.directories().into_iter().rev() {
@@ -362,8 +362,8 @@ fn is_refusal(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(_))
 }
 
-/// Runs each operation, followed by e2fsck. In a sound volume e2fsck finds nothing, and no operation finds a fault either. A volume that was
-/// broken before may keep its faults, but e2fsck must still be able to repair all of it.
+/// Runs each operation, followed by e2fsck. In a sound volume e2fsck finds nothing, and no operation finds a fault. A volume that was broken
+/// before may keep its faults, but e2fsck must still be able to repair all of them.
 fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
     let sound = fsck::look(image).clean;
     let mut wrong = Vec::new();

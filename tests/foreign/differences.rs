@@ -3,14 +3,14 @@
 use crate::fsck;
 use crate::images::Steps;
 
-/// A difference that is meant.
+/// An intended difference.
 pub(crate) struct Difference {
     /// The images.
     names: &'static [&'static str],
     reason: &'static str,
 }
 
-/// `check` beside `e2fsck -fn`.
+/// Differences between `check` and `e2fsck -fn`.
 pub(crate) const CHECKS: &[Difference] = &[
     Difference {
         names: &["f_bad_gdt_csum", "f_uninit_enable"],
@@ -124,10 +124,10 @@ pub(crate) const CHANGES: &[Difference] = &[
     },
 ];
 
-/// The e2fsprogs that the lists are of.
+/// The version of e2fsprogs for which the lists are valid.
 const LISTED: &str = "e2fsck 1.47.0 ";
 
-/// Reports listed images without a difference. The lists are valid for one version of e2fsprogs.
+/// Reports listed images that show no difference. The lists are valid for one version of e2fsprogs.
 pub(crate) fn none_left(steps: &mut Steps<'_>) {
     if fsck::version().starts_with(LISTED) {
         steps.wrong("they agree: the list of differences is out of date");

@@ -1,4 +1,4 @@
-//! e2fsck, asked about an image that may send it round in circles.
+//! e2fsck, run on an image on which it may not end.
 
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
@@ -66,7 +66,7 @@ const RECOVERED: [&str; 5] = [
     "Moving journal",
 ];
 
-/// `e2fsck -fn`, of the volume as its journal's recovery leaves it, which is e2fsck's own.
+/// Runs `e2fsck -fn` on the volume as e2fsck's own recovery of the journal leaves it.
 pub(crate) fn look(image: &Image) -> Verdict {
     if !is_unsettled(image) {
         return verdict(run(&["-fn"], &image.path()));
@@ -84,7 +84,7 @@ pub(crate) fn look(image: &Image) -> Verdict {
     found
 }
 
-/// Lets e2fsck repair all; gives the faults that it still finds.
+/// Lets e2fsck repair the volume. Returns the faults that it still finds.
 pub(crate) fn repair(image: &Image) -> Verdict {
     // A repair may reveal more faults.
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The images, and workers that go through them.
+//! The images, and the threads that process them.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,9 +12,9 @@ use crate::common::image::{Image, scratch_in};
 use crate::watch::Watch;
 
 pub(crate) const VARIABLE: &str = "IRONMAP_FOREIGN_IMAGES";
-/// The time limit of one step with one image, on a slow and busy machine. Most take some milliseconds.
+/// The time limit of one step with one image, on a slow and busy machine. Most steps take some milliseconds.
 const TIME: Duration = Duration::from_secs(180);
-/// The least number of images: a smaller number cannot be the whole package.
+/// The minimum number of images: with fewer, the package is incomplete.
 const LEAST: usize = 150;
 
 /// An image as the package has it.

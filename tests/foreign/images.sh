@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the directory of volumes that others made and broke: that of IRONMAP_FOREIGN_IMAGES, or the images of e2fsprogs' own tests, each under the name of
-# its test. Ends with 77 where they cannot be had.
+# Prints the directory of volumes that others made and damaged: the value of IRONMAP_FOREIGN_IMAGES, or the images of e2fsprogs' own tests, each under
+# the name of its test. Ends with 77 if the images are not available.
 source "$(dirname "$0")/../lib.sh"
 
 if [ -n "${IRONMAP_FOREIGN_IMAGES:-}" ]; then

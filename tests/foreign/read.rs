@@ -21,7 +21,7 @@ use crate::differences::{READS, none_left, reason};
 use crate::images::{Foreign, Steps, VARIABLE, each};
 use crate::require;
 
-/// The limit of paths read of a volume: directories may lead to each other without end.
+/// The largest number of paths that are read in a volume, because directories may lead to each other without end.
 const PATHS: usize = 3000;
 /// The bytes read of a file, from its start and before its end.
 const HEAD: u64 = 512 << 10;
@@ -178,7 +178,7 @@ fn contents<E>(
     Ok((part(0, size.min(HEAD))?, part(tail, size)?))
 }
 
-/// The kernel's.
+/// The view of the kernel.
 fn kernel(root: &Path) -> Tree {
     walk(|path, seen| {
         let absolute = root.join(OsStr::from_bytes(path));
@@ -247,7 +247,7 @@ fn xattrs(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(all)
 }
 
-/// Files that the kernel gives and ironmap does not, or otherwise.
+/// Files that the kernel reads, and that ironmap does not read or reads differently.
 fn differences(kernel: &Tree, ours: &Tree) -> Vec<String> {
     let whole = kernel.len() < PATHS && ours.len() < PATHS;
     let mut all = Vec::new();

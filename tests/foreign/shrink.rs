@@ -15,7 +15,7 @@ use crate::{fsck, require};
 /// Images whose openings wait for other nodes.
 const HELD: &str = "mmp";
 
-/// The sizes that are printed and that the volume gets.
+/// The size that is printed, and the size that the volume gets.
 fn shrink(image: &Image) -> Result<(u64, u64), Error> {
     let opened = image.location().open(&LocationOptions::new().write(true))?;
     let said = ironmap::tools::smallest_size(&opened.device)?;

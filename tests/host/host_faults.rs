@@ -1,4 +1,4 @@
-//! Devices that fail below host files: before an error is returned the kernel reads, and the failure is reported.
+//! Devices that fail below host files: the kernel reads before an error is returned, and the failure is reported.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -38,7 +38,7 @@ fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
     (sim, host, queue)
 }
 
-/// Whether all reads fail or some, at once or late: they cause no error and no wrong byte.
+/// All reads or some reads fail, immediately or late: they cause no error and no wrong byte.
 #[test]
 fn a_read_that_fails_raw_goes_through_the_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -117,7 +117,7 @@ fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
         fill(tmpfs.path());
         let new = Rng::new(SEED + 1).bytes(16 << 20);
         for way in CALLS {
-            // These have blocks on no disk, and find no space there.
+            // These data have no blocks on the disk yet, and find no space there.
             writer.write_all_at(&new, 1 << 20).unwrap();
             let (at, len) = (2 << 20, 16384);
             let range = (at, 0, len);
@@ -130,7 +130,7 @@ fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
     }
 }
 
-/// A disk that ends too early fails the kernel as well: then there is one error for each request, with its errno, and no other.
+/// A disk that ends too early makes the kernel fail as well: then each request gets exactly one error, with its errno.
 #[test]
 fn a_read_that_fails_both_ways_is_one_error() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -148,7 +148,7 @@ fn a_read_that_fails_both_ways_is_one_error() {
         let (result, _) =
             read(way, &mut queue, &both.strict, (8192, 0, len), &cuts, DioFlags::empty());
         assert_eq!(result.unwrap_err().kind(), ErrorKind::Io(Errno::EIO), "{way:?}");
-        // The device's and the kernel's.
+        // The events are the device's failure and the kernel's.
         let (events, dropped) = host.events().take();
         assert_eq!((events.len(), dropped), (2, 0), "{way:?}");
         for event in events {

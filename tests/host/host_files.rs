@@ -1,4 +1,4 @@
-//! Files of mounted file systems: read around the kernel while a lease stands, through it otherwise, and always right.
+//! Files of mounted file systems: read around the kernel while a lease is valid, and otherwise through it, always with the right content.
 
 use crate::require;
 use std::fs::{File as OsFile, OpenOptions as OsOptions};
@@ -43,7 +43,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
         assert!(read_all(&file, &mut queue) == first);
         assert_eq!(queue.stats().kernel_served, 0);
 
-        // Only a writer is in the way.
+        // Only a writer prevents raw reads.
         assert!(std::fs::read(&path).unwrap() == first);
         let writer = OsOptions::new().write(true).open(&path).unwrap();
         let report = file.host().unwrap();
@@ -54,7 +54,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
         assert!(queue.stats().kernel_served > 0);
 
         drop(writer);
-        // The reads themselves make it worth to take the lease again.
+        // The reads themselves make ironmap take the lease again.
         while !file.host().unwrap().is_raw() {
             assert!(read_all(&file, &mut queue) == second);
         }
@@ -65,7 +65,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
     }
 }
 
-/// The slices of a vectored read are the caller's: a raw read that is thrown away is done again into the same ones.
+/// A raw read that is discarded is repeated into the same slices of the caller.
 #[test]
 fn a_vectored_read_leaves_its_slices_as_they_were() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -46,7 +46,7 @@ fn as_nobody(role: &str) {
     assert!(host.events().take().0.is_empty(), "a refusal is no error");
 }
 
-/// The permission that is missing is named, and with both there is nothing special about root.
+/// The missing permission is named. With both permissions an ordinary user has the same result as root.
 #[test]
 fn an_ordinary_user_is_served_by_the_kernel_unless_device_and_file_are_his() {
     if let Some(role) = role() {

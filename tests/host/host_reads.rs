@@ -17,7 +17,7 @@ use rustix::fs::FallocateFlags;
 
 const SEED: u64 = 0x4ea_d500;
 const ROUNDS: usize = 120;
-/// More than FIEMAP is asked for at once.
+/// A number of extents above the number that one FIEMAP call returns.
 const EXTENTS: u64 = 600;
 const NONE: DioFlags = DioFlags::empty();
 
@@ -118,7 +118,7 @@ fn devices_with_blocks_of_4096_bytes() {
     }
 }
 
-/// A file system in a file of another: its files are read raw, but that file itself has the loop device for a writer.
+/// The files of a file system in a host file are read raw, but the host file itself is not: the loop device has it open for writing.
 #[test]
 fn a_file_system_in_a_host_file() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -132,7 +132,7 @@ fn a_file_system_in_a_host_file() {
     file.check(&mut queue, &std::fs::read(inner.image()).unwrap(), SEED, ROUNDS);
 }
 
-/// Data written a moment ago have no blocks yet; an open makes the kernel write them back.
+/// Data that were just written have no blocks yet; an open makes the kernel write them back.
 #[test]
 fn a_file_is_read_raw_right_after_it_was_written() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("filefrag")]);
@@ -148,7 +148,8 @@ fn a_file_is_read_raw_right_after_it_was_written() {
     assert_eq!(queue.stats().kernel_served, 0);
 }
 
-/// A writer is there: the file grows and shrinks, and each read follows, without an error, even that which was asked for before.
+/// With a writer, the file grows and shrinks. Each read returns the present content without an error, even a read that was requested
+/// before.
 #[test]
 fn the_size_follows_a_writer() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
@@ -176,7 +177,7 @@ fn the_size_follows_a_writer() {
             }
             assert!(["broken", "writers"].contains(&both.served()));
             drop(writer);
-            // The reads make it worth to take the lease again.
+            // The reads make ironmap take the lease again.
             while both.any.host().unwrap().refusal.is_some() {
                 read(Call::Flat, &mut queue, &both.any, (0, 0, 4096), &[], NONE).0.unwrap();
             }
@@ -187,7 +188,7 @@ fn the_size_follows_a_writer() {
     }
 }
 
-/// A request that the kernel was asked for, of a part of the file that a truncate takes away before it is carried out, is short.
+/// If a truncation removes a part of the file before the kernel carries out a requested read of that part, the read is short.
 #[test]
 fn a_truncate_in_flight_makes_a_short_read() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -34,7 +34,7 @@ fn content(len: usize) -> Vec<u8> {
     Rng::new(SEED).bytes(len)
 }
 
-/// Opens a file, which must be served in the way of this name, and reads it in every way.
+/// Opens a file, which must be served in this way, and reads it in every way.
 fn check(path: &Path, options: FileOptions, served: &str) {
     let (host, mut queue) = host();
     let both = Both::open_with(&host, path, options);
@@ -73,7 +73,7 @@ impl Writer {
         writer
     }
 
-    /// Whether it has the file open, and whether it has it mapped.
+    /// Whether the process has the file open, and whether it has the file mapped.
     fn holds(&self, path: &Path) -> (bool, bool) {
         let proc = PathBuf::from(format!("/proc/{}", self.0.id()));
         let fds = std::fs::read_dir(proc.join("fd")).unwrap();
@@ -90,7 +90,7 @@ impl Drop for Writer {
     }
 }
 
-/// A file that is open for writing elsewhere, or still mapped for it by a closed descriptor: in this process or in another.
+/// Another descriptor, or a mapping from a closed descriptor, can write to the file: in this process or in another.
 #[test]
 fn writers() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -187,7 +187,7 @@ fn xfs_with_reflink() {
     assert_served(&path, "dedupe");
     let promise = FileOptions::new().assume_no_dedupe(true);
     check(&path, promise, "raw");
-    // Shared extents are no hindrance then.
+    // Shared extents do not prevent raw reads then.
     let shared = mounted.path("shared");
     run("cp", &["--reflink=always".as_ref(), path.as_os_str(), shared.as_os_str()]);
     check(&shared, promise, "raw");
@@ -242,7 +242,7 @@ fn verity() {
     assert_served(&path, "verity");
 }
 
-/// File systems for which it is not known that FIEMAP reports the place of the data.
+/// File systems for which FIEMAP is not known to report the position of the data.
 #[test]
 fn other_file_systems() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -294,7 +294,7 @@ fn f2fs() {
     assert_served(&mounted.write("file", &content(SIZE)), "file_system");
 }
 
-/// fuse2fs names its mounts as ext4 does its own, and has the volume open itself.
+/// fuse2fs names its mounts as ext4 does, and has the volume open itself.
 #[test]
 fn fuse() {
     require!([Need::Root, Need::Tool("fuse2fs"), Need::Tool("mke2fs")]);
@@ -308,7 +308,7 @@ fn fuse() {
     assert_served(&mount.join("file"), "file_system");
 }
 
-/// A mount that is undone on drop.
+/// A mount that is unmounted on drop.
 struct Unmounted(PathBuf);
 
 impl Unmounted {

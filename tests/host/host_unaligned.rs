@@ -1,4 +1,5 @@
-//! Requests at the limits are answered alike by the raw path and by the kernel's: the answers do not show which of them serves a file.
+//! The raw path and the kernel's path give the same answers to requests at the limits, so the answers do not show which of them serves a
+//! file.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;

@@ -81,7 +81,8 @@ fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
     }
 }
 
-/// An open is asked for when it is made, by ironmap too; a mere notification needs no answer; another mount does not lead to the file.
+/// Other marks do not prevent raw reads: permission events of opens, which ironmap's open waits for too; notifications, which need no
+/// answer; and marks on another mount.
 #[test]
 fn other_marks_are_in_no_way() {
     const TEST: &str = "other_marks_are_in_no_way";
@@ -107,7 +108,7 @@ fn other_marks_are_in_no_way() {
     assert_eq!(found, ("raw", expected));
 }
 
-/// A mark that is made while a file is open counts from its next lease on.
+/// A mark that is made while a file is open takes effect with the file's next lease.
 #[test]
 fn a_lease_is_not_taken_again_under_a_mark() {
     const TEST: &str = "a_lease_is_not_taken_again_under_a_mark";

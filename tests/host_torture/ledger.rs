@@ -4,7 +4,7 @@
 //! file records the new content before the change begins, and again after it has ended. A reader records the changes that ended
 //! before its read and those that began before its end: each word must lie between these.
 //!
-//! A kernel's own read during a write may have some old and some new words, so each word is checked alone.
+//! During a write, the kernel's own read may return some old and some new words, so each word is checked separately.
 
 use std::fs::File;
 use std::ops::Range;
@@ -13,24 +13,24 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use super::sys::Shared;
 
-/// Changes are recorded in cells of this many bytes, as many as a file can have.
+/// The number of bytes of a cell. Changes are recorded for each cell.
 pub(crate) const CELL: u64 = 4096;
 pub(crate) const CELLS: u64 = 128;
 /// The largest size of a file.
 pub(crate) const LARGEST: u64 = CELL * CELLS;
 
-/// How many files can come and go.
+/// The largest number of files in a run.
 const FILES: u64 = 1 << 14;
 /// The file number in data of files that are never read, and whose data must not appear in another file.
 pub(crate) const FOREIGN: u64 = (1 << 20) - 1;
 
-/// The attribute in which a file's own number stands.
+/// The attribute that contains a file's own number.
 const ATTRIBUTE: &str = "user.torture";
 
 /// How many waits are counted by their length, in octaves of 4 steps of a microsecond and more.
 const STEPS: usize = 120;
 
-// The layout of the shared words. A file's record has a few words of its own, then three for each cell.
+// The layout of the shared words. The record of a file has a few words for the whole file, then three for each cell.
 const STOP: usize = 0;
 const NEXT: usize = 1;
 const OPERATIONS: usize = 2;
@@ -43,7 +43,7 @@ pub(crate) fn word(id: u64, index: u64, version: u64) -> u64 {
     id << 44 | index << 24 | version
 }
 
-/// Bytes of a file's range as of a version. The range begins and ends at whole words.
+/// The bytes of a file's range in a version. The range begins and ends at whole words.
 pub(crate) fn content(id: u64, range: Range<u64>, version: u64) -> Vec<u8> {
     (range.start / 8..range.end / 8)
         .flat_map(|index| word(id, index, version).to_le_bytes())
@@ -54,11 +54,11 @@ pub(crate) struct Ledger(Shared);
 
 #[derive(Clone, Copy)]
 enum OfFile {
-    /// Odd while it is being changed.
+    /// Odd while the file is being changed.
     Changes,
     Version,
     Size,
-    /// Odd while ranges of it lie at other places.
+    /// Odd while ranges of the file lie at other positions.
     Shifts,
 }
 
@@ -100,13 +100,13 @@ impl Ledger {
         self.0[STOP].load(SeqCst) != 0
     }
 
-    /// The number of a new file, as long as there are some.
+    /// The number of a new file, or `None` if all numbers are used.
     pub(crate) fn new_file(&self) -> Option<u64> {
         let id = self.0[NEXT].fetch_add(1, SeqCst);
         (id < FILES).then_some(id)
     }
 
-    /// Counts an operation on a file that was carried out.
+    /// Counts a completed operation on a file.
     pub(crate) fn count(&self, operation: usize) {
         self.0[OPERATIONS + operation].fetch_add(1, SeqCst);
     }
@@ -115,7 +115,7 @@ impl Ledger {
         self.0[OPERATIONS + operation].load(SeqCst)
     }
 
-    /// Counts how long a writer waited for a lease to go, in microseconds.
+    /// Counts how long a writer waited for the release of a lease, in microseconds.
     pub(crate) fn waited(&self, micros: u64) {
         let octave = (micros + 1).ilog2() as u64;
         let step = octave * 4 + ((micros + 1 - (1 << octave)) << 2 >> octave);
@@ -275,7 +275,7 @@ impl Look {
     }
 }
 
-/// Writes into a new file which one it is.
+/// Writes a new file's number into its attribute.
 pub(crate) fn name(file: &File, id: u64) -> std::io::Result<()> {
     let flags = rustix::fs::XattrFlags::empty();
     Ok(rustix::fs::fsetxattr(file, ATTRIBUTE, &id.to_le_bytes(), flags)?)

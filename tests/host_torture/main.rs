@@ -6,7 +6,8 @@
 //! - `mutator`: processes that change files.
 //! - `others`: processes that reuse blocks, move data, freeze and grow the file system.
 //!
-//! `IRONMAP_TORTURE_SEED` repeats a run as far as chance lets it; `IRONMAP_TORTURE_SECONDS` is how long each file system is tortured.
+//! `IRONMAP_TORTURE_SEED` repeats a run, except for the order of concurrent events. `IRONMAP_TORTURE_SECONDS` is the time for each file
+//! system.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -99,7 +100,7 @@ impl Setting {
     ];
     const ROLE: &str = "IRONMAP_TORTURE_ROLE";
 
-    /// Hands the setting to a new process.
+    /// Passes the setting to a new process.
     fn start(&self, role: &str) -> Process {
         let (kind, seed) = ((self.kind as usize).to_string(), self.seed.to_string());
         let values: [&OsStr; 6] = [
@@ -159,7 +160,7 @@ impl Drop for StopOnFailure<'_> {
     }
 }
 
-/// Makes the immutable file mutable: its directory could not be removed otherwise.
+/// Makes the immutable file mutable on drop, because its directory could not be removed otherwise.
 struct Immutable(PathBuf);
 
 impl Immutable {

@@ -67,7 +67,7 @@ pub(crate) fn run(setting: &Setting, ledger: &Ledger, number: usize) {
         let (name, carry_out) = OPERATIONS[operation];
         match carry_out(&mut mutator, slot) {
             Ok(()) => ledger.count(operation),
-            // Others fill the disk.
+            // Other processes fill the disk.
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
             Err(error) => panic!("seed {:#x}: {name}: {error}", setting.seed),
         }
@@ -95,13 +95,13 @@ impl Mutator<'_> {
         start.min(LARGEST - 8)..(start + len).min(LARGEST)
     }
 
-    /// Opens a file of a slot, which waits until leases are let go.
+    /// Opens a file of a slot, which waits until leases are released.
     fn open(&self, slot: usize, options: &OpenOptions) -> io::Result<File> {
         let path = self.path(slot);
         self.wait(&path, || options.open(&path))
     }
 
-    /// Measures how long a writer is held up, if there is a lease.
+    /// Measures how long a writer waits, if there is a lease.
     fn wait<T>(&self, path: &Path, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let leased = is_leased(path);
         let begin = Instant::now();
@@ -112,7 +112,7 @@ impl Mutator<'_> {
         result
     }
 
-    /// Carries out a change and writes its end down, however it ends.
+    /// Carries out a change, and records its end, whatever the result.
     fn change(
         &mut self,
         slot: usize,
@@ -160,7 +160,7 @@ impl Mutator<'_> {
             let file = own.open(slot, OpenOptions::new().append(true))?;
             let size = file.metadata()?.len();
             let len = own.rng.below(16 * CELL / 8) * 8 + 8;
-            // The position is the file's end, whatever is given.
+            // The file's end is the position, whatever position is passed.
             write(&file, change, size..(size + len).min(LARGEST))
         })
     }
@@ -279,7 +279,7 @@ impl Mutator<'_> {
         Ok(())
     }
 
-    /// A new file in place of the old one, in one step or two.
+    /// Replaces the file by a new one, in one step or two.
     fn recreate(&mut self, slot: usize) -> io::Result<()> {
         let Some(id) = self.ledger.new_file() else { return Ok(()) };
         let (path, new) = (self.path(slot), self.path(slot).with_extension("new"));
@@ -299,7 +299,7 @@ impl Mutator<'_> {
             }
             self.pause(10);
         }
-        // The full disk may lack a block for the name: other processes free some. Without the name, the slot would have no file.
+        // The full disk may lack a block for the name. Other processes free blocks. Without the name, the slot would have no file.
         while let Err(error) = std::fs::rename(&new, &path) {
             assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
             self.pause(10);
@@ -310,7 +310,7 @@ impl Mutator<'_> {
 
     /// Writes through a mapping that outlives the descriptor.
     fn map(&mut self, slot: usize) -> io::Result<()> {
-        // While the disk is full, a store to a mapping can be the end of its process.
+        // While the disk is full, a store to a mapping can end this process.
         let lock = File::open(&self.setting.ledger)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => return Ok(()),

@@ -1,4 +1,4 @@
-//! Processes that change no file's content: one fills the disk and frees it, so that blocks come to other files soon; one runs the
+//! Processes that change no file's content. One fills the disk and frees it, so that blocks are soon reused by other files. One runs the
 //! programs of an administrator.
 
 use std::fs::{File, OpenOptions};
@@ -30,7 +30,7 @@ pub(crate) const ACTS: [&str; 9] = [
 ];
 const FIRST: usize = mutator::OPERATIONS.len();
 
-/// Free space at the least and at the most, in bytes: so little that a freed block is soon another file's.
+/// The smallest and the largest free space, in bytes: so little that another file soon gets a freed block.
 const SPARED: (u64, u64) = (4 << 20, 8 << 20);
 
 /// Writes files that are never read, and removes them.
@@ -84,7 +84,7 @@ fn write_foreign(setting: &Setting, rng: &mut Rng, number: u64) -> io::Result<()
     if direct { Ok(()) } else { file.sync_data() }
 }
 
-/// Runs programs that move data, or hold the whole file system up.
+/// Runs programs that move data, or that block the whole file system for a time.
 pub(crate) fn administer(setting: &Setting, ledger: &Ledger) {
     let mut rng = Rng::new(setting.seed ^ 0xad);
     let dir = setting.dir.to_str().expect("a plain path");
@@ -125,7 +125,7 @@ fn succeeds(program: &str, args: &[&str]) -> bool {
     output(program, args).status.success()
 }
 
-/// Stops all changes for a moment. The shell thaws even where this process is killed.
+/// Stops all changes for a moment. The shell thaws the file system even if this process is killed.
 fn freeze(kind: Kind, dir: &str) -> bool {
     let script = if kind.is_xfs() {
         "xfs_freeze -f $0 && sleep 0.03; xfs_freeze -u $0"

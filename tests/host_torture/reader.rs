@@ -84,7 +84,7 @@ pub(crate) fn run(setting: &Setting, ledger: &Ledger, host: &Host, number: u64) 
         }
         if reader.rng.below(4) == 0 {
             let new = reader.open();
-            // Some requests for the old one are in flight still.
+            // Some requests for the old file are still in flight.
             reader.close(&std::mem::replace(&mut handles[at], new));
         }
     }
@@ -201,7 +201,7 @@ impl Reader<'_> {
     fn submit(&mut self, handle: &Handle) {
         if self.in_flight.len() == DEPTH {
             if self.rng.below(6) == 0 {
-                // A thread may be away for long, with requests that it has not handed to the device, or has not popped.
+                // A thread may pause for a long time, with requests that it has not submitted to the device, or not popped.
                 pause(Duration::from_millis(self.rng.below(100)));
             }
             let wanted = self.rng.below(DEPTH as u64) as usize;

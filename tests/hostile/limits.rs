@@ -1,4 +1,4 @@
-//! Limits that random damage does not reach: each has a volume made to exceed it.
+//! Limits that random damage does not reach. For each limit a volume is made to exceed it.
 
 use ironmap::ErrorKind;
 use ironmap::iomap::MapFile;
@@ -56,7 +56,7 @@ fn an_endless_orphan_file_is_refused() {
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
 }
 
-/// Recovery has counted in blocks of one size: a superblock in the journal cannot name another.
+/// Recovery has used one block size, so a superblock from the journal must not change it.
 #[test]
 fn a_recovered_superblock_keeps_the_block_size() {
     let mut scratch = all_of_ext4();

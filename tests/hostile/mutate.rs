@@ -21,7 +21,7 @@ enum Value {
     Word(u32),
     Flip(u8),
     Add(i8),
-    /// Many entries alike: the word, repeated.
+    /// Sets many entries to the same word.
     Fill {
         word: u32,
         count: u8,
@@ -90,7 +90,7 @@ impl Change {
         scratch.write(at, &bytes[..len]);
     }
 
-    /// The byte that is changed first: aligned as the value's fields are.
+    /// The first byte that is changed, aligned for the value.
     fn place(&self, spot: &Spot) -> usize {
         let offset = usize::from(self.offset);
         let offset = if offset & 0x8000 == 0 { offset % 128 } else { offset & 0x7FFF } % spot.len;

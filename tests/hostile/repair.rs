@@ -1,4 +1,4 @@
-//! Makes the checksums of a damaged volume right again, so that the structures that they protect are reached.
+//! Repairs the checksums of a damaged volume, so that the structures that they protect are reached.
 
 use super::scratch::Scratch;
 use super::spots::{INODE, JOURNAL_MAGIC, Raw, SUPERBLOCK, Spot, Sum};
@@ -71,7 +71,7 @@ fn unhash(scratch: &mut Scratch, from: usize, end: usize) {
     }
 }
 
-/// A structure's checksum and where in it it stands.
+/// A structure's checksum, and its position in the structure.
 fn checksum(scratch: &Scratch, spot: &Spot, seed: u32) -> Option<(usize, u32)> {
     let bytes = scratch.bytes();
     let content = &bytes[spot.at..spot.at + spot.len];
@@ -180,14 +180,14 @@ impl Log {
         }
     }
 
-    /// A block's checksum, which its own computation takes as 0.
+    /// Repairs a block's checksum, which is computed with zeros in its own place.
     fn sum(&self, scratch: &mut Scratch, seed: u32, at: usize, field: usize) {
         scratch.write(at + field, &[0; 4]);
         let sum = crc(seed, &scratch.bytes()[at..][..self.block_size]);
         scratch.write(at + field, &sum.to_be_bytes());
     }
 
-    /// The checksums in a descriptor block's tags, of the copies after it.
+    /// Repairs the checksums in a descriptor block's tags, which are those of the copies after it.
     fn tags(&self, scratch: &mut Scratch, seed: u32, features: u32, index: u32, at: usize) {
         let third = features & 0x10 != 0;
         let len = if third { 16 } else { 8 + if features & 2 != 0 { 4 } else { 0 } + 2 };
@@ -214,7 +214,7 @@ impl Log {
     }
 }
 
-/// Sets the checksum in every tail of a block of fast commits; whether there is one.
+/// Repairs the checksum in every tail of a block of fast commits. Returns whether there is one.
 pub(crate) fn fast_commit(block: &mut [u8]) -> bool {
     if block[..2] != [9, 0] || block.iter().all(|byte| *byte == 0) {
         return false;

@@ -1,4 +1,4 @@
-//! The volume that is damaged, read, and put right again: a file in memory, changed in few places.
+//! The volume that is damaged, read, and restored: a file in memory, changed in few places.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Scratch {
         &self.bytes
     }
 
-    /// Changes bytes, if they are others.
+    /// Writes bytes, and records the change if they differ.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         let place = &mut self.bytes[at..at + bytes.len()];
         if place != bytes {

@@ -47,7 +47,7 @@ pub(crate) enum Sum {
     Orphan,
 }
 
-/// A structure: its place, and its owner.
+/// A structure: its position, and its owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub(crate) target: Target,
@@ -92,7 +92,7 @@ impl Raw<'_> {
         if self.has(0x60, 0x80) { self.u16(SUPERBLOCK + 0xFE) } else { 32 }
     }
 
-    /// The place of a descriptor: these volumes have one block of descriptors, after the block of the superblock.
+    /// The position of a descriptor. These volumes have one block of descriptors, after the block of the superblock.
     fn group(&self, group: u32) -> usize {
         (1024 / self.block_size() + 1) * self.block_size() + group as usize * self.descriptor_size()
     }
@@ -168,7 +168,7 @@ const EXTENTS: u32 = 0x80000;
 const INDEX: u32 = 0x1000;
 const INLINE: u32 = 0x1000_0000;
 const FAST_COMMIT: u32 = 0x20;
-/// Blocks of the log that are looked at: the transactions of these volumes need fewer.
+/// The number of blocks of the log that are examined; the transactions of these volumes need fewer.
 const LOG: u32 = 24;
 
 impl Spot {

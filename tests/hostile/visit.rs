@@ -1,4 +1,4 @@
-//! Uses all operations of a volume, within its own bounds, and checks the invariants of every result.
+//! Calls all operations of a volume, with limits, and checks the invariants of every result.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ const ENTRIES: usize = 600;
 const LOOKUPS: usize = 8;
 const MAPPINGS: usize = 2000;
 
-/// Walks the tree, and goes to some inodes by their number, in use or not.
+/// Walks the tree, and reads some inodes by their number, in use or not.
 pub(crate) fn visit(volume: &Volume) {
     let fs = volume.fs();
     let mut queue = volume.queue(&QueueOptions::new().depth(8)).unwrap();
@@ -43,7 +43,7 @@ pub(crate) fn visit(volume: &Volume) {
         if visited > INODES {
             break;
         }
-        // The inode is read with the tables of inodes, and without them, where the number of an entry is trusted.
+        // The inode is read with the tables of inodes, and without them, as for an entry whose number is trusted.
         seen(fs.inode(number).map(|_| ()));
         let Some(inode) = seen(fs.known_inode(number)) else { continue };
         seen(inode.xattrs().map(|_| ()));
@@ -118,7 +118,7 @@ fn file(volume: &Volume, queue: &mut Queue, inode: Inode) {
         }
     }
     if end < size {
-        // Longer than the visit: the search would be too.
+        // The map is longer than the visit allows, so a search would take too long.
         return;
     }
     seen(file.seek_data(FilePos(0)).map(|_| ()));

@@ -1,4 +1,4 @@
-//! The sound volumes that are damaged: made by mke2fs and debugfs, between them with every structure of the format.
+//! The sound volumes that are damaged: made by mke2fs and debugfs. Together they have every structure of the format.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::{FileExt, symlink};
@@ -8,7 +8,7 @@ use std::process::Command;
 use super::repair::crc;
 use super::spots::{self, Raw, SUPERBLOCK, Spot};
 
-/// A volume and where its structures stand.
+/// A volume, and the positions of its structures.
 pub(crate) struct Base {
     #[allow(dead_code, reason = "the fuzzer does not say it")]
     pub(crate) name: &'static str,

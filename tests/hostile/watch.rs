@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// A longer run hangs: most volumes are read in less than a millisecond, on however busy a machine in less than a second.
+/// A longer run counts as a hang. Most volumes are read in less than a millisecond, and in less than a second on a busy machine.
 const TIME: Duration = Duration::from_secs(120);
-/// The memory that all tests of this program may have allocated at one time: past it an allocation aborts. docs/safety/bounds.md gives the
-/// limits of the crate itself; these small volumes cannot make it take as much.
+/// The limit of the memory that all tests of this program may have allocated at one time. An allocation beyond it aborts.
+/// docs/safety/bounds.md gives the limits of the crate itself, which these small volumes cannot reach.
 const MEMORY: u64 = 768 << 20;
 
 /// A thread that ends the program, and names the volume, if a volume takes too long. It waits for messages, not for time.
@@ -40,7 +40,7 @@ impl Watch {
                     Ok(next) => image = next,
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {
-                        // Around the capture of output, which would be lost.
+                        // This bypasses the capture of output, which would be lost.
                         let _ =
                             writeln!(std::io::stderr(), "{test}: more than {time:?} for {image}");
                         std::process::abort();

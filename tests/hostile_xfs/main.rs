@@ -110,7 +110,7 @@ fn fill(root: &Path) {
     }
 }
 
-/// Damages a copy of the base in a file again and again, each time otherwise.
+/// Damages a copy of the base in a file repeatedly, each time differently.
 fn survive(base: &Base, kind: Option<Kind>) {
     let chosen = std::env::var("IRONMAP_HOSTILE").unwrap_or_default();
     let (seed, number) = match chosen.split_once(':') {

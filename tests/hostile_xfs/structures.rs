@@ -1,4 +1,4 @@
-//! Structures of a volume, found by their magic numbers, and how they are sealed again.
+//! Structures of a volume, found by their magic numbers, and the repair of their checksums.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -44,13 +44,13 @@ impl Kind {
     ];
 }
 
-/// A structure: its place, and that of its checksum.
+/// A structure: its position, and the position of its checksum.
 #[derive(Clone, Copy)]
 pub(crate) struct Structure {
     pub(crate) kind: Kind,
     pub(crate) at: u64,
     pub(crate) len: usize,
-    /// The place of the checksum. `None` in volumes of version 4, and for records without a checksum.
+    /// The position of the checksum. `None` in volumes of version 4, and for records without a checksum.
     crc: Option<usize>,
 }
 
@@ -142,7 +142,7 @@ fn known(
         b"XSLM" | b"XARM" => (Kind::Remote, block, Some(12)),
         [0xFE, 0xED, 0xBA, 0xBE] => {
             let len = SECTOR + data_len(bytes);
-            // Longer ones have more blocks of header.
+            // Longer records have more header blocks.
             if len > bytes.len() || word(bytes, 320) > 32 << 10 {
                 return None;
             }
@@ -151,7 +151,7 @@ fn known(
         [b'I', b'N', ..] if matches!(bytes[4], 1..=3) => {
             (Kind::Inode, inode, (bytes[4] == 3).then_some(100))
         }
-        // Nodes of attributes have one block; nothing here needs the length of the sum to tell them apart.
+        // Nodes of attributes have one block. The length that the checksum covers is not needed to distinguish them.
         _ => match &bytes[8..10] {
             [0x3D, 0xF1 | 0xFF] | [0x3E, 0xBE] => (Kind::Index, dir_block, Some(12)),
             [0xD2, 0xF1 | 0xFF] | [0xFE, 0xBE] => (Kind::Index, dir_block, None),

@@ -1,4 +1,5 @@
-//! Blocks of metadata that xfs_db's `blocktrash` fills with noise, their checksums not repaired: each is found, or nothing depends on it.
+//! Blocks of metadata that xfs_db's `blocktrash` fills with noise, without a repair of their checksums: each damage is found, or no result
+//! depends on the block.
 //!
 //! `IRONMAP_XFS_TRASH` is the number of volumes, for long runs.
 
@@ -134,7 +135,7 @@ fn trashed_blocks() {
             let said = String::from_utf8(said).unwrap();
             assert_eq!(said.matches(" block ").count() as u64, blocks, "{what}: {said}");
             match Volume::open(path.as_path()).and_then(|volume| Tree::of(&volume)) {
-                // The superblock, the log, or the root.
+                // The damaged block belongs to the superblock, the log, or the root.
                 Err(_) => refused += 1,
                 Ok(tree) => {
                     tree.assert_like(&sound, &what);

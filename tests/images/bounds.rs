@@ -1,4 +1,4 @@
-//! Every operation on a range of a device is held within the device, or within the part of one.
+//! Every operation on a range of a device, or of a part of a device, stays within it.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
@@ -212,7 +212,8 @@ fn no_range_reaches_past_a_device_over_another_one() {
     }
 }
 
-/// A device of another program, which checks nothing: each range that it gets is within it.
+/// A device of another program, which checks no range: each range that it gets is within the
+/// device.
 struct Stranger(Ram);
 
 impl Stranger {

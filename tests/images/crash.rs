@@ -184,7 +184,7 @@ fn a_raw_image_has_one_writer() {
     }
 }
 
-/// QEMU's locks belong to a node, so a disk, its partitions and the file of a loop device are asked as well.
+/// QEMU's locks belong to one file, so a disk, its partitions and the file of a loop device are queried too.
 #[test]
 fn a_writer_by_another_node_is_seen() {
     require!([Need::Tool("qemu-io"), Need::Tool("addpart"), Need::Root]);

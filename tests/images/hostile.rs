@@ -15,7 +15,7 @@ use crate::require;
 
 const SIZE: usize = 1 << 20;
 
-/// Reads some of an image, and writes some of it; whatever comes of it.
+/// Reads and writes parts of an image, with any result.
 fn use_it(path: &Path, format: ImageFormat, rng: &mut Rng) -> bool {
     let address = Address { format, path: path.to_owned() };
     let _ = describe(&address);
@@ -173,7 +173,7 @@ fn damaged_vmdk_and_vhdx_images_are_errors_or_data() {
     assert!(opened > number / 4, "{opened} of {number} were opened");
 }
 
-/// Sizes that ask for more memory or time than the file has content.
+/// Sizes that would need more memory or time than the file's content justifies.
 #[test]
 fn lying_sizes_are_refused() {
     require!([Need::Tool("qemu-img")]);
@@ -208,8 +208,8 @@ fn lying_sizes_are_refused() {
     }
 }
 
-/// An image whose tables an allocation could take for free is not written: wrong refcounts of their clusters, tables that are used twice, and a
-/// refcount table without its first block.
+/// An image is not written if an allocation could treat its tables as free: wrong refcounts of the tables' clusters, tables that are used
+/// twice, and a refcount table without its first block.
 #[test]
 fn tables_that_could_be_overwritten_are_only_read() {
     require!([Need::Tool("qemu-img")]);
@@ -271,7 +271,7 @@ fn an_image_with_too_many_tables_is_only_read() {
     }
 }
 
-/// A chain with a cycle, a chain that is too long, one to a device, and names that are not paths.
+/// A chain with a cycle, a chain that is too long, a chain to a device, and names that are not paths.
 #[test]
 fn backing_files_are_regular_files_in_a_short_chain() {
     require!([Need::Tool("qemu-img")]);
@@ -303,7 +303,7 @@ fn backing_files_are_regular_files_in_a_short_chain() {
     refused(&unsafe_to("proto", "nbd:localhost:10809", &["-F", "raw"]), "not named by a path");
     refused(&unsafe_to("json", "json:{}", &["-F", "raw"]), "not named by a path");
     refused(&unsafe_to("vdi", "0", &["-F", "vdi"]), "format vdi");
-    // qemu-img makes no image without the format any more.
+    // qemu-img refuses to make an image without the format.
     let path = unsafe_to("format", "0", &["-F", "raw"]);
     let mut bytes = std::fs::read(&path).unwrap();
     let at = bytes.windows(4).position(|bytes| bytes == [0xE2, 0x79, 0x2A, 0xCA]).unwrap();

@@ -1,4 +1,4 @@
-//! Images that qemu-img made, read beside the raw image that they were made of.
+//! Images that qemu-img made, compared with the raw images from which they were made.
 
 use ironmap::device::Device as _;
 use ironmap::device::image::{Address, ImageFormat, describe};
@@ -40,7 +40,7 @@ fn a_qcow2_image_is_read_as_qemu_reads_it() {
     }
 }
 
-/// Three images over each other, of which the lowest is raw and shorter; clusters of zeros hide a backing file.
+/// A chain of three images, of which the lowest is raw and shorter; clusters of zeros hide a backing file.
 #[test]
 fn a_chain_is_read_down_to_its_raw_image() {
     require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);
@@ -64,7 +64,7 @@ fn a_chain_is_read_down_to_its_raw_image() {
     assert!(all(&image) == bytes);
     drop(image);
     check(&top);
-    // The same after a write, which copies from below.
+    // The content is right after a write too, which copies from the image below.
     let raw = dir.path("flat");
     run("qemu-img", &["convert", "-O", "raw", top.to_str().unwrap(), raw.to_str().unwrap()]);
     assert!(std::fs::read(raw).unwrap() == bytes);

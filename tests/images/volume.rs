@@ -1,4 +1,4 @@
-//! Volumes in images, beside the tools of Linux.
+//! Volumes in images, checked with the tools of Linux.
 
 use ironmap::fs::ext4::MkfsOptions;
 use ironmap::location::LocationOptions;
@@ -10,7 +10,8 @@ use crate::common::skip::Need;
 use crate::make::{Dir, check};
 use crate::require;
 
-/// A volume that is made, filled and read in a qcow2 image, with and without a backing file; e2fsck finds nothing in it as a raw image.
+/// A volume is made, filled and read in a qcow2 image, with and without a backing file. e2fsck finds no fault in it after a conversion to a
+/// raw image.
 #[test]
 fn a_volume_in_an_image_is_one_for_linux() {
     require!([Need::Tool("qemu-img"), Need::Tool("e2fsck"), Need::Tool("debugfs")]);

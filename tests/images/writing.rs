@@ -1,4 +1,4 @@
-//! Writes beside a model of the disk: qemu-img finds no error in the image, and the model's bytes.
+//! Writes compared with a model of the disk: qemu-img finds no error in the image, and reads the model's bytes.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -15,7 +15,7 @@ use crate::require;
 
 const SIZE: usize = 6 << 20;
 
-/// Random writes, zeros, discards and flushes. A discarded range is read again, since its content is undefined.
+/// Random writes, zeros, discards and flushes. The test reads a discarded range back into the model, because its content is undefined.
 fn steps(device: &dyn Device, model: &mut [u8], rng: &mut Rng, count: usize) {
     for _ in 0..count {
         let most = if rng.below(8) == 0 { 2000 } else { 40 };
@@ -115,7 +115,7 @@ fn the_refcount_table_grows() {
     }
 }
 
-/// Zeros take no room, and show nothing of the backing file.
+/// Zeros take no space, and hide the content of the backing file.
 #[test]
 fn zeros_take_no_room() {
     require!([Need::Tool("qemu-img")]);
@@ -133,7 +133,7 @@ fn zeros_take_no_room() {
         check(&path);
         let model = dir.raw("model", &vec![0; SIZE]);
         compare(&path, "qcow2", &model);
-        // An L2 table and its refcounts at most.
+        // The image grows by at most an L2 table and its refcounts.
         assert!(len(&path) <= before + (192 << 10), "{} after {before}", len(&path));
     }
 }

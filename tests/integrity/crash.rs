@@ -22,10 +22,10 @@ const SIZE: u64 = 512 << 10;
 /// The unit that a device below does not tear.
 const UNIT: u64 = 512;
 const REGION: u64 = 16 << 10;
-/// Writes go here.
+/// The range of all writes.
 const ARENA: u64 = 128 << 10;
 
-/// A write or a discard, and between which events it was in flight.
+/// A write or a discard, and the events between which it was in flight.
 struct Written {
     range: Range<u64>,
     /// The write is a discard, which leaves zeros on this device.
@@ -33,7 +33,7 @@ struct Written {
     begun: u64,
     /// The time of the completion, or `None` if it was not popped before the end.
     acknowledged: Option<u64>,
-    /// Durable when it was acknowledged.
+    /// Whether the write is durable when it is acknowledged.
     fua: bool,
 }
 
@@ -55,7 +55,7 @@ struct Case {
     history: History,
 }
 
-/// Bytes name their write and their place.
+/// The bytes of a sector, which name their write and their position.
 fn stamp(write: u64, at: u64) -> [u8; UNIT as usize] {
     let mut bytes = [0; UNIT as usize];
     for (number, chunk) in bytes.chunks_exact_mut(16).enumerate() {
@@ -166,7 +166,7 @@ impl Case {
         Ok(())
     }
 
-    /// The last write to a place that must be there.
+    /// The last write to a sector that must be present.
     fn durable(&self, at: u64, now: u64) -> Option<u64> {
         let is_durable = |write: &Written| {
             write.range.contains(&at)
@@ -180,7 +180,7 @@ impl Case {
         self.history.writes.iter().rposition(is_durable).map(|number| number as u64)
     }
 
-    /// The last discard of a place that may have reached the device.
+    /// The last discard of a sector that may have reached the device.
     fn discarded(&self, at: u64, now: u64) -> Option<u64> {
         let reaches = |it: &Written| it.discard && it.range.contains(&at) && it.begun <= now;
         self.history.writes.iter().rposition(reaches).map(|number| number as u64)
@@ -223,7 +223,7 @@ impl Case {
         count
     }
 
-    /// The recovery itself is cut at any moment.
+    /// Cuts the recovery itself at any moment.
     fn cut_recovery(&self, before: &Ram, now: u64, seed: u64) -> Result<usize, String> {
         let record = Arc::new(Record::new(Arc::new(before.snapshot())));
         drop(Integrity::open(record.clone(), None).unwrap());
@@ -364,7 +364,7 @@ impl Run<'_> {
     }
 }
 
-/// How many states in all.
+/// The total number of states to check.
 fn wanted() -> usize {
     std::env::var("IRONMAP_CRASH_STATES").map_or(1500, |states| states.parse().expect("a number"))
 }

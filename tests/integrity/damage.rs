@@ -24,7 +24,7 @@ enum Structure {
     JournalRecord,
 }
 
-/// Some bytes of a structure that get others.
+/// Bytes of a structure that are changed.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) struct Change {
     structure: Structure,
@@ -32,7 +32,7 @@ pub(crate) struct Change {
     at: u16,
     value: u64,
     len: u8,
-    /// Whether the structure's checksum fits afterwards.
+    /// Whether the structure's checksum is repaired afterwards.
     sealed: bool,
 }
 
@@ -68,7 +68,7 @@ impl Damage {
         let mut change = || Change {
             structure: structures[rng.below(5) as usize],
             block: rng.next() as u8,
-            // Fields stand at the beginning of most blocks.
+            // Most blocks have their fields at the beginning.
             at: (if rng.below(4) == 0 { rng.below(BLOCK) } else { rng.below(130) }) as u16,
             value: match rng.below(4) {
                 0 => u64::MAX,
@@ -121,14 +121,14 @@ impl Change {
             Structure::Tags => {}
             Structure::JournalRecord => return seal_record(stand, block, &bytes),
             Structure::Superblock => seal(&mut bytes, 0),
-            // A sealed block's checksum is of its number, too.
+            // The checksum of a sealed block covers its number too.
             Structure::Map | Structure::JournalHead => {
                 seal(&mut bytes, crc32c::crc32c(&(block / BLOCK).to_le_bytes()));
             }
         }
         write(stand.tag_ram(), block, &bytes, false).unwrap();
         if matches!(self.structure, Structure::Superblock) {
-            // Both copies of the superblock are changed alike.
+            // Both copies of the superblock get the same change.
             let last = stand.tag_ram().size() / BLOCK * BLOCK - BLOCK;
             write(stand.tag_ram(), last, &bytes, false).unwrap();
         }
@@ -161,7 +161,7 @@ fn seal_record(stand: &Stand, at: u64, first: &[u8]) {
     write(stand.tag_ram(), at, &record, false).unwrap();
 }
 
-/// Uses a device as far as possible.
+/// Uses a device in every way that still works.
 pub(crate) fn use_it(stand: &Stand, what: &str) {
     let options = IntegrityOptions::new().cache(0);
     let device = match stand.open_with(&options) {

@@ -1,4 +1,4 @@
-//! Discards: a read of sectors that hold nothing is not an error, with any content; all other sectors are verified as before.
+//! Discards: a read of sectors without data is not an error, whatever the content. All other sectors are verified as before.
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ fn scrub(device: &Integrity) -> (u64, u64) {
     (scrubbed.sectors, scrubbed.discarded)
 }
 
-/// Discarded sectors are read by every way as the device gives them, also after a close and after a crash; a write makes them verified again.
+/// In every way of reading, discarded sectors have the content that the device returns, also after a close and after a crash. After a write
+/// the sectors are verified again.
 #[test]
 fn discarded_sectors_have_any_content() {
     for (number, options) in all_options().enumerate() {
@@ -112,7 +113,7 @@ fn a_discard_that_fails_is_reported_and_harms_nothing() {
             let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
             let tags = stand.tags.as_ref().map(as_device);
             let device = Integrity::open(data.clone(), tags).unwrap().device;
-            // The tags are in memory before.
+            // The tags are loaded into memory first.
             scrub(&device);
             data.set_faults(faults);
             let told = device.discard(DevOffset(0), 64 << 10).unwrap_err().errno();

@@ -24,7 +24,7 @@ fn options(mode: Mode) -> FormatOptions {
     FormatOptions::new().mode(mode).interval(512).region(64 << 10).journal(256 << 10)
 }
 
-/// The n-th request to the data device fails, torn: the resulting content can be read.
+/// The n-th request to the data device fails and is torn: the resulting content can be read.
 #[test]
 fn sectors_of_a_write_that_failed_can_be_read() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -210,7 +210,7 @@ impl Layer for FailingFlush {
     }
 }
 
-/// The kernel reports a failed flush once, and the next one succeeds, also if data were lost. So no later one makes it good: the device is
+/// The kernel reports a failed flush once. The next flush succeeds even if data were lost, so no later flush repairs the loss: the device is
 /// recovered when it is opened again.
 #[test]
 fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
@@ -397,7 +397,7 @@ fn a_closed_device_is_read_only() {
     }
 }
 
-/// A short transfer of the device below is finished: a part of a sector cannot be verified.
+/// A short transfer of the device below is completed, because a part of a sector cannot be verified.
 #[test]
 fn short_transfers_are_finished() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -468,7 +468,7 @@ fn read_only_after_a_crash() {
             ErrorKind::ReadOnly
         );
         opened.device.close().unwrap();
-        // Closed, it can be read whole.
+        // After the close the device can be read completely.
         device.close().unwrap();
         let opened =
             Integrity::open(read_only(&stand.data), stand.tags.as_ref().map(read_only)).unwrap();

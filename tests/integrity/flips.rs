@@ -9,7 +9,7 @@ use crate::stand::{Stand, all_options, change, queue, read, read_each_way};
 
 const SIZE: u64 = 1 << 20;
 
-/// Every way to read a sector fails, and its neighbours are there.
+/// Asserts that every way to read a sector fails, and that its neighbours can be read.
 fn assert_only_fails(device: &Integrity, stand: &Stand, sector: u64, what: &str) {
     let interval = u64::from(stand.info.interval);
     let mut queue = queue(device);
@@ -61,7 +61,7 @@ fn assert_each_bit_is_guarded(options: &FormatOptions) {
         fails_alone(&device, &mut queue, bit);
         flip();
     }
-    // The device was wrong, and no wrong data was cached.
+    // The content of the device was wrong, and no wrong data were cached.
     read(&device, 0, SMALL as usize).unwrap();
     assert_eq!(device.counts().mismatches, interval * 8 * 4);
     drop((queue, device));
@@ -186,7 +186,7 @@ fn swap(ram: &ironmap::device::Ram, one: u64, two: u64, len: u64) {
     }
 }
 
-/// A write whose data never came to the device: its sectors hold the old data.
+/// The data of a write did not reach the device, so its sectors hold the old data.
 #[test]
 fn a_write_whose_data_were_lost_is_caught_when_it_is_read() {
     for options in all_options() {
@@ -208,7 +208,7 @@ fn writes_that_left_no_trace_are_found_by_their_generation() {
     for generations in [false, true] {
         let options = FormatOptions::new().generations(generations).region(64 << 10);
         let stand = Stand::new(SIZE, false, &options, 7);
-        // Two generations of one region, so that the first one's is there.
+        // The region has two generations, so that the tags of the first one exist.
         let mut before = stand.snapshot();
         for fill in [1, 2] {
             before = stand.snapshot();

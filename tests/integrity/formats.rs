@@ -13,7 +13,7 @@ use crate::stand::{Stand, all_options, as_device, bio, queue, read, read_each_wa
 
 const SIZE: u64 = 4 << 20;
 
-/// Writes by every way, against a vector; with a cache that has no room.
+/// Writes in every way, compared with a vector; with a cache that has no room.
 #[test]
 fn every_kind_of_device_holds_what_was_written() {
     for (number, options) in all_options().enumerate() {
@@ -137,8 +137,8 @@ fn the_last_whole_sector_is_protected() {
     }
 }
 
-/// A device that is formatted again becomes the new one or none, wherever the format stops, and whatever happens to the last block later. It is
-/// never the old one, some of whose tags were overwritten.
+/// If a device is formatted again, it becomes the new device or an invalid one, wherever the format stops, and whatever happens to the last
+/// block later. It is never the old device with some tags overwritten.
 #[test]
 fn a_device_that_was_formatted_anew_is_gone() {
     let larger = FormatOptions::new().mode(Mode::Journal).journal(1 << 20).force(true);

@@ -44,7 +44,7 @@ fn garbage_in_the_area_is_an_error_or_caught() {
     }
 }
 
-/// Fields of a superblock that is whole by its checksum: no value leads anywhere it should not.
+/// Fields of a superblock with a valid checksum: each value is refused, or the device works.
 #[test]
 fn superblocks_of_any_values_are_refused_or_work() {
     let options = FormatOptions::new().region(64 << 10);
@@ -88,7 +88,7 @@ fn superblocks_of_any_values_are_refused_or_work() {
     }
 }
 
-/// Numbers of a superblock that is whole that would overflow when they are counted up, or make maps that take all memory.
+/// A superblock with a valid checksum whose numbers would overflow when they are added, or require maps that exceed all memory.
 #[test]
 fn numbers_without_bounds_are_refused() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 3);
@@ -116,7 +116,7 @@ fn numbers_without_bounds_are_refused() {
     }
 }
 
-/// The fuzzer's changes, drawn from a seed: every structure, with a checksum that fits.
+/// The fuzzer's changes, drawn from a seed: every structure, with a valid checksum.
 #[test]
 fn structures_of_any_values_are_refused_or_work() {
     let devices = crashed();
@@ -126,7 +126,7 @@ fn structures_of_any_values_are_refused_or_work() {
     }
 }
 
-/// CRC32C bit by bit, which is not how the library computes it.
+/// CRC32C, computed bit by bit and so independently of the library.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -138,7 +138,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 /// One copy of the superblock is enough, whichever it is, and whether the other belongs to another device, is torn, or cannot be read.
 #[test]
 fn one_copy_of_the_superblock_is_enough() {
-    // A journal that is longer than all that the tail's tags take.
+    // The journal is longer than all other areas of tags in the tail.
     let journal = FormatOptions::new().mode(Mode::Journal).journal(12 << 20);
     let kinds = [(false, SIZE, FormatOptions::default()), (true, SIZE, FormatOptions::default())];
     for (tail, size, options) in kinds.into_iter().chain([(true, 16 << 20, journal)]) {

@@ -1,4 +1,4 @@
-//! Writers that do not know of each other: every sector is one of the writes, and always verifies.
+//! Independent writers: every sector has the content of one of the writes, and always verifies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ fn options(mode: Mode) -> FormatOptions {
     FormatOptions::new().mode(mode).interval(512).region(4096).journal(128 << 10)
 }
 
-/// Sectors name their writer and its write in all of their bytes.
+/// Fills sectors with bytes that name their writer and the number of its write.
 fn fill(buffer: &mut [u8], writer: u64, number: u64) {
     for chunk in buffer.chunks_exact_mut(8) {
         chunk.copy_from_slice(&(writer << 32 | number).to_le_bytes());

@@ -1,4 +1,4 @@
-//! The findings of a scrub: lost writes are found although the tags are in memory, and none is reported if no write was lost.
+//! The findings of a scrub: lost writes are found even if the tags are in memory, and no loss is reported if no write was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn findings(device: &Integrity) -> Vec<ScrubFinding> {
     found
 }
 
-/// The tags in memory are right. Until the next opening they hide the content of the device from readers.
+/// The tags in memory are right. Until the next opening they hide the tags on the device from readers.
 #[test]
 fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 1);
@@ -138,8 +138,8 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
     }
 }
 
-/// Sectors that a device refuses to read, and sectors whose tags it does: each is named, the others are held against their tags, and
-/// faults there are found.
+/// The scrub names sectors that a device refuses to read, and sectors whose tags it refuses to read. The other sectors are compared with their tags,
+/// and faults in them are found.
 #[test]
 fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
     for (number, options) in all_options().enumerate() {
@@ -147,7 +147,7 @@ fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
         let stand = Stand::new(SIZE, false, &options, number as u64);
         let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
         let all = SIZE / interval;
-        // Three that are refused lie in two chunks; a flipped bit between them.
+        // Three refused sectors lie in two chunks, with a flipped bit between them.
         let (refused, flipped) = ([0, 3, all - 1], 2);
         change(&stand.data, flipped * interval + 1, |byte| *byte ^= 4);
         let unit = interval / 512;
@@ -195,7 +195,7 @@ fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
     }
 }
 
-/// A device that is gone ends the scrub: the rest need not be tried.
+/// If a device is lost, the scrub ends without trying the other sectors.
 #[test]
 fn a_device_that_is_gone_ends_the_scrub() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 3);

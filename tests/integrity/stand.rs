@@ -13,7 +13,7 @@ use ironmap::{Errno, QueueOptions, Result};
 
 use crate::rng::Rng;
 
-/// A data device and where its tags are.
+/// A data device, and the location of its tags.
 pub(crate) struct Stand {
     pub(crate) data: Arc<Ram>,
     /// The device of the tags, or `None` if they are in the tail.
@@ -115,7 +115,7 @@ pub(crate) fn bio(op: BioOp, at: u64, buffer: Buffer, token: u64) -> Bio {
     Bio { op, flags, dev, at, memory: Memory::Flat(buffer), end }
 }
 
-/// Every way to read: the device itself, and its queue, lent, in parts, and owned.
+/// Every way to read: by the device itself, and by its queue with lent, split, and owned memory.
 pub(crate) fn read_each_way(
     device: &Integrity,
     queue: &mut BoundedQueue,

@@ -1,4 +1,4 @@
-//! NVMe namespaces by their character devices, against the same namespaces through the kernel's block devices.
+//! NVMe namespaces by their character devices, compared with the same namespaces through the kernel's block devices.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
@@ -100,7 +100,7 @@ fn a_namespace_is_opened_once_and_not_while_its_block_device_is_in_use() {
     }
 }
 
-/// An impossible command is an errno: past the end (refused before the drive sees it), of a part of a block, too much at once.
+/// An impossible command is an errno: past the end (refused before the drive gets it), of a part of a block, or too long.
 #[test]
 fn a_failed_command_is_an_errno() {
     for engine in [Engine::IoUring, Engine::IoUringPoll] {
@@ -134,7 +134,7 @@ fn the_kernel_reads_written_data() {
     let rng = &mut Rng::new(0x903);
     for engine in [Engine::IoUring, Engine::IoUringPoll] {
         let mut expected = Vec::new();
-        // The volume on the namespace ends before it.
+        // The volume on the namespace ends before this byte.
         let base = (200 << 20) as u64;
         {
             let device = device(&path, engine, true);
@@ -190,7 +190,7 @@ fn a_namespace_opened_for_reading_is_not_written() {
     assert_eq!(result, Err(Errno::EBADF));
 }
 
-/// More ranges of memory than a command can have are read all the same.
+/// Memory in more ranges than a command can have is read too.
 #[test]
 fn many_small_buffers_are_no_error() {
     let mut expected = vec![0; 600 * 512];

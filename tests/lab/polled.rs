@@ -8,7 +8,7 @@ use ironmap::{Engine, QueueOptions};
 use crate::given;
 use crate::reads::assert_volume_reads;
 
-/// The bytes are the file's, whether completions are polled, interrupt or return.
+/// The content is right, whether completions are polled or come by interrupts.
 #[test]
 fn polled_block_devices_read_the_same() {
     for device in [given("LAB_BLOCK1"), given("LAB_BLOCK2"), given("LAB_NULL")] {

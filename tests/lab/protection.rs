@@ -24,7 +24,7 @@ const FREE: u64 = 52 << 20;
 /// The byte at which lab/boot.sh wrote its own tuples below the controller.
 const MADE: u64 = 60 << 20;
 
-/// The ways to each device whose requests can carry tuples on this kernel.
+/// The paths of each device whose requests can carry tuples on this kernel.
 fn protected() -> Vec<String> {
     let commands = [given("LAB_CHAR5"), given("LAB_CHAR6")];
     let mut paths = commands.to_vec();
@@ -34,7 +34,7 @@ fn protected() -> Vec<String> {
     paths
 }
 
-/// Whether requests to block devices carry tuples: as of Linux 6.14.
+/// Whether requests to block devices can carry tuples, as since Linux 6.14.
 fn has_attributes() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
@@ -46,7 +46,7 @@ fn device(path: &str, engine: Engine) -> Arc<dyn Device> {
     open_engine(BlockFile::open(path.as_ref(), &mode).unwrap(), engine).unwrap().device
 }
 
-/// The block device that the kernel has of the same sectors.
+/// The kernel's block device for the same sectors.
 fn kernel(path: &str) -> std::fs::File {
     let block = path.replace("/dev/ng", "/dev/nvme");
     let file = std::fs::File::options().read(true).write(true).open(block).unwrap();
@@ -244,7 +244,7 @@ fn a_wrong_tuple_is_reported_by_sector_and_field() {
                 vec![WrongTuple { sector, mismatch }; 2]
             });
             assert_eq!(device.take_wrong_tuples().0, wrong.unwrap_or_default(), "{path}");
-            // The kernel sees the same.
+            // The kernel reports the same faults.
             let direct = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECT;
             let block = path.replace("/dev/ng", "/dev/nvme");
             let block = rustix::fs::open(block, direct, rustix::fs::Mode::empty()).unwrap();
@@ -284,7 +284,7 @@ fn a_stale_tuple_is_reported_by_sector() {
     let (found, _) = device.take_wrong_tuples();
     // The disk itself compares its tuples, and does not report the values.
     assert_eq!(found, [WrongTuple { sector: FREE / 512 + 2, mismatch: None }]);
-    // Written again it is whole again.
+    // After another write the sector matches again.
     assert_eq!(run(&mut queue, BioOp::Write, FREE, whole(3)).1, Ok(4096));
     assert_eq!(run(&mut queue, BioOp::Read, FREE, whole(0)).1, Ok(4096));
 }

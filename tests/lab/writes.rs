@@ -1,4 +1,4 @@
-//! Writes that need a device which can do more than most: polled ones, and atomic ones.
+//! Writes that need special devices: polled writes, and atomic writes.
 
 use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;

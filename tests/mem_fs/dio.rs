@@ -195,7 +195,7 @@ fn a_sync_converts_writes_to_holes() {
     }
 }
 
-/// The blocks of the file held something before.
+/// A write of a part of a block shows no old content of the block.
 #[test]
 fn a_block_that_is_written_in_part_shows_nothing_else() {
     for kind in KINDS {
@@ -232,7 +232,7 @@ fn overwrites_take_the_simple_path() {
     assert_eq!(world.read(0, 8 * BLOCK), [2; 8 * BLOCK]);
 }
 
-/// Each has its place when it is submitted, and the file ends after the last one when all are complete.
+/// Each append gets its range when it is submitted, and the file ends after the last append when all are complete.
 #[test]
 fn appends_in_flight_lie_one_after_the_other() {
     for kind in KINDS {
@@ -454,7 +454,7 @@ fn put(model: &mut Vec<u8>, pos: usize, bytes: &[u8]) {
     model[pos..pos + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Writes and reads in flight together, each in a different place.
+/// Submits writes and reads together, each for a different range.
 fn several(world: &mut World, model: &mut Vec<u8>, rng: &mut Rng) {
     let before = model.clone();
     let (mut pos, mut reads) = (0, Vec::new());
@@ -481,7 +481,7 @@ fn several(world: &mut World, model: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Takes blocks out, or puts some in.
+/// Removes blocks, or inserts some.
 fn shift(world: &World, model: &mut Vec<u8>, kind: Kind, rng: &mut Rng) {
     let blocks = model.len() / BLOCK;
     if blocks < 3 || !kind.unwritten {

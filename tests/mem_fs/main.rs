@@ -1,4 +1,4 @@
-//! The library on a file system of another crate: a small one in memory (`format`), written from the public contract only.
+//! The library on a file system of another crate: a small one in memory (`format`), written only from the public contract.
 
 #[path = "../common/rng.rs"]
 mod rng;

@@ -1,4 +1,4 @@
-//! The name space of a format other than ext4, by the calls of all users of a file system.
+//! The name space of a format other than ext4, used by the calls of all users of a file system.
 
 use std::sync::Arc;
 
@@ -144,7 +144,7 @@ fn an_open_file_outlives_its_last_name() {
     assert_eq!(kind(gone), Some(ErrorKind::NotFound));
 }
 
-/// A listing while names come and go: a name that exists all the time is listed once.
+/// Names are added and removed during a listing: a name that exists all the time is listed once.
 #[test]
 fn a_listing_goes_on_while_names_change() {
     const SEED: u64 = 0x11_57;

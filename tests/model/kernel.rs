@@ -26,7 +26,7 @@ impl<'a> Kernel<'a> {
     }
 
     fn open(&self, path: &Path) -> std::io::Result<File> {
-        // A pipe without readers would be waited for.
+        // The open would wait for a reader of the pipe.
         OpenOptions::new()
             .read(true)
             .write(true)
@@ -43,7 +43,7 @@ fn os<T>(result: rustix::io::Result<T>) -> Answer {
     result.map(drop).map_err(rustix::io::Errno::raw_os_error)
 }
 
-/// The calls refuse files that are not regular with other errors: here the error of a file system is given.
+/// The calls refuse files that are not regular with other errors. This returns the error of a file system.
 fn regular(file: &File) -> Answer {
     let kind = FileType::from_raw_mode(file.metadata().map_or(0, |meta| meta.mode()));
     if kind == FileType::RegularFile { Ok(()) } else { Err(22) }

@@ -1,6 +1,6 @@
-//! A sequence of operations from a seed, on three targets that must not differ: a model in memory, a volume served by ironmap, and a file
-//! system that the kernel has mounted (root). Every result is compared, and now and then the whole tree. In between, the volume is
-//! closed and opened, or loses its power after a sync.
+//! A sequence of operations from a seed runs on three targets that must not differ: a model in memory, a volume served by ironmap, and a
+//! file system that the kernel has mounted (root). Every result is compared, and sometimes the whole tree. In between, the volume is closed
+//! and opened, or loses power after a sync.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -34,7 +34,7 @@ struct Seen {
     links: u32,
     uid: u32,
     gid: u32,
-    /// Content, or a link's target; of directories nothing.
+    /// The content of a file, or a link's target. Empty for directories.
     content: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -102,7 +102,7 @@ fn run(seed: u64, steps: usize, options: &str, mut kernel: Option<Kernel<'_>>) {
     ours.finish(&model.tree());
 }
 
-/// A longer run is asked for by this variable: `IRONMAP_MODEL_STEPS=100000 cargo test --test model`.
+/// This variable sets a longer run: `IRONMAP_MODEL_STEPS=100000 cargo test --test model`.
 fn steps() -> usize {
     std::env::var("IRONMAP_MODEL_STEPS").map_or(1500, |steps| steps.parse().expect("a number"))
 }

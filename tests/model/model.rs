@@ -1,4 +1,4 @@
-//! The tree as POSIX has it, in memory.
+//! The tree in memory, by the rules of POSIX.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ impl Model {
         self.nodes[id].seen.mode & S_IFMT
     }
 
-    /// The directory that holds the last name. Links on the way lead nowhere.
+    /// The directory that contains the last name. Links on the way are not followed.
     fn parent(&self, path: &Path) -> Result<Id, i32> {
         let mut dir = 0;
         for name in &path[..path.len() - 1] {
@@ -79,7 +79,7 @@ impl Model {
         Ok(entries.get(name).copied())
     }
 
-    /// The file of a path, a link itself.
+    /// The file of a path. A link is not followed.
     fn find(&self, path: &Path) -> Result<Id, i32> {
         self.child(self.parent(path)?, path[path.len() - 1])?.ok_or(ENOENT)
     }

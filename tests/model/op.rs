@@ -1,4 +1,5 @@
-//! The operations, and how they are chosen: few names, so that they meet.
+//! The operations, and their random choice. There are few names, so that operations use the same
+//! ones.
 
 use crate::common::rng::Rng;
 

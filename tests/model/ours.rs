@@ -118,7 +118,7 @@ impl Ours {
         match self.find(path).map(|inode| inode.file_type()) {
             Ok(FileType::Regular) => {}
             Ok(FileType::Directory) => return Err(21),
-            // These are the system call's answers, not the file system's.
+            // These are the answers of the system call, not of the file system.
             Ok(FileType::Fifo) => return Err(29),
             _ => return Err(19),
         }

@@ -73,7 +73,7 @@ impl Authority {
         };
     }
 
-    /// A certificate of a server with this name, which was valid a day from a date on.
+    /// A server's certificate with this name, which is valid for a day from a date on.
     pub(crate) fn of_server(&self, dns: &str, date: Option<&str>) {
         self.sign("server/server", &format!("{SERVER}subjectAltName=DNS:{dns}\n"), date);
     }
@@ -111,7 +111,7 @@ impl Authority {
         self.path("client")
     }
 
-    /// The directory of a client that has one.
+    /// The directory of a client that has a certificate.
     pub(crate) fn own(&self) -> PathBuf {
         self.path("own")
     }

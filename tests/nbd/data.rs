@@ -1,4 +1,4 @@
-//! Random requests to an export beside a model of its bytes.
+//! Random requests to an export, compared with a model of its bytes.
 
 use std::io::IoSlice;
 use std::net::{TcpListener, TcpStream};
@@ -29,14 +29,14 @@ pub(crate) fn content(seed: u64) -> Vec<u8> {
     Rng::new(seed).bytes(SIZE)
 }
 
-/// A request in flight: its range, and the bytes that a write has.
+/// A request in flight: its range, and the bytes of a write.
 struct Flying {
     at: usize,
     len: usize,
     data: Option<Vec<u8>>,
 }
 
-/// Requests to a device from some queues, and the bytes that it must hold.
+/// Requests to a device from several queues, and the bytes that the device must contain.
 pub(crate) struct Load {
     device: Arc<Nbd>,
     queues: Vec<BoundedQueue>,
@@ -63,7 +63,7 @@ impl Load {
         all.into_iter().any(|other| at < other.at + other.len && other.at < at + len)
     }
 
-    /// A range that no request in flight has, in whole units.
+    /// A range, in whole units, that no request in flight uses.
     fn range(&mut self) -> (usize, usize) {
         let unit = self.device.limits().logical_block as usize;
         loop {
@@ -171,7 +171,7 @@ impl Load {
         }
     }
 
-    /// Makes all durable, and gives back the content that the disk must have.
+    /// Makes all data durable, and returns the content that the disk must have.
     pub(crate) fn end(self) -> Vec<u8> {
         self.device.flush().unwrap();
         self.model
@@ -244,7 +244,7 @@ fn zeros_are_not_sent() {
     require!([Need::Tool("nbdkit")]);
     for (filter, requests) in [
         ("", 1),
-        // Refused once, then in parts of 8 MiB.
+        // The request is refused once, and then sent in parts of 8 MiB.
         ("--filter=nozero zeromode=plugin fastzeromode=slow", 4),
         ("--filter=nozero zeromode=plugin fastzeromode=none", 3),
     ] {
@@ -282,7 +282,7 @@ fn refused_zeros_are_left_to_the_caller() {
                 }
             });
         let device = Nbd::open(&fake.address(""), true).unwrap();
-        // Data that no flush covers make the session careful.
+        // Unflushed data make the session careful.
         device.write_all_at(&[IoSlice::new(&[1; 4096])], DevOffset(0), false).unwrap();
         let error = device.write_zeroes(DevOffset(4096), 8192).unwrap_err();
         assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{number}: {error}");
@@ -291,7 +291,7 @@ fn refused_zeros_are_left_to_the_caller() {
     }
 }
 
-/// An export that grows is used as far as before, by new connections too; a server that takes one client only has one.
+/// If an export grows, only its old size is used, by new connections too. A server that accepts one client gets only one connection.
 #[test]
 fn exports_grow_and_clients_are_counted() {
     require!([Need::Tool("nbdkit")]);
@@ -306,7 +306,7 @@ fn exports_grow_and_clients_are_counted() {
     }
 }
 
-/// A part that ends within a block of the server's is read to its end, and no further.
+/// A part that ends within a block of the server is read to its end, and no further.
 #[test]
 fn the_end_of_a_part_is_read() {
     require!([Need::Tool("nbdkit")]);
@@ -368,7 +368,7 @@ fn an_export_of_nbd_server_holds_what_was_written() {
     assert_eq!(Nbd::open(&missing, true).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// A server in the background, whose number is in a file.
+/// A server in the background, whose process number is in a file.
 struct Background(PathBuf);
 
 impl Drop for Background {

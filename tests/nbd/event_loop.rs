@@ -50,7 +50,7 @@ impl Loop {
         }
     }
 
-    /// Looks at the queue and waits in turn, until it has no requests.
+    /// Takes completions and waits in turn, until the queue has no requests.
     fn run(&self, queue: &mut BoundedQueue, mut done: impl FnMut(ironmap::bio::Done)) {
         let began = Instant::now();
         while queue.in_flight() > 0 {
@@ -104,7 +104,7 @@ pub(crate) fn transfer(device: &Nbd, server: &mut Server, edge: bool) {
     }
 }
 
-/// More data than a socket takes, one way and the other, also from a server that was started again.
+/// Requests carry more data than a socket buffers, in both directions, also with a restarted server.
 #[test]
 fn large_requests_complete() {
     require!([Need::Tool("nbdkit")]);
@@ -115,7 +115,7 @@ fn large_requests_complete() {
     });
 }
 
-/// A server that answers nothing more: the end of the session is seen.
+/// If a server stops answering, the event loop notices the end of the session.
 #[test]
 fn a_stalled_server_is_seen() {
     require!([Need::Tool("nbdkit")]);
@@ -132,7 +132,7 @@ fn a_stalled_server_is_seen() {
     });
 }
 
-/// Looks at a queue after calls, when the server is gone, and after the end.
+/// Asserts that the queue wakes no event loop after calls, after the loss of the server, and after the end.
 pub(crate) fn is_quiet_when_idle(device: &Nbd, server: &mut Server, name: &str) {
     let mut queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
     let ready = Loop::new(&mut queue, false);
@@ -168,7 +168,7 @@ fn an_idle_queue_is_quiet() {
     }
 }
 
-/// Queues that come and go leave no open descriptors.
+/// Dropped queues leave no open descriptors.
 #[test]
 fn descriptors_are_closed_with_their_queues() {
     require!([Need::Tool("nbdkit")]);

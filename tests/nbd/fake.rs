@@ -1,4 +1,4 @@
-//! A server of our own, whose answers a test chooses.
+//! A server in this process, whose answers a test chooses.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -109,7 +109,7 @@ fn negotiate(mut stream: UnixStream, size: u64, flags: u16) -> Option<Connection
 }
 
 impl Connection {
-    /// The next request, until the client goes.
+    /// The next request, or `None` when the client disconnects.
     pub(crate) fn next(&mut self) -> Option<Asked> {
         let mut head = [0; 28];
         self.0.read_exact(&mut head).ok()?;
@@ -122,13 +122,13 @@ impl Connection {
         (command != 2).then_some(Asked { command, at, len, data, cookie })
     }
 
-    /// Answers it with an error number, and data after a success.
+    /// Answers a request with an error number, and with data after a success.
     pub(crate) fn answer(&mut self, asked: &Asked, error: u32, data: &[u8]) {
         let head = [&0x6744_6698_u32.to_be_bytes()[..], &error.to_be_bytes(), &asked.cookie];
         let _ = self.0.write_all(&[&head.concat(), data].concat());
     }
 
-    /// Answers it as a disk full of zeros does.
+    /// Answers a request like a disk full of zeros.
     pub(crate) fn succeed(&mut self, asked: &Asked) {
         let data = vec![0; if asked.command == READ { asked.len as usize } else { 0 }];
         self.answer(asked, 0, &data);

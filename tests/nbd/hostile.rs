@@ -16,7 +16,8 @@ use crate::proxy::Proxy;
 use crate::require;
 use crate::server::Server;
 
-/// One byte of the replies is changed, in the negotiation or after it. NBD has no checksum for data, so data may be wrong. There is no other effect.
+/// One byte of the replies is changed, in the negotiation or after it. NBD has no checksum for data, so data may be wrong. The change has no other
+/// effect.
 #[test]
 fn damaged_replies_end_in_an_error_or_in_an_answer() {
     require!([Need::Tool("nbdkit")]);
@@ -78,7 +79,7 @@ fn random_bytes_are_no_server() {
     }
 }
 
-/// The server sends a byte now and then, and never completes a reply.
+/// The server sends a byte from time to time, and never completes a reply.
 #[test]
 fn a_trickle_is_no_answer() {
     let dir = scratch_in(std::path::Path::new("/dev/shm"));

@@ -1,4 +1,4 @@
-//! Servers that are killed, stopped, or that come back with less.
+//! Servers that are killed, stopped, or restarted with fewer abilities.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -67,7 +67,7 @@ fn a_killed_server_loses_nothing_that_was_answered() {
         let mut server = Server::nbdkit(args, &content(seed));
         let mut load = Load::new(server.open(true).unwrap(), content(seed), seed);
         load.steps(200);
-        // Between requests: only the kept data can make it whole.
+        // There is no request in flight, so only the data that the client keeps can restore the content.
         server.kill();
         server.restart();
         load.steps(50);
@@ -271,7 +271,7 @@ fn a_new_queue_notices_a_restart() {
     assert!(std::fs::read(server.disk()).unwrap()[..4096] == [7; 4096]);
 }
 
-/// A queue that is idle while the server restarts once and, after others have made it whole, once more.
+/// A queue is idle while the server restarts once, other queues restore its content, and it restarts again.
 #[test]
 fn an_idle_queue_notices_a_second_restart() {
     require!([Need::Tool("nbdkit")]);
@@ -315,7 +315,7 @@ fn a_failed_write_does_not_lose_an_older_one() {
     assert!(std::fs::read(server.disk()).unwrap()[..4096] == [7; 4096]);
 }
 
-/// A durable write may fail since its server's flush does, which then also was that of others.
+/// A durable write may fail because its server's flush fails. That flush may also have covered the writes of others.
 #[test]
 fn nothing_succeeds_after_a_failed_durable_write() {
     require!([Need::Tool("nbdkit")]);
@@ -359,7 +359,7 @@ fn nothing_succeeds_after_a_failed_flush() {
     }
 }
 
-/// A server that ends each connection when it is asked something.
+/// The server ends each connection when it gets a request.
 #[test]
 fn a_request_that_ends_each_connection_fails_in_time() {
     let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {
@@ -372,7 +372,7 @@ fn a_request_that_ends_each_connection_fails_in_time() {
     assert_eq!(error.errno(), ETIMEDOUT, "{error}");
 }
 
-/// A flush of the client is in flight while no thread reaps for longer than the time-out: the next request is not late.
+/// A flush of the client is in flight while no thread reaps for longer than the time-out. The next request does not time out.
 #[test]
 fn a_pause_is_no_time_out() {
     let server = Fake::start(32 << 20, FLUSH, |_, mut connection| {

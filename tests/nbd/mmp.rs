@@ -14,7 +14,7 @@ use crate::server::Server;
 
 const NEEDS: [Need; 2] = [Need::Tool("nbdkit"), Need::Tool("mke2fs")];
 
-/// A server, and the blocks of the volume on it: as long as its requests, and shorter.
+/// A server, and the block size of the volume on it: as long as its requests, or shorter.
 const SERVED: [(&str, &str); 2] = [
     ("file DISK", "4096"),
     (
@@ -96,7 +96,7 @@ fn cut_off(kind: (&str, &str)) {
     check(&server.disk());
 }
 
-/// A volume that another node holds is not replaced, by force neither.
+/// A volume that another node holds is not replaced, not even by force.
 #[test]
 fn a_volume_that_is_held_is_not_replaced() {
     require!(NEEDS);

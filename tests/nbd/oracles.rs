@@ -1,4 +1,4 @@
-//! Exports that ironmap has written, seen by libnbd's programs and by qemu-img.
+//! Exports that ironmap has written, read by libnbd's programs and by qemu-img.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -14,7 +14,8 @@ use crate::data::{Load, SIZE, content};
 use crate::require;
 use crate::server::Server;
 
-/// The bytes of an export after random requests, by nbdcopy and by `qemu-img compare`; and after zeros, no range of data in nbdinfo's map.
+/// nbdcopy and `qemu-img compare` read the right bytes of an export after random requests. After zeros are written, nbdinfo's map has no
+/// range of data.
 #[test]
 fn other_clients_see_the_same() {
     require!([
@@ -56,7 +57,7 @@ fn other_clients_see_the_same() {
     }
 }
 
-/// The ranges that read as zeros, after libnbd: joined, sorted, of a whole export.
+/// The ranges of a whole export that read as zeros, by libnbd: sorted and joined.
 fn zeros_of(uri: &str) -> Vec<std::ops::Range<u64>> {
     let map = String::from_utf8(run("nbdinfo", &["--map", uri])).unwrap();
     let mut zeros: Vec<std::ops::Range<u64>> = Vec::new();
@@ -72,7 +73,7 @@ fn zeros_of(uri: &str) -> Vec<std::ops::Range<u64>> {
     zeros
 }
 
-/// The same, after the device: the gaps between the ranges that may have data.
+/// The ranges that read as zeros, by the device: the gaps between ranges that may have data.
 fn gaps_of(device: &dyn Device) -> Vec<std::ops::Range<u64>> {
     let (mut at, mut gaps) = (0, Vec::<std::ops::Range<u64>>::new());
     while at < device.size() {
@@ -109,7 +110,7 @@ fn ranges_without_data_are_those_of_nbdinfo() {
         bytes[at..at + len].copy_from_slice(&rng.bytes(len));
     }
     std::fs::write(raw, &bytes).unwrap();
-    // qemu-img leaves out zeros.
+    // qemu-img does not write zeros.
     run("qemu-img", &["convert", "-O", "qcow2", raw, qcow2]);
     run("qemu-img", &["convert", "-O", "raw", qcow2, raw]);
     let disk = std::fs::read(qcow2).unwrap();

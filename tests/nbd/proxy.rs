@@ -1,4 +1,4 @@
-//! A proxy between us and a server, which cuts connections or damages replies.
+//! A proxy between the client and a server, which cuts connections or damages replies.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -12,7 +12,7 @@ use ironmap::device::nbd::Address;
 use crate::common::rng::Rng;
 use crate::server::Server;
 
-/// The fate of the bytes of one connection, in one direction.
+/// The treatment of the bytes of one connection, in one direction.
 #[derive(Clone, Copy)]
 struct Fate {
     /// The number of bytes after which the connection is cut.
@@ -28,7 +28,7 @@ pub(crate) struct Proxy {
     gate: Arc<Mutex<Gate>>,
 }
 
-/// Closed it has no connections, and refuses new ones.
+/// A closed gate has no connections, and refuses new ones.
 #[derive(Default)]
 struct Gate {
     is_closed: bool,
@@ -49,7 +49,7 @@ impl Proxy {
         Self::start(server, seed, move |rng| Fate { cut: u64::MAX, damaged: rng.below(below) })
     }
 
-    /// Changes nothing, but can be closed.
+    /// Changes nothing, and can be closed.
     pub(crate) fn gated(server: &Server) -> Self {
         let proxy = Self::start(server, 0, |_| Fate { cut: u64::MAX, damaged: u64::MAX });
         proxy.gate.lock().unwrap().open = Some(Vec::new());
@@ -110,7 +110,7 @@ impl Proxy {
         format!("nbd+unix:///?socket={}{query}", socket.display()).parse().unwrap()
     }
 
-    /// How many connections were cut.
+    /// The number of connections that were cut.
     pub(crate) fn cuts(&self) -> u64 {
         self.cuts.load(Ordering::Relaxed)
     }

@@ -77,7 +77,7 @@ fn an_export_of_qemu_with_a_key_holds_what_was_written() {
         (2, ",priority=NORMAL:-VERS-ALL:+VERS-TLS1.2"),
         (3, ",priority=NORMAL:-VERS-ALL:+VERS-TLS1.3"),
     ] {
-        // The file has a name that is given.
+        // The options name the file of keys.
         let dir = scratch_in(Path::new("/dev/shm"));
         let keys = dir.path().join("keys.psk");
         std::fs::write(&keys, KEYS).unwrap();
@@ -98,7 +98,7 @@ fn refused(address: &Address, kind: ErrorKind, reason: &str) {
     assert!(text.starts_with("nbds+unix://") && error.kind() == kind, "{error:?}");
 }
 
-/// Each reason to refuse a server, and a server's to refuse us.
+/// Tests each reason to refuse a server, and each reason of a server to refuse the client.
 #[test]
 fn keys_that_are_not_right_are_refused() {
     require!(NEEDS);
@@ -131,7 +131,7 @@ fn keys_that_are_not_right_are_refused() {
     refused(&with("alice"), ErrorKind::NotFound, "it has no key");
     std::fs::write(&keys, vec![b'a'; (1 << 20) + 1]).unwrap();
     refused(&with("alice"), ErrorKind::Unsupported, "more than 1048576 bytes");
-    // Lines that are no text, and ends of lines of another system.
+    // Lines that are not text, and line ends of another system.
     std::fs::write(&keys, [b"m\xFCller:00\n", KEYS.replace('\n', "\r\n").as_bytes()].concat())
         .unwrap();
     Nbd::open(&with("alice"), false).unwrap();

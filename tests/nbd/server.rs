@@ -90,7 +90,7 @@ impl Server {
         self.child = Some(child);
     }
 
-    /// Stops all of its threads until it gets SIGCONT.
+    /// Stops all threads of the server until it gets SIGCONT.
     pub(crate) fn suspend(&self) {
         self.signal(Signal::STOP);
         let tasks = format!("/proc/{}/task", self.child.as_ref().unwrap().id());
@@ -103,7 +103,7 @@ impl Server {
         }
     }
 
-    /// The number of its sockets, for connections and to listen.
+    /// The number of the server's sockets, for connections and to listen.
     #[cfg(feature = "tls")]
     pub(crate) fn sockets(&self) -> usize {
         let dir = format!("/proc/{}/fd", self.child.as_ref().unwrap().id());

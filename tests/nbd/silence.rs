@@ -45,7 +45,7 @@ fn write() -> Bio {
     }
 }
 
-/// A read over a silent connection is sent again over a new one. The write that another connection has in flight is not sent again.
+/// A read over a silent connection is sent again over a new connection. A write in flight over another connection is not sent again.
 #[test]
 fn a_silent_connection_does_not_end_the_others() {
     let (server, writes) = server(&[1, 2], 0);
@@ -64,10 +64,10 @@ fn a_silent_connection_does_not_end_the_others() {
     });
 }
 
-/// The common connection, with which all others are lost, waits for the writes of the others.
+/// The common connection, whose loss ends all others, waits for the writes of the others.
 #[test]
 fn the_silence_of_the_common_connection_sends_no_write_again() {
-    // The first request over it is answered: it is that of the queue, which is new.
+    // The first request over the common connection is answered. It is the first request of the new queue.
     let (server, writes) = server(&[0, 1], 1);
     let device = Nbd::open(&server.address("&timeout=2"), true).unwrap();
     within(Duration::from_secs(20), move || {
@@ -84,7 +84,7 @@ fn the_silence_of_the_common_connection_sends_no_write_again() {
     });
 }
 
-/// A server that only stalls would carry out the first copy of a write over newer data: a write is not sent again to it. A read is.
+/// A server that only stalls would carry out the first copy of a write over newer data. So a write to it is not sent again, but a read is.
 #[test]
 fn a_write_to_a_silent_server_is_not_sent_again() {
     for command in [WRITE, READ] {
@@ -142,7 +142,7 @@ fn a_slow_server_is_waited_for() {
     }
 }
 
-/// A server that answers all requests but one ends the session in time.
+/// If a server answers all requests but one, the session ends in time.
 #[test]
 fn a_request_that_is_passed_over_fails() {
     let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {

@@ -1,4 +1,4 @@
-//! Exports over TLS: servers, certificates that are refused, and others that speak in the middle.
+//! Exports over TLS: servers, refused certificates, and attackers on the connection.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ use crate::fake::{Fake, within};
 use crate::require;
 use crate::server::Server;
 
-/// A load beside a model of the bytes, which are on the disk after it.
+/// A load compared with a model of the bytes, which the disk must contain afterwards.
 pub(crate) fn random_requests(device: Nbd, mut server: Server, seed: u64, name: &str) {
     let mut load = Load::new(device, content(seed), seed);
     load.steps(600);
@@ -122,7 +122,7 @@ fn refused(server: &Server, dir: &Path, query: &str, reason: &str) {
     assert!(text.starts_with("nbds+unix:///?socket="), "{text}");
 }
 
-/// Each reason to refuse a server, and a server's to refuse us.
+/// Tests each reason to refuse a server, and each reason of a server to refuse the client.
 #[test]
 fn certificates_that_are_not_right_are_refused() {
     require!(NEEDS);
@@ -219,7 +219,7 @@ fn the_authorities_of_the_system_are_trusted() {
     assert!(text.contains("no trusted authorities for TLS: tls-certificates=DIR"), "{text}");
 }
 
-/// The beginning of a server, until TLS is asked for: whether it was.
+/// Plays the beginning of a server, up to the request for TLS. Returns whether that came.
 pub(crate) fn greet(stream: &mut UnixStream) -> bool {
     stream.write_all(&[&b"NBDMAGICIHAVEOPT"[..], &3_u16.to_be_bytes()].concat()).unwrap();
     let mut asked = [0; 4 + 16];

@@ -75,7 +75,7 @@ fn damaged_bytes_are_lost_connections() {
     );
 }
 
-/// Loads over proxies that do damage, in each third round in the handshake.
+/// Runs loads over proxies that damage a connection, in every third round during the handshake.
 pub(crate) fn survive_damage(
     rounds: u64,
     start: impl Fn(u64) -> Server,
@@ -91,7 +91,7 @@ pub(crate) fn survive_damage(
         let Ok(device) = Nbd::open(&address(&proxy, &server, query), true) else { continue };
         opened += 1;
         if in_handshake {
-            // Some connections have no room for the reply in front of the damage.
+            // Some connections have no room for the reply before the damage.
             let mut found = vec![0; 512];
             if device.read_exact_at(&mut found, DevOffset(8192)).is_ok() {
                 assert!(found == content(seed)[8192..8704], "seed {seed}");
@@ -140,7 +140,7 @@ fn threads_end_with_their_connections() {
     until("the server has no connections", || server.sockets() < 4);
 }
 
-/// A server that takes nothing any more: the session ends in time, and its device can be dropped at once.
+/// If a server stops receiving, the session ends in time, and its device can be dropped without a wait.
 #[test]
 fn a_stalled_server_is_left_in_time() {
     require!(NEEDS);

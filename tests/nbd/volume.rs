@@ -1,4 +1,4 @@
-//! Volumes on exports, beside the tools of Linux.
+//! Volumes on exports, checked with the tools of Linux.
 
 use ironmap::device::QueueOptions;
 use ironmap::fs::Follow;
@@ -17,7 +17,7 @@ fn location(server: &Server) -> Location {
     Location::parse(server.address("").to_string().as_ref()).unwrap()
 }
 
-/// Makes and fills a volume, and has e2fsck and the kernel's own reader look at it.
+/// Makes and fills a volume. e2fsck and the kernel's own reader check it.
 fn make_and_fill(server: &mut Server, name: &str, block: impl Into<Option<u32>>) {
     let block = block.into();
     let how = LocationOptions::new().write(true).block_size(block);
@@ -54,7 +54,7 @@ fn make_and_fill(server: &mut Server, name: &str, block: impl Into<Option<u32>>)
                 data.resize(len, 0);
                 data[..4096].copy_from_slice(&block);
                 for at in (0..len - 3072).step_by(7168) {
-                    // The piece has the length of the shortest block, and its alignment.
+                    // The piece has the length and the alignment of the shortest block.
                     let piece = vec![at as u8; 1024];
                     file.write_all_at(&mut queue, &piece, at as u64).unwrap();
                     data[at..at + 1024].copy_from_slice(&piece);

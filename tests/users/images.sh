@@ -1,5 +1,5 @@
 #!/bin/sh
-# An image builder: an image of a container's tar stream, without root, the same bytes each time.
+# An image builder: makes an image of a container's tar stream, without root, with the same bytes each time.
 # From docs/IMAGES.md, "Recipes".
 set -eu
 mkdir -p tree/etc tree/srv && date > tree/etc/built && ln -s ../etc/built tree/srv/link

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A rescuer of disks: the superblock is gone, then half of the disk. What is left?
+# A rescuer of disks: the superblock is lost, then half of the disk. Which files can be saved?
 # From docs/cli/rescue.md.
 set -eu
 mkdir -p tree/letters && date > tree/letters/first && head -c 2M /dev/urandom > tree/photo

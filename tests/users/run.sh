@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Four users, each by a script that uses only what README, docs and examples say, with the programs of a directory: tests/users/run.sh [PROGRAMS]
+# Four users, each played by a script that uses only what README, docs and examples describe: tests/users/run.sh [PROGRAMS]. PROGRAMS is a directory
+# of programs.
 #
-# Without PROGRAMS the last commit is cloned and built first: from a fresh checkout to the first right result.
+# Without PROGRAMS the last commit is first cloned and built: the test goes from a fresh checkout to the first right result.
 source "$(dirname "$0")/../lib.sh"
 users=(database images rescue administrator)
 needs_root=" database administrator "
@@ -10,7 +11,7 @@ scripts=$PWD/tests/users
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/ironmap-test-$$-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 
-# cargo, in the clone and with its target directory.
+# Runs cargo in the clone, with the clone's target directory.
 build() { (cd "$scratch/clone" && env -u CARGO_TARGET_DIR cargo build --profile demo "$@"); }
 
 if [ $# = 0 ]; then
@@ -28,7 +29,7 @@ programs=$(realpath "${1:-$scratch/clone/target/demo}")
 say users
 failed=()
 for user in "${users[@]}"; do
-    # Each in an empty directory, and as root in a mount namespace of its own.
+    # Each script runs in an empty directory, and as root in a separate mount namespace.
     namespace=(unshare --mount)
     if ! is_root; then
         [[ $needs_root != *" $user "* ]] || { skip "user $user: needs root" && continue; }

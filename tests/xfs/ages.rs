@@ -1,4 +1,4 @@
-//! Metadata newer than the head of the log: the records with their changes are lost. The kernel refuses them, and so does ironmap.
+//! Metadata newer than the head of the log: the log records with their changes are lost. Both the kernel and ironmap refuse such metadata.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use crate::common::image::Image;
 use crate::common::skip::Need;
 use crate::require;
 
-/// The places of metadata, and the names of their log position, as commands of xfs_db.
+/// The places of metadata, and the names of the log position in them, as commands of xfs_db.
 const PLACES: [(&str, &str); 10] = [
     ("sb 0", "lsn"),
     ("agf 0", "lsn"),
@@ -26,10 +26,10 @@ const PLACES: [(&str, &str); 10] = [
     ("path /map;addr u3.bmbt.ptrs[1]", "lsn"),
     ("path /attributes;ablock 0", "hdr.info.lsn"),
     ("path /link;dblock 0", "lsn"),
-    // Linux reads it, since only its own content depends on it.
+    // Linux accepts this position, because only the map's own content depends on it.
     ("path /map", "v3.lsn"),
 ];
-/// A position that no log reaches here.
+/// A position that the log of this volume never reaches.
 const AHEAD: &str = "0x900000001";
 const NAMES: u32 = 400;
 /// A command that reads everything below a mount.

@@ -1,4 +1,4 @@
-//! A tree for XFS: the files of the tree of every format, and the forms of directories, maps and attributes that are XFS's own.
+//! A tree for XFS: the files of the tree for every format, and the forms of directories, maps and attributes that only XFS has.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::common::rng::Rng;
 use crate::common::tree::{Limits, Scope, grow};
 use crate::{SEED, collisions};
 
-/// How many files and extents of a kind.
+/// The number of files and extents of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
     Small,
@@ -26,18 +26,18 @@ impl Amount {
         if self == Self::Large { large } else { small }
     }
 
-    /// Extents of the most fragmented file.
+    /// The number of extents of the most fragmented file.
     pub(crate) fn extents(self) -> u64 {
         self.of(800, 20_000)
     }
 
-    /// How many names directories have, one number for each.
+    /// The numbers of names in directories, one number for each directory.
     fn names(self) -> &'static [usize] {
         self.of(&[0, 1, 3, 12, 40, 150, 1000], &[0, 1, 3, 12, 40, 150, 1000, 4000, 20_000])
     }
 }
 
-/// Fills a mounted volume. `shares` where its files can share blocks.
+/// Fills a mounted volume. `shares`: its files can share blocks.
 pub(crate) fn fill(dir: &Path, block: u64, amount: Amount, shares: bool) {
     let scope = Scope {
         seed: SEED,
@@ -55,7 +55,7 @@ pub(crate) fn fill(dir: &Path, block: u64, amount: Amount, shares: bool) {
         shared(dir, block, rng);
     }
     attributes(dir, amount, rng);
-    // Last: files with some of them cannot be changed any more.
+    // These come last, because some of the files cannot be changed afterwards.
     flags_and_projects(dir);
 }
 
@@ -66,7 +66,7 @@ fn directories(dir: &Path, amount: Amount, rng: &mut Rng) {
     let file = room.join("file");
     File::create_new(&file).unwrap();
     for count in amount.names() {
-        // Most time goes to the largest ones.
+        // The largest directories take most of the time.
         let kinds = if *count > 4000 { &["some"][..] } else { &["none", "some", "runs"] };
         for gaps in kinds {
             let dir = room.join(format!("{count}-{gaps}"));
@@ -170,7 +170,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
         let file = format!("{index}-{count}");
         File::create_new(room.join(&file)).unwrap();
         for number in 0..count {
-            // Removed and added ones leave gaps.
+            // Removed attributes and added ones leave gaps.
             let name = format!("user.{number}");
             let len = rng.below(if count > 10 { 200 } else { 10 });
             set(&file, name.as_bytes(), &rng.bytes(len as usize));

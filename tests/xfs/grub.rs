@@ -15,7 +15,7 @@ const PROGRAM: &str = "grub-fstest";
 /// Files whose content is compared.
 const FILES: usize = 40;
 
-/// GRUB lists every directory as ironmap does, and reads the same bytes of files. Names are such that a list of words shows them.
+/// Asserts that GRUB lists every directory as ironmap does, and reads the same bytes of files. All names can be shown in a list of words.
 pub(crate) fn assert_same(image: &Image, view: &View, what: &str) {
     if find(PROGRAM).is_none() {
         return note(&format!("GRUB's view: needs the program {PROGRAM}"));

@@ -1,4 +1,4 @@
-//! Listings that are ended and go on by a cursor's number, as `telldir` and `seekdir` do.
+//! Listings that are ended, and continued by a cursor's number, as `telldir` and `seekdir` do.
 
 use ironmap::fs::DirCursor;
 use ironmap::units::InodeNo;

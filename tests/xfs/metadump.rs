@@ -14,7 +14,7 @@ use crate::{DEPTH, FOR_READING, SEED, SIZE, require};
 /// The part of a record that an obscured dump keeps: names and values have other bytes, and the same lengths.
 fn structure(record: &Record) -> String {
     let lengths = |name: &[u8], value: &[u8]| match name.strip_prefix(b"system.posix_acl_") {
-        // With an obscured name it is not an access list, but its on-disk bytes: entries of 12 bytes instead of 8.
+        // An access list with an obscured name is shown in its on-disk form: entries of 12 bytes instead of 8.
         Some(kind) => {
             let disk =
                 if kind == b"access" { "trusted.SGI_ACL_FILE" } else { "trusted.SGI_ACL_DEFAULT" };
@@ -40,7 +40,7 @@ fn structure(record: &Record) -> String {
     format!("{record:?} {xattrs:?} {target:?}")
 }
 
-/// Files by their numbers: how many names each has, the lengths of these, and the kept part of its record.
+/// Files by their numbers: the lengths of each file's names, and the kept part of its record.
 fn structures(view: &View) -> BTreeMap<u64, (Vec<usize>, String)> {
     let mut files = BTreeMap::<_, (Vec<usize>, String)>::new();
     for (path, record) in view {

@@ -1,4 +1,4 @@
-//! Inode numbers from outside: both for the kernel and for ironmap, the tree of inodes tells which are in use.
+//! Inode numbers from outside: for the kernel and for ironmap, the tree of inodes decides which numbers are in use.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -24,7 +24,7 @@ fn in_use(dir: &Path) -> BTreeSet<u64> {
     numbers.map(|number| number.parse().unwrap()).collect()
 }
 
-/// Files in free space of single blocks: chunks of inodes get holes. Every third file is removed.
+/// Creates files in free space of single blocks, so that chunks of inodes get holes. Every third file is removed.
 fn crowd(dir: &Path, block: u64) {
     let file = File::create_new(dir.join("data")).unwrap();
     let free = rustix::fs::statvfs(dir).unwrap().f_bavail * 9 / 10;
@@ -38,7 +38,7 @@ fn crowd(dir: &Path, block: u64) {
         }
     }
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    // Pieces that hold some inodes, but no whole chunk.
+    // These pieces hold some inodes, but no whole chunk.
     for index in 0..(free / 16).min(400) {
         fallocate(&file, punch, index * 16 * block, 8 * block).unwrap();
     }
@@ -95,7 +95,7 @@ fn inodes_in_use_are_those_of_the_kernel() {
     assert!(holes > 0, "no chunk of inodes has holes");
 }
 
-/// Whether a number is far from all inodes; only some of those are tried.
+/// Whether a number is far from all inodes. Only some of such numbers are tried.
 fn is_far(numbers: &BTreeSet<u64>, number: u64) -> bool {
     let near = numbers.range(number.saturating_sub(200)..number + 200).next().is_some();
     !near && !number.is_multiple_of(61)
@@ -135,7 +135,7 @@ fn forged(volume: &Volume, device: &File, layout: &Layout, in_use: &BTreeSet<u64
     assert!(numbers.len() > 100, "{options}");
     numbers.iter().for_each(|number| layout.forge(device, &like, *number));
     for number in numbers.into_iter().map(InodeNo) {
-        // The forged inode is good enough that only the tree tells it from a real one.
+        // The forged inode differs from a real one only in that no tree contains it.
         let known = fs.known_inode(number).unwrap();
         assert_eq!(known.number(), number, "{options}");
         let found = [
@@ -159,7 +159,7 @@ fn a_damaged_tree_of_inodes_hides_no_name() {
     let image = Image::mkfs_xfs("320M", &words(options)).unwrap();
     {
         let mount = image.mount("rw");
-        // The groups take turns.
+        // Directories are placed in the groups in turn.
         for name in ["other", "dir"] {
             let dir = mount.dir().join(name);
             std::fs::create_dir(&dir).unwrap();

@@ -17,7 +17,7 @@ use crate::common::skip::Need;
 use crate::common::view::{Record, Subject};
 use crate::{DEPTH, FOR_READING, SEED, SIZE, assert_clean, grub, listing, note, require};
 
-/// Names for each directory.
+/// The number of names of each directory.
 const NAMES: [usize; 6] = [0, 3, 40, 150, 1000, 4000];
 /// Attributes that xfs_db sets: option for the kind, kind, length of the value.
 const XATTRS: [(&str, &str, usize); 5] = [

@@ -1,4 +1,4 @@
-//! Reads of the device: names are found in blocks that are in memory.
+//! Reads of the device: if a directory's blocks are in memory, names are found without a read.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,8 @@ use crate::common::image::{Image, scratch};
 use crate::common::skip::Need;
 use crate::{SIZE, collisions, note, require};
 
-/// Names of one hash, so that each is looked for in many entries, and others.
+/// The number of names with one hash, each of which is searched in many entries, and of other
+/// names.
 const NAMES: usize = 300;
 
 /// How often each part of the device is read.

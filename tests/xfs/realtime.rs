@@ -1,4 +1,4 @@
-//! Volumes with a realtime device: content there is read if the device is given, and refused by name otherwise.
+//! Volumes with a realtime device: content on it is read if the device is given, and refused by name otherwise.
 //!
 //! xfs_db makes the realtime files: mkfs.xfs cannot, and many kernels cannot. `./x lab xfs` has files that a kernel has written.
 
@@ -42,7 +42,7 @@ impl World {
         let rtdev = format!("rtdev={}", device.display());
         let args = ["-r", &rtdev, "-p", prototype.to_str().unwrap()];
         let image = Image::mkfs_xfs_by(mkfs, SIZE, &[&args[..], &words(options)].concat()).unwrap();
-        // In the first group of either device a number means the same block.
+        // In the first group of either device, a number means the same block.
         let volume = image.open().unwrap();
         let inode = volume.fs().resolve(b"realtime", Follow::All).unwrap();
         let file = volume.open_inode(inode, FileOptions::new()).unwrap();
@@ -62,7 +62,7 @@ impl World {
         run(&self.db, &["-x", "-c", "path /realtime", "-c", &write, path.to_str().unwrap()]);
     }
 
-    /// The file is corrupt where its extent begins with this block.
+    /// Asserts that the file is corrupt if its extent begins with this block.
     fn is_corrupt(&self, block: &str, why: &str) {
         self.set("u3.bmx[0].startblock", block);
         let error = read(&self.open_with(self.device()).unwrap(), b"realtime").unwrap_err();
@@ -90,7 +90,7 @@ fn read(volume: &Volume, name: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Each way to number the blocks of the device: without groups, and with them.
+/// Runs a test for each way to number the blocks of the device: without groups, and with groups.
 fn in_each_way(test: impl Fn(&World, &str)) {
     test(&World::new("mkfs.xfs", "-m reflink=0,rmapbt=0"), "no groups");
     if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {
@@ -99,7 +99,7 @@ fn in_each_way(test: impl Fn(&World, &str)) {
     test(&World::new(&xfsprogs::newer("mkfs.xfs"), GROUPS), "groups");
 }
 
-/// Without its device a file is listed, and reading it is an error with the reason.
+/// Without its device, a realtime file is listed, and a read of it is an error with the reason.
 #[test]
 fn content_on_a_realtime_device_that_is_not_given_is_refused() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);

@@ -1,6 +1,6 @@
 //! A map of many extents and a directory of many names, with the kernel's times beside those of ironmap.
 //!
-//! `IRONMAP_XFS_SCALE` is the number of both: 1000000 takes some minutes and prints meaningful times.
+//! `IRONMAP_XFS_SCALE` is the number of extents and of names: 1000000 takes some minutes and prints meaningful times.
 
 use std::collections::BTreeSet;
 use std::fs::File;

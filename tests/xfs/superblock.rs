@@ -1,4 +1,4 @@
-//! Devices without XFS, and with a damaged superblock: the error names the fault.
+//! Devices without XFS, and devices with a damaged superblock: the error names the fault.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -19,7 +19,7 @@ fn reading_changes_no_byte() {
     };
     let before = state();
     let expected = compare_with_kernel(&image, "", "unchanged");
-    // Once more without the kernel.
+    // The volume is read once more without the kernel.
     let mut subject = common::view::Subject::open(&image);
     let numbers = subject.view();
     common::compare::assert_contents(&expected, &mut subject, &numbers, "again");

@@ -20,11 +20,11 @@ struct Variant {
     amount: Amount,
     /// Whether its files can share blocks.
     shares: bool,
-    /// Older or smaller programs and kernels may not know it.
+    /// Whether older or smaller programs and kernels may refuse the variant.
     may_be_refused: bool,
-    /// Options of xfs_admin, once it is filled.
+    /// Options of xfs_admin, which runs after the volume was filled.
     admin: &'static str,
-    /// Made and checked by a newer xfsprogs than the system's.
+    /// Whether a newer xfsprogs than the system's makes and checks the volume.
     newer: bool,
 }
 

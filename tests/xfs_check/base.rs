@@ -16,7 +16,7 @@ use crate::common::xfsprogs;
 pub(crate) struct Recipe {
     name: &'static str,
     options: &'static str,
-    /// The volume is made, damaged and checked by an xfsprogs newer than the system's, if one is given.
+    /// Whether an xfsprogs newer than the system's makes, damages and checks the volume, if one is given.
     newer: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Faults that xfs_repair finds and `check` does not, each with its reason.
 
-/// A part of xfs_repair's output, and the reason not to find that.
+/// A part of xfs_repair's output, and the reason why `check` does not report it.
 pub(crate) struct Difference {
     text: &'static str,
     reason: &'static str,

@@ -72,7 +72,8 @@ fn commands(place: &str, last: &str, path: &Path) -> Vec<String> {
     args
 }
 
-/// The names of fields that `print` shows. Of arrays, the first and the last elements.
+/// The names of fields that `print` shows. Only the first and the last elements of arrays are
+/// included.
 fn fields(said: &str) -> Vec<String> {
     let mut fields = Vec::new();
     for line in said.lines() {

@@ -34,7 +34,8 @@ const SEED: u64 = 0x000C_4EC5;
 /// Damaged volumes of each kind and base by default.
 const DAMAGES: u64 = 6;
 
-/// The bases, shared by the tests that run together. They go with the last of these: a static value would leave its files.
+/// The bases, shared by the tests that run together. They are dropped after the last of these tests, because a static value would leave its
+/// files.
 fn bases() -> Arc<Vec<Base>> {
     static MADE: Mutex<Weak<Vec<Base>>> = Mutex::new(Weak::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,7 +46,7 @@ fn bases() -> Arc<Vec<Base>> {
     })
 }
 
-/// Damages a copy of each base again and again, and lets both look at it.
+/// Damages a copy of each base repeatedly, and lets both programs check it.
 fn damage(kind: &str, mut once: impl FnMut(&Base, &std::path::Path, &mut Rng) -> Option<String>) {
     let chosen = std::env::var("IRONMAP_XFS_SEED").unwrap_or_default();
     let (seed, number) = match chosen.split_once(':') {

@@ -34,7 +34,7 @@ const PARENTS: &[Damage] = &[
         &["lacks the name \"file\"", "has the name \"filf\""],
     ),
     ("path /dir/file;write -d a.sfattr.list[0].name \"fi/e\"", &["\"fi/e\" is not a valid name"]),
-    // The place then has an attribute of a user.
+    // The place then has a user's attribute.
     ("path /dir/file;write -d a.sfattr.list[0].parent 0", &["lacks the name \"file\""]),
     ("path /dir/file;write -d a.sfattr.list[0].root 1", &["a name of several spaces"]),
     ("path /dir/file;write -d a.sfattr.list[0].valuelen 11", &["without a directory's number"]),
@@ -148,7 +148,7 @@ fn each(options: &str, damages: &[Damage]) {
     }
 }
 
-/// Each name has one parent pointer, and each parent pointer its name.
+/// Each name has one parent pointer, and each parent pointer belongs to one name.
 #[test]
 fn parent_pointers() {
     require!([Need::Root]);
@@ -168,7 +168,7 @@ fn volumes_without_these_features() {
     each("-m metadir=0 -n parent=0", NEITHER);
 }
 
-/// The first directories of the tree lead to itself: xfs_repair does not look at `..` of a root in the inode.
+/// The first directories of the tree are their own parents, because xfs_repair does not check `..` of a root in the inode.
 #[test]
 fn the_parent_of_the_root() {
     require!([Need::Root]);

@@ -69,7 +69,7 @@ fn add16(inode: &mut [u8], at: usize, bits: u16) {
     inode[at..at + 2].copy_from_slice(&(before | bits).to_be_bytes());
 }
 
-/// Makes an inode one of the file system itself.
+/// Makes an inode an internal one of the file system.
 fn adopt(inode: &mut [u8], kind: u16) {
     // The files have no permissions.
     (inode[MODE], inode[MODE + 1]) = (inode[MODE] & 0xF0, 0);
@@ -165,7 +165,7 @@ fn miscount(image: &Path) {
     file.write_all_at(&entry, at as u64).unwrap();
 }
 
-/// The files are found by their names, have their kinds, and the usage that was counted.
+/// The files are found by their names, and have the right kinds and the counted usage.
 #[test]
 fn files_of_quota() {
     if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {

@@ -1,4 +1,4 @@
-//! The rest of a superblock's sector, after the fields that the volume has.
+//! The bytes of a superblock's sector after the fields that the volume has.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

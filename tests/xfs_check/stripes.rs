@@ -1,4 +1,4 @@
-//! The stripes of the device: a mount writes them only to the first superblock.
+//! The stripe fields of a volume: a mount writes them only to the first superblock.
 
 use crate::base::Tools;
 use crate::common::command::run;

@@ -88,7 +88,7 @@ pub(crate) fn opens(image: &Image) -> ironmap::Result<()> {
     root.read_dir()?.try_for_each(|entry| entry.map(drop))
 }
 
-/// The difference between ironmap and a kernel, unless an exception names it, or it is one of this kernel.
+/// The difference between ironmap and a kernel, unless an exception names it, or the cause is how this kernel was built.
 pub(crate) fn compare(
     sound: &Sector,
     case: &Case,

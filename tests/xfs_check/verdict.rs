@@ -55,7 +55,7 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// How often the two agree.
+/// How many times the two agree.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     both: u32,

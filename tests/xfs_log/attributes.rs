@@ -1,4 +1,4 @@
-//! Changes of attributes that a log has begun: ironmap completes them in memory, with the same result as the kernel's recovery.
+//! Changes of attributes that the log shows as begun: ironmap completes them in memory, with the same result as the kernel's recovery.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -128,7 +128,7 @@ fn begun_changes_of_attributes_are_finished() {
     recovered.check();
 }
 
-/// The pointers of a file to its directory. No call shows them: a check compares them with the names.
+/// Changes of parent pointers. No call shows these pointers: a check compares them with the names.
 #[test]
 fn begun_changes_of_parent_pointers_are_finished() {
     require!([Need::Root, Need::Variable(xfsprogs::VARIABLE)]);
@@ -220,7 +220,7 @@ fn wrong_changes_of_attributes_are_refused() {
     }
 }
 
-/// As many changes of one inode as fit into the log end in time; a missing inode is reported.
+/// As many changes of one inode as fit into the log are completed in time. A missing inode is reported.
 #[test]
 fn many_changes_of_attributes_end() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);

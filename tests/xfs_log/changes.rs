@@ -1,4 +1,4 @@
-//! Changes that give a log all kinds of items. After the volume is shut down each call fails, and the load ignores the errors.
+//! Changes that write all kinds of items to a log. After the volume is shut down each call fails, and the load ignores the errors.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use rustix::fs::{
 use crate::common::command::output;
 use crate::common::rng::Rng;
 
-/// Directories of a thread's own, and names in each of them.
+/// The number of directories of a thread, and of names in each of them.
 const DIRECTORIES: u64 = 5;
 const NAMES: u64 = 60;
 /// The size of large files.
@@ -194,7 +194,7 @@ impl<'a> Changes<'a> {
                 rustix::fs::utimensat(CWD, self.path(), &times, AtFlags::SYMLINK_NOFOLLOW)?;
             }
             24 => std::fs::hard_link(self.path(), self.path())?,
-            // Small commits one after the other: several begin in one record.
+            // These are small commits, one after the other, several of which begin in one record.
             25..=26 => {
                 let file = self.open()?;
                 for _ in 0..1 + self.rng.below(4) {
@@ -239,7 +239,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Names by the hundred in one directory, made or removed, so that it changes its form.
+    /// Makes or removes hundreds of names in one directory, so that the directory changes its form.
     fn crowd(&mut self) -> std::io::Result<()> {
         let dir = self.root.join("crowd");
         let _ = std::fs::create_dir(&dir);

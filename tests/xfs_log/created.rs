@@ -10,7 +10,7 @@ use crate::common::skip::Need;
 use crate::forged::World;
 use crate::require;
 
-/// The inodes of a chunk, which XFS creates at a time unless a block has more.
+/// The number of inodes in a chunk, which XFS creates together unless a block has more.
 const CHUNK: u64 = 64;
 /// The largest buffer, and the bytes that a bit of its map stands for.
 const BUFFER: u64 = 64 << 10;
@@ -108,7 +108,7 @@ fn new_inodes_of_every_version_and_size_come_back() {
         let report = volume.fs().check(&mut |_| {}).unwrap();
         assert!(report.is_clean(), "{what}: {:#?}", report.findings);
         drop(volume);
-        // This count exceeds the inodes that are made at a time.
+        // The number exceeds the inodes that are created together.
         world.transaction(tail, &[create(2 * count)]);
         let error = world.image.open().map(drop).expect_err("too many inodes");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");

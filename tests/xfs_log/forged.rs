@@ -111,7 +111,7 @@ impl World {
         self.record(tail, &operations);
     }
 
-    /// The number of the root, and the place of an inode on the device.
+    /// The number of the root, and the position of an inode on the device.
     pub(crate) fn root(&self) -> u64 {
         let mut bytes = [0; 8];
         self.device.read_exact_at(&mut bytes, 56).unwrap();
@@ -256,7 +256,7 @@ fn changes_of_realtime_files_are_finished() {
     }
 }
 
-/// All nodes of a tree name one child, and an item changes its owner, as often as the log has space.
+/// All nodes of a tree refer to one child, and items change the tree's owner as often as the log has space.
 #[test]
 fn owners_of_a_tree_that_is_none_end() {
     require!([Need::Tool("mkfs.xfs")]);

@@ -1,4 +1,4 @@
-//! Dirty logs of XFS: ironmap recovers them in memory, the kernel on the device, and the results must be the same.
+//! Dirty logs of XFS: ironmap recovers them in memory, the kernel recovers them on the device, and the results must be the same.
 //!
 //! `IRONMAP_XFS_STATES` is the number of states of each layout, for long runs; a state that the kernel refuses is copied to the directory
 //! `IRONMAP_XFS_KEEP`, if that is set. A failure names the layout and the seed; the seed alone
@@ -29,13 +29,13 @@ use state::{End, Mount, Tally, Variant, Work, compare, load, make};
 const SEED: u64 = 0x0d14_7106;
 /// States of each layout by default.
 const STATES: u64 = 5;
-/// Steps of the load before a shutdown, at most.
+/// The largest number of steps of the load before a shutdown.
 const STEPS: u64 = 700;
 /// The steps of a load of copies.
 const STEPS_OF_COPIES: u64 = 60;
 /// The steps of a load of exchanges.
 const STEPS_OF_FRAGMENTS: u64 = 6;
-/// Files whose inodes are not all in one block, however many it has.
+/// The number of files. Their inodes are not all in one block, however many a block has.
 const FILES: u64 = 300;
 /// The number of steps that fills the smallest log about once.
 const STEPS_AROUND: u64 = 6000;
@@ -44,7 +44,7 @@ fn states() -> u64 {
     std::env::var("IRONMAP_XFS_STATES").map_or(STATES, |number| number.parse().expect("a number"))
 }
 
-/// Shuts a volume down several times: after each, both sides must see the same, and the load continues on the kernel's recovery. At the end
+/// Shuts a volume down several times. After each shutdown both sides must see the same, and the load continues on the kernel's recovery. At the end
 /// the volume is unmounted.
 fn rounds(variant: &Variant, work: (Work, u64), states: u64) -> Tally {
     let rng = &mut Rng::new(SEED ^ common::reads::hash(variant.name.as_bytes()));

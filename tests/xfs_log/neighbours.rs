@@ -1,4 +1,4 @@
-//! Inodes beside one that the log changes: they share its buffer, and their checksums are still verified.
+//! Inodes beside an inode that the log changes: they share its buffer, and their checksums are still verified.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -35,7 +35,7 @@ fn damaged_neighbours_of_a_recovered_inode_are_found() {
             let mount = Mount::new(&image, "rw,noatime").unwrap();
             let changed = mount.dir().join(name(20));
             std::fs::set_permissions(&changed, Permissions::from_mode(0o123)).unwrap();
-            // Open files without names: the list of these goes through the inodes' buffers.
+            // Open files without names, because the list of such files is kept in the inodes' buffers.
             let _open = [30, 31].map(|number| {
                 let path = mount.dir().join(name(number));
                 let file = File::open(&path).unwrap();

@@ -9,7 +9,7 @@ use crate::state::{End, Variant, Work, copy, load, make};
 use crate::torn::{Log, Outcomes, judge};
 
 const SEED: u64 = 0x01DE;
-/// Steps of each load, at most.
+/// The largest number of steps of each load.
 const STEPS: u64 = 250;
 /// Damages of the tail of each volume.
 const DAMAGES: u64 = 2;
@@ -21,7 +21,7 @@ fn with_log_of(image: &Image, other: &Image) -> Image {
     copy
 }
 
-/// Two successive states of a volume, with these ends of their loads.
+/// Two successive states of a volume, whose loads end in these ways.
 fn states(variant: &Variant, ends: [End; 2], rng: &mut Rng) -> [Image; 2] {
     let image = make(variant);
     ends.map(|end| {

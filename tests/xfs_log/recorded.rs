@@ -100,8 +100,8 @@ impl Parts {
         log.entries().iter().enumerate().flat_map(blocks).collect()
     }
 
-    /// The states of a load. XFS recovers from any torn write to its log, but not from a torn metadata block: the block's first
-    /// sector claims that the log is older.
+    /// The states of a load. XFS recovers from any torn write to its log, but not from a torn metadata block: the first sector of such a block
+    /// claims that the log is older.
     fn crashes(&self, base: &Ram, log: device::Log, block: u64) -> Crashes {
         let bytes = |range: Range<u64>| DevOffset(range.start)..DevOffset(range.end);
         let sectors = self.headers.iter().cloned().map(|range| (range, SECTOR));
@@ -189,7 +189,7 @@ fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
         let names = crashes.names(load.seed, RANDOM);
         let mut chosen: Vec<_> =
             (0..load.states).map(|_| names[rng.below(names.len() as u64) as usize]).collect();
-        // This order is the cheapest.
+        // This order needs the least work.
         chosen.sort_by_key(|name| name.cut);
         for name in chosen {
             let what = format!("{variant:?}, seed {:#x}, state {name}", load.seed);

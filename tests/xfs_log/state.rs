@@ -39,7 +39,7 @@ pub(crate) struct Variant {
     pub(crate) size: &'static str,
     pub(crate) mkfs: &'static str,
     pub(crate) mount: &'static str,
-    /// Made by a newer mkfs.xfs than the system's.
+    /// Whether a newer mkfs.xfs than the system's makes the volume.
     pub(crate) newer: bool,
 }
 
@@ -64,10 +64,10 @@ pub(crate) fn copy(image: &Image) -> Image {
     copy
 }
 
-/// A mount by the kernel, gone on drop.
+/// A mount by the kernel, unmounted on drop.
 pub(crate) struct Mount {
     dir: PathBuf,
-    // Detached once it is unmounted.
+    // The device is detached after the unmount.
     _device: LoopDevice,
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn change(
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let steps = 20 + rng.below(most);
     let sharing = [0, SHARING][rng.below(2) as usize];
-    // The records in memory are written before the shutdown, or not.
+    // A shutdown writes the records in memory first, or discards them.
     let how = ["shutdown", "shutdown -f"][rng.below(2) as usize];
     let xfs_io = variant.mkfs.contains("exchange=1").then(|| xfsprogs::newer("xfs_io"));
     std::thread::scope(|scope| {
@@ -289,7 +289,7 @@ fn compare_with(
     Ok(log)
 }
 
-/// Copies a state that the kernel does not recover well, if a directory is given.
+/// Copies a state from which the kernel does not recover well, if a directory is given.
 fn keep(image: &Image, seed: u64) {
     if let Some(dir) = std::env::var_os("IRONMAP_XFS_KEEP") {
         let copy = Path::new(&dir).join(format!("{seed:#x}"));
@@ -386,7 +386,7 @@ impl Tally {
     }
 }
 
-/// A hash of all data of a sparse file, and of their places.
+/// A hash of all data of a sparse file, and of their positions.
 fn hash_of(path: &Path) -> u64 {
     let file = std::fs::File::open(path).expect("the image");
     let mut hasher = std::hash::DefaultHasher::new();

@@ -18,7 +18,7 @@ const SEED: u64 = 0x7042;
 const BLOCK: u64 = 512;
 /// `h_magicno`.
 const MAGIC: u32 = 0xfeed_babe;
-/// Steps of the load, at most: no metadata of the last records are at their place yet.
+/// The largest number of steps of the load: then no metadata of the last records are at their place yet.
 const STEPS: u64 = 250;
 /// The steps that fill a small log: lost records may have begun to overwrite its tail.
 const STEPS_AROUND: u64 = 6000;
@@ -161,7 +161,7 @@ pub(crate) struct Outcomes {
     pub(crate) refused_by_both: u64,
     /// The kernel mounts the volume, and then finds damage: metadata are in place although their records are lost. ironmap's check finds it too.
     contradictory: u64,
-    /// The kernel refuses, ironmap does not.
+    /// The volumes that the kernel refuses and ironmap opens.
     pub(crate) only_opened: Vec<String>,
 }
 

@@ -14,7 +14,7 @@ use ironmap::{ErrorKind, QueueOptions, Volume};
 /// Byte offset of the data fork in an inode.
 const FORK: usize = 176;
 
-/// The longest time that any damage may take.
+/// The time limit for any damage.
 const LONG: Duration = Duration::from_secs(20);
 
 fn number(image: &Image, name: &str) -> u64 {
@@ -26,7 +26,7 @@ fn device(image: &Image) -> File {
     File::options().read(true).write(true).open(image.path()).unwrap()
 }
 
-/// The root of a group's tree of shared blocks: its place, and its block.
+/// The root of a group's tree of shared blocks: its position, and its block.
 fn shared_root(image: &Image, group: u64) -> (u64, Vec<u8>) {
     let device = device(image);
     let layout = Layout::of(&device);
@@ -58,7 +58,7 @@ fn headers_of_groups_are_not_overwritten() {
         let device = device(&image);
         let layout = Layout::of(&device);
         let mut inode = layout.read(&device, number);
-        // One block of the file is the superblock's.
+        // One block of the file is the superblock's block.
         inode[FORK..FORK + 16].copy_from_slice(&1_u128.to_be_bytes());
         layout.forge(&device, &inode, number);
     }
@@ -115,7 +115,7 @@ fn a_circle_of_empty_leaves_ends() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// Only a write reads whether blocks are shared, and which attributes a file has.
+/// Only a write needs to know whether blocks are shared, and which attributes a file has.
 #[test]
 fn damage_that_only_a_write_meets_prevents_no_reading() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
@@ -138,7 +138,7 @@ fn damage_that_only_a_write_meets_prevents_no_reading() {
     assert_eq!(file.write_at(&mut queue, &[1; 4096], 0).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// Most groups of a large volume have nothing to remember.
+/// Most groups of a large volume need no memory.
 #[test]
 fn many_groups_take_no_memory() {
     require!([Need::Tool("mkfs.xfs")]);

@@ -28,7 +28,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 const SIZE: &str = "512M";
 const SEED: u64 = 0x006f_7665_7277;
 
-/// A file as the kernel reports it: its content, and the place of that.
+/// A file as the kernel reports it: its content, and where the content lies.
 struct Known {
     content: Vec<u8>,
     /// Ranges of the file with data that it does not share, and the byte of the device where each begins.
@@ -98,7 +98,7 @@ fn fill(dir: &Path, block: u64) {
         common::command::output("cp", &args).status.success()
     };
     if share("copy") {
-        // Some blocks are its own again, and the others are shared by two.
+        // Some blocks belong only to this file again, and two files share the others.
         let copy = File::options().write(true).open(dir.join("copy")).unwrap();
         for index in [0, 1, 9, 30, 63] {
             copy.write_all_at(&rng.bytes(block as usize), index * block).unwrap();
@@ -110,7 +110,7 @@ fn fill(dir: &Path, block: u64) {
     }
 }
 
-/// Each file in the root as the kernel has it.
+/// Each file in the root, as the kernel reports it.
 fn known(image: &Image) -> BTreeMap<String, Known> {
     let mount = image.mount("ro,norecovery");
     let entries = std::fs::read_dir(mount.dir()).unwrap().map(|entry| entry.unwrap());

@@ -18,7 +18,7 @@ use crate::{Known, SEED, filled, for_writing, known, require};
 
 const SECTOR: u64 = 512;
 const STEPS: usize = 500;
-/// Requests in flight, at most.
+/// The largest number of requests in flight.
 const IN_FLIGHT: usize = 6;
 /// The most calls by which a completion is delayed, so that their order differs from that of submission.
 const LATENCY: u32 = 6;
@@ -31,7 +31,7 @@ struct Version {
     content: [u8; SECTOR as usize],
     issued: u64,
     acknowledged: Option<u64>,
-    /// The version, or a later one, is there from then on.
+    /// The event from which on this version, or a later one, is durable.
     durable: Option<u64>,
 }
 
@@ -70,7 +70,7 @@ impl Load<'_> {
         }
     }
 
-    /// A write of any alignment to data of the file's own.
+    /// Writes to data that the file does not share, with any alignment.
     fn write(&mut self, submit: bool) {
         let which = self.rng.below(self.files.len() as u64) as usize;
         let known = self.files[which].1;
@@ -244,7 +244,7 @@ fn fault(state: &Ram, base: &Ram, sectors: &Sectors, now: u64) -> Option<String>
     })
 }
 
-/// The first state with a fault, and how many states were looked at.
+/// The first state with a fault, and the number of checked states.
 fn check(base: &Ram, log: &Log, sectors: &Sectors, seed: u64) -> Result<usize, String> {
     let mut crashes = Crashes::new(base, log.clone());
     let names = crashes.names(seed, RANDOM);

@@ -1,4 +1,4 @@
-//! Random overwrites of every kind, of volumes of many options.
+//! Random overwrites of every kind, on volumes with many options.
 
 use crate::common::image::{Image, scratch};
 use crate::common::rng::Rng;
@@ -12,7 +12,7 @@ use ironmap::{ErrorKind, QueueOptions, VolumeOptions};
 
 const WRITES: usize = 1500;
 
-/// Overwrites all data that can be overwritten, and tries the rest; then the kernel reads them.
+/// Overwrites all data that can be overwritten, and tries to overwrite other ranges. Then the kernel reads the data.
 fn overwritten(options: &[&str], block: u64) {
     let what = format!("{options:?}, seed {SEED:#x}");
     let Some(image) = filled(options, block) else { return };

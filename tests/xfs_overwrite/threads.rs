@@ -12,7 +12,7 @@ use ironmap::fs::Follow;
 const THREADS: usize = 4;
 const WRITES: usize = 400;
 
-/// Each thread has bytes in every sector: writes of parts of a sector lose no bytes of other threads.
+/// Each thread writes bytes in every sector: a write of a part of a sector loses no bytes of other threads.
 #[test]
 fn neighbours_within_a_sector_lose_nothing() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

@@ -1,6 +1,7 @@
 //! `./x bench-page`: generates the tables of the benchmark pages from the files of docs/bench.
 //!
-//! A table stands between two comments. The first names the file. With `all` the table has each row and column, otherwise those that the file selects.
+//! A table stands between two comments. The first comment names the file. With `all` the table has each row and column of the file, otherwise only
+//! those that the file selects.
 //!
 //!     <!-- bench NAME -->
 //!     <!-- bench NAME all -->
@@ -38,7 +39,7 @@ pub(crate) fn write(root: &Path) -> Result {
     Ok(())
 }
 
-/// Fails if a page differs from its files, or if the pages lack a file or a command of one.
+/// Fails if a page differs from its files, or if the pages omit a file or a command of a file.
 pub(crate) fn check(root: &Path) -> Result {
     let files = files(root)?;
     let mut pages = String::new();

@@ -1,4 +1,4 @@
-//! Removes files, mounts and devices of killed tests and benches. Those of a running process stay.
+//! Removes files, mounts and devices of killed tests and benches, but not those of a running process.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The chores of the project's scripts that are more than glue: the summary of the tests, `./x clean-up`, and `./x bench-page`.
+//! The tasks of the project's scripts that need a program: the summary of the tests, `./x clean-up`, and `./x bench-page`.
 
 mod bench_page;
 mod bench_table;

@@ -119,7 +119,7 @@ impl Job {
         }
     }
 
-    /// Whether the memory is the request's own buffer, so that the request can be in flight. Otherwise it is fio's own memory at depth 1, or
+    /// Whether the memory is the request's own buffer, so that the request can be in flight. Otherwise the memory is fio's own at depth 1, or
     /// the remainder of a request that was cut short.
     #[inline(always)]
     pub(crate) fn owns(&self, request: &Request) -> bool {

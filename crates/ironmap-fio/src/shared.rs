@@ -40,7 +40,8 @@ fn volumes() -> MutexGuard<'static, Vec<Shared>> {
     VOLUMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records a job's needs of its volume. fio prepares all jobs before the first begins, so the first one opens it with the needs of all.
+/// Records how a job will use its volume. fio prepares all jobs before the first begins, so the first job opens the volume for the needs of
+/// all jobs.
 pub(crate) fn expect(name: &str, writes: bool) {
     entry(&mut volumes(), name).writes |= writes;
 }

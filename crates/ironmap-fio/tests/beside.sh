@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fio and ironmap bench on the same devices, side by side: beside.sh ENGINE IRONMAP [ROUNDS [SECONDS]]. As root. Each load is measured of the raw
-# device, of a file by the kernel's ext4 and of that file by ironmap; a table goes to standard output.
+# fio and ironmap bench on the same devices, side by side: beside.sh ENGINE IRONMAP [ROUNDS [SECONDS]]. As root. Each load is measured on the raw
+# device, on a file through the kernel's ext4, and on the same file through ironmap. The table goes to standard output.
 source "$(dirname "$0")/../../../tests/lib.sh"
 ENGINE=$1 ironmap=$2 rounds=${3:-7} seconds=${4:-1}
 is_root || { skip "fio beside bench: needs root" && exit; }
@@ -14,7 +14,7 @@ clean_up() {
     umount -l "$mounted" 2>/dev/null || true
     for device in "${loops[@]}"; do losetup --detach "$device"; done
     for device in "${zrams[@]}"; do
-        # A fio that was interrupted with this may still be on its way out.
+        # A fio that was interrupted together with this script may still be ending.
         for _ in {1..50}; do
             echo 1 2>/dev/null >"/sys/block/zram$device/reset" && break
             sleep 0.1
@@ -59,24 +59,24 @@ prepare() {
     done
     mount -o noatime "$twin" "$mounted"
     OFFSET=$(($(debugfs -R "bmap /file 0" "$VOLUME" 2>/dev/null) * 4096))
-    # In one piece, so that the raw device's requests go where the file is.
+    # The file is one extent, so that the raw device's requests use the same blocks.
     [ "$(filefrag "$mounted/file" | awk '{ print $(NF-2) }')" = 1 ] || fail "the file is not in one piece"
     export ENGINE VOLUME OFFSET RAW=$VOLUME FILE=/file KERNEL=$mounted/file SIZE=${megabytes}m
 }
 
 readonly sides=(raw kernel ironmap)
 
-# What one section's request costs, in nanoseconds of the processor: the other programs of a busy machine count less so. Of terse lines
-# IOPS are the 8th field, of writes 41 further on; then come user and system time, in hundredths of the run time.
+# The CPU time of a section's request in nanoseconds, which the other programs of a busy machine affect little. In terse lines the 8th field is
+# the IOPS of reads, and the field 41 further on that of writes; user and system time follow, in hundredths of the run time.
 cost() {
     RW=$1 fio --minimal --terse-version=3 --runtime="$seconds" --section="$2" "$jobs/simple.fio" 2>"$scratch/log" |
         awk -F';' '/^3;/ && $5 == 0 { printf "%.0f\n", ($88 + $89) / 100 * 1e9 / ($8 + $49) }'
 }
 
-# Both tools' costs of a load, by sides.
+# The costs of a load with both tools, for each side.
 measure() {
     local rw=$1 depth=$2 engine=$3 suffix='' copied=() side round value
-    # A single write of fio's has lent memory, which is copied where the device computes over data.
+    # A single write by fio has lent memory, which is copied if the device computes over data.
     [ "$rw $depth" != "randwrite 1" ] || copied=(--integrity lazy)
     [ "$depth" = 1 ] || suffix=-$depth
     for ((round = 0; round < rounds; round++)); do
@@ -91,7 +91,7 @@ measure() {
         awk -F'|' '$8 + 0 > 0 { split($2, name, " "); print "bench", name[1] == "vol" ? "ironmap" : name[1], $12 + 0 }'
 }
 
-# A row: medians of fio's rounds and the bench's own, and what a request costs above one of the raw device.
+# A row: the medians of fio's rounds and of the bench, and the cost of a request above the cost on the raw device.
 row() {
     sort -k1,2 -k3n | awk -v load="$1" '
         { seen[$1, $2, ++count[$1, $2]] = $3 }

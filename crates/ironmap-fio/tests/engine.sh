@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The fio engine on an image: engine.sh ENGINE IRONMAP. With root, the kernel's mount reads the data that were written. Ends with an error at a
-# fault.
+# The fio engine on an image: engine.sh ENGINE IRONMAP. With root, the kernel's mount reads the written data too. A fault ends the script
+# with an error.
 source "$(dirname "$0")/../../../tests/lib.sh"
 ENGINE=$(realpath "$1") ironmap=$(realpath "$2")
 jobs=$PWD/crates/ironmap-fio/jobs
@@ -14,18 +14,18 @@ clean_up() {
     rm -rf "$scratch"
 }
 trap clean_up EXIT
-# Where fio leaves what it has verified.
+# The directory for the state files of fio's verification.
 cd "$scratch"
 
 fail() { echo "engine.sh: $*" >&2; [ ! -s "$scratch/log" ] || cat "$scratch/log" >&2; exit 1; }
 step() { echo "== $*"; }
 
-# A fio whose output is shown only where something fails.
+# Runs fio, and shows its output only if it fails.
 quietly() { fio --minimal "$@" >"$scratch/log" 2>&1; }
-# Jobs on the image; the same on one file of it.
+# Runs jobs on the image; and on one file of the image.
 on_image() { quietly --name=job --ioengine="external:$ENGINE" --volume="$image" --size=4m --thread "$@"; }
 job() { on_image --filename=/job "$@"; }
-# That fails with exactly one line of ours, which says this.
+# Runs fio, which must fail with exactly one line of the engine, which contains this text.
 refused() {
     local what=$1
     shift
@@ -42,7 +42,7 @@ make_image() {
 
 check() { e2fsck -fn "$image" >"$scratch/log" 2>&1 || fail "e2fsck finds errors"; }
 
-# By the kernel, from the same image.
+# The kernel reads the same image.
 verify_by_kernel() {
     if [ "$(id -u)" != 0 ]; then
         skip "fio engine, verified by the kernel: needs root"
@@ -91,7 +91,7 @@ done
 "$ironmap" integrity check "$beneath" >"$scratch/log" 2>&1 || fail "integrity check"
 e2fsck -fn "$scratch/data" >"$scratch/log" 2>&1 || fail "e2fsck finds errors"
 
-# Of a mounted file system, raw: files of the kernel, and files that the engine makes itself.
+# Raw reads of a mounted file system: files that the kernel wrote, and files that the engine creates.
 host_files() {
     local fs=$1 make=$2 engine what
     rm -f "$scratch/host"
@@ -126,7 +126,7 @@ else
 fi
 head -c 1M /dev/zero >"$scratch/plain"
 host() { quietly --name=job --ioengine="external:$ENGINE" --host --filename="$scratch/plain" --size=1m --rw=randread "$@"; }
-# Whatever the scratch directory is on: root or not, a file that was just written by who has it open is the kernel's.
+# The kernel serves a file that its writer still has open, on any file system, with or without root.
 exec 9>>"$scratch/plain"
 host --bs=4k || fail "a host file that is being written"
 grep -q '^ironmap: .*plain: the kernel serves it: ' "$scratch/log" || fail "who serves the file is not told"
@@ -147,7 +147,7 @@ fi
 
 step "an error of the close is the job's"
 if command -v prlimit >/dev/null; then
-    # After the last request the image cannot be written any more: its journal, and the time stamps that the close stores.
+    # After the last request the image cannot be written, so the close can store neither journal blocks nor time stamps.
     # shellcheck disable=SC2016
     no_more='prlimit --pid $PPID --fsize=1048576'
     closes() { (trap '' XFSZ && job --rw=write --overwrite=1 --bs=64k --exec_postrun="$no_more"); }

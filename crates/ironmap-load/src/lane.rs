@@ -31,7 +31,7 @@ pub(crate) struct Writing {
 
 #[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
 enum Route {
-    /// A queue to a device, with a device of the queue for each file.
+    /// A queue of a device. Each file has a device of the queue.
     Device(AnyQueue, Vec<Dev>),
     File(Vec<File>, Queue),
 }
@@ -185,7 +185,7 @@ impl Writing {
     }
 }
 
-/// The numbers of requests that are submitted together and reaped together.
+/// How many requests are submitted together, and how many are reaped together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
     pub(crate) submit: usize,

@@ -38,7 +38,7 @@ struct Driven {
     /// Buffers registered with the target's own queue.
     registered: Option<Vec<Buffer>>,
     immediate: bool,
-    /// The device is a mapping, whose pages fault at their first access.
+    /// Whether the device is a mapping, whose pages fault at their first access.
     mapped: bool,
     positions: Positions,
     /// The percentage of reads.
@@ -62,7 +62,7 @@ pub fn run(plan: &Plan) -> Result<Vec<Measured>> {
     run_on(plan, Vec::new())
 }
 
-/// Runs a plan with opened volumes of any format: each serves the `vol:` targets of its name, and is closed at the end.
+/// Runs a plan with opened volumes of any format. Each volume serves the `vol:` targets of its name, and is closed at the end.
 pub fn run_on(plan: &Plan, volumes: Vec<(String, Volume)>) -> Result<Vec<Measured>> {
     let sources = Opener::new(plan, volumes)?.open_all()?;
     let before: Vec<_> = sources.iter().map(Source::write_counts).collect();
@@ -135,7 +135,7 @@ impl Launch<'_> {
         }
         for round in 0..rounds as usize {
             for turn in 0..plan.targets.len() {
-                // Each target is equally often the first of a round, so that the cache effects of one target reach all others equally.
+                // Each target is equally often the first of a round, so that the cache effects of a target affect all others equally.
                 let index = (round + turn) % plan.targets.len();
                 self.barrier.wait();
                 self.attempt(&mut result, |job| {

@@ -33,7 +33,7 @@ pub struct Plan {
     pub content: Option<Content>,
     /// Each write is durable when it completes.
     pub dsync: bool,
-    /// The number of writes of a job between two syncs of the file; 0 for never.
+    /// The number of writes of a job between two syncs of the file; 0 if the file is never synced.
     pub fsync: u64,
     /// The requests in flight per thread.
     pub depth: u32,

@@ -54,7 +54,7 @@ struct Placement {
 }
 
 impl Placement {
-    /// The same place on a device of this size: the partition, its disk, or a twin of either.
+    /// The place on a device of this size: the partition, its disk, or a twin of either.
     fn on(self, device: u64) -> u64 {
         match self.partition {
             Some((size, start)) if size != device => start + self.physical,
@@ -166,7 +166,7 @@ impl<'a> Opener<'a> {
         Ok(Source { bases: vec![base], len, engine, notices, ..Source::new(spec, route) })
     }
 
-    /// Opens an integrity device or an export. A volume target on it shares the same opened device.
+    /// Opens an integrity device or an export. A volume target at the same location shares the opened device.
     fn open_location(&mut self, spec: &TargetSpec, name: &Path, base: u64) -> Result<Source> {
         let above = self.plan.targets.iter().find_map(|other| match other {
             TargetSpec::Vol { volume, .. } if Path::new(volume) == name => Some(volume),

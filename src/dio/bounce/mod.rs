@@ -1,8 +1,8 @@
-//! Bounce buffers: memory that the device does not accept, or that other code could change during the transfer, is copied through the queue's own
+//! Bounce buffers. The queue copies memory that the device does not accept, or that other code could change during the transfer, through its own
 //! memory.
 //!
-//! They come from the queue's [pool](Pool), piece by piece: a large request needs no large pool. If no piece is free, it waits for the completions of
-//! other requests. The thread that waits or pops makes the copies.
+//! A request takes pieces from the queue's [pool](Pool) one after the other, so a large request needs no large pool. If no piece is free, the request
+//! waits for the completions of other requests. The queue's own thread makes all copies.
 
 mod pool;
 pub(super) mod short;
@@ -25,13 +25,15 @@ use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
 impl Io<'_> {
-    /// Takes pieces for `len` bytes together, and waits for pieces that requests in flight use.
+    /// Takes pieces that hold `len` bytes in total. If too few are free, waits until requests in flight return theirs.
     pub(super) fn take_pieces(&mut self, len: usize, nowait: bool) -> Result<Buffers> {
         let mut pieces = Buffers::new();
         let mut rest = len;
         if room_for(len) > self.state.pool.limit() {
-            // Only an atomic write must be in memory as a whole.
-            let what = format!("an atomic write of {len} bytes that is copied");
+            // Only an atomic write needs all its pieces at the same time.
+            let what = format!(
+                "an atomic write of {len} bytes must be copied, and exceeds the bounce buffers"
+            );
             return Err(Error::io(Errno::EOPNOTSUPP, what));
         }
         while rest > 0 {
@@ -42,9 +44,10 @@ impl Io<'_> {
                     continue;
                 }
                 Ok(None) if nowait => Err(Error::would_block("no bounce buffer is free")),
-                Ok(None) if self.queue.in_flight() == 0 => {
-                    Err(Error::io(Errno::ENOMEM, format!("{len} bytes of bounce buffers")))
-                }
+                Ok(None) if self.queue.in_flight() == 0 => Err(Error::io(
+                    Errno::ENOMEM,
+                    format!("no memory for {len} bytes of bounce buffers"),
+                )),
                 Ok(None) => self.pump(),
                 Err(error) => Err(error),
             };
@@ -71,7 +74,7 @@ impl Io<'_> {
 
     /// Submits the copied pieces, so that the device begins while the next piece is copied.
     pub(super) fn hand_over(&mut self) {
-        // A failed request stays queued, and the thread that waits gets the error.
+        // If this fails, the requests stay queued, and the next wait returns the error.
         let _ = self.queue.commit();
     }
 
@@ -131,7 +134,8 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Repeats a read that did not match its checksums, into memory that no other code can reach, and copies it. It never waits for a piece.
+    /// Repeats a read that did not match its checksums, into memory that no other code can reach, and copies the data. The repeat never waits for a
+    /// piece.
     #[cold]
     pub(super) fn reread(
         &mut self,

@@ -1,5 +1,6 @@
-//! The bounce buffers of one queue: pieces of a few sizes with a limit of their total bytes. They are registered with the device's queue,
-//! because each serves many requests. The piece that was returned last is used first, because it is likely to be in the processor's caches.
+//! The bounce buffers of one queue: pieces of a few sizes, whose total bytes are limited. Each piece is registered with the device's queue,
+//! because many requests use it in turn. The piece that was returned last is used first, because it is likely to be in the processor's
+//! caches.
 
 use crate::bio::Buffer;
 use crate::device::DeviceQueue;
@@ -25,7 +26,7 @@ const SLIGHT: usize = SIZES[1];
 #[derive(Debug)]
 pub(in crate::dio) struct Pool {
     limit: usize,
-    /// The bytes of all pieces, and of the pieces in use.
+    /// The total bytes of all pieces, and of the pieces in use.
     bytes: usize,
     used: usize,
     /// The number of pieces in use that hold more than [`SLIGHT`].
@@ -53,7 +54,7 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Whether copying `len` bytes takes long: then the device should have work during the copy.
+/// Whether the copy of `len` bytes takes so long that the device should have work during the copy.
 #[inline]
 pub(in crate::dio) fn is_long(len: usize) -> bool {
     len > SLIGHT
@@ -75,7 +76,7 @@ fn regain(piece: &mut Buffer) -> usize {
 }
 
 impl Pool {
-    /// Sets the limit of the total bytes, rounded to the largest pieces, at least one.
+    /// Sets the limit of the total bytes. It is rounded to whole pieces of the largest size, and is at least one such piece.
     pub(in crate::dio) fn set_limit(&mut self, queue: &mut dyn DeviceQueue, limit: usize) {
         self.limit = (limit / PIECE).max(1) * PIECE;
         self.shrink_to(queue, self.limit);
@@ -95,7 +96,7 @@ impl Pool {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Whether pieces are in use that take long to copy.
+    /// Whether any piece in use takes long to copy.
     #[inline]
     pub(in crate::dio) fn has_long(&self) -> bool {
         self.long > 0
@@ -181,7 +182,8 @@ impl Pool {
         }
     }
 
-    /// A copy of memory, which is valid until the next copy; `None` for more than a [`PIECE`], or without free memory.
+    /// A copy of memory, which is valid until the next copy. `None` if the memory is longer than a [`PIECE`], or no memory is free for the
+    /// copy.
     #[inline(always)]
     pub(in crate::dio) fn own_copy(&mut self, of: &[u8]) -> Option<&[u8]> {
         if of.len() > PIECE {

@@ -1,7 +1,7 @@
 //! The short path of a request that needs only a copy: one extent, one piece, one transfer, and no plan.
 //!
-//! It has the gate of the simple path, without the check of the memory. Requests that do not pass, or find no free piece, take the generic
-//! path.
+//! A request takes this path if it passes the gate of the simple path, except for the check of its memory. If it does not pass, or no piece
+//! is free, it takes the generic path.
 
 use super::{PIECE, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};
@@ -56,7 +56,7 @@ impl Io<'_> {
         self.state.pool.take_idle(len).or_else(|| make_one(self.queue, self.state, len))
     }
 
-    /// Handles a bio that was not accepted although there was room: the generic path can wait for room.
+    /// Handles a bio that the queue did not accept although it had room. The generic path can wait for room.
     #[cold]
     fn refused(&mut self, bio: Bio, request: u32) -> Result<(), Memory> {
         self.give_memory(bio.memory);
@@ -151,7 +151,7 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Memory> {
     let Memory::Flat(buffer) = memory else { return Err(memory) };
     let (is_write, len, address) = (request.op == BioOp::Write, request.len, buffer.address());
-    // The state of a request in flight is small: it has room for a bio, and for the lane that holds the file's content.
+    // The state of a request in flight is small. It has room only for a bio, and for a hold of the file's content by the lane.
     if queue.room() == 0 || !target.is_light() || is_write && request.flags.intersects(REFUSED) {
         return Err(buffer.into());
     }
@@ -189,7 +189,7 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-/// Whether the completion of a short request needs no work that could wait.
+/// Whether the completion of a short request needs no work that could block.
 #[inline(always)]
 pub(in crate::dio) fn is_light(state: &State, request: u32) -> bool {
     let short = state.shorts.get(request);

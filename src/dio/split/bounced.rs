@@ -1,6 +1,6 @@
-//! Requests whose bios have bounce buffers. The caller's memory stays here, and each piece of the range goes to the device in a piece of
-//! the pool. Writes are copied before they are submitted, reads by the thread that takes the completion; then the piece is free for the
-//! next.
+//! Queued requests that go through bounce buffers. The request keeps the caller's memory, and the device gets pieces of the pool. The data
+//! of a write are copied before its submission. The data of a read are copied by the thread that takes the completion. Then the piece is
+//! free for another range.
 
 use std::ops::Range;
 
@@ -25,11 +25,11 @@ pub(super) struct Bounced {
 
 #[cold]
 fn too_long() -> Error {
-    Error::invalid("a request of more than 4 GiB that is copied")
+    Error::invalid("a request that must be copied is larger than 4 GiB, the limit")
 }
 
 impl Io<'_> {
-    /// Submits the pieces of a mapping, which begins at `offset` in the request. If the pool has no free piece, waits for earlier ones.
+    /// Submits the pieces of a mapping, which begins at `offset` in the request. If the pool has no free piece, waits for an earlier piece.
     pub(super) fn start_pieces(
         &mut self,
         dev: Dev,
@@ -49,7 +49,7 @@ impl Io<'_> {
             let mut pieces = self.take_pieces(len, flags.contains(BioFlags::NOWAIT))?;
             let split = self.state.splits.get_mut(index).filter(|split| split.error.is_none());
             let Some(split) = split else {
-                // A piece that completed during the wait had failed.
+                // A piece that completed during the wait has failed, so the request ends.
                 self.give_pieces(pieces);
                 break;
             };
@@ -102,7 +102,7 @@ impl Io<'_> {
             Err(errno) => return Err(errno),
         };
         if count > 0 {
-            // The device must not refuse the remaining bytes of a partial request.
+            // Otherwise the device could refuse the remaining bytes of a request that is partly done.
             to.flags -= BioFlags::NOWAIT;
         }
         let at = DevOffset(bio.at.0 + count as u64);

@@ -65,7 +65,7 @@ impl SplitRequest {
             rest: VecDeque::new(),
             shape: Shape::Flat,
             bounced: None,
-            // The submission itself counts, so that early completions do not end the request.
+            // The submission itself counts as one, so that early completions do not end the request.
             in_flight: 1,
             error: None,
             retries: RETRIES,
@@ -77,7 +77,7 @@ impl SplitRequest {
 /// completion work `left` in addition to that of its mappings.
 ///
 /// # Errors
-/// Returns the memory with the reason. The content is still held then.
+/// Returns the memory with the reason. The caller then still holds the content.
 pub(crate) fn submit<M: MapFile>(
     queue: &mut dyn DeviceQueue,
     state: &mut State,
@@ -132,7 +132,7 @@ impl Io<'_> {
         }
     }
 
-    /// Submits the bios of all mappings that lie on the device, and reads the others. It stops at the first error.
+    /// Submits the bios of all mappings with data on the device, and reads the other mappings without the device. Stops at the first error.
     fn start<M: MapFile>(&mut self, target: &Target<'_, M>, split: SplitRequest, plan: &[Iomap]) {
         let index = self.state.splits.insert(split);
         let mut offset = 0;
@@ -189,7 +189,7 @@ impl Io<'_> {
             let completion = Completion { token, memory: done.bio.memory, result: Ok(len) };
             return self.state.end(completing, completion);
         }
-        // Any other result turns it into a request of one part, which handles errors and short transfers.
+        // With any other result the bio becomes a request of one part, which handles errors and short transfers.
         let request = Request::of(done.bio.op, pos, len).token(token);
         let mut split = SplitRequest::new(request, inode, completing, len);
         split.parts.push(Buffers::new());
@@ -208,13 +208,13 @@ impl Io<'_> {
         let Some(buffers) = split.parts.get_mut(part as usize) else { return };
         let errno = match whole {
             _ if result == Ok(len) => None,
-            // The transfer was short: the remaining bytes, from a whole logical block on, are submitted again.
+            // The transfer was short, so the remaining bytes, from a whole logical block on, are submitted again.
             Ok(count) if count > 0 && split.error.is_none() => {
                 self.state.stats.short += 1;
                 let mut rest: VecDeque<Buffer> = bio.memory.into_buffers().into();
                 buffers.extend(take(&mut rest, count));
                 let at = DevOffset(bio.at.0 + count as u64);
-                // The device must not refuse the remaining bytes of a partial request.
+                // Otherwise the device could refuse the remaining bytes of a request that is partly done.
                 let flags = bio.flags - BioFlags::NOWAIT;
                 let memory = to_memory(rest.into_iter().collect());
                 return self.submit_part(Bio { at, flags, memory, ..bio });

@@ -1,5 +1,5 @@
-//! Appends, and their places beyond the end of the file. A place is taken and given back while the file's content is held. So a thread that
-//! truncates the file or moves its blocks, and holds the content exclusively, finds no place taken.
+//! Appends, and the ranges that they reserve past the end of the file. An append reserves and releases its range while it holds the file's
+//! content. A thread that truncates the file or moves its blocks holds the content exclusively, so no range is reserved at that time.
 
 use std::io::IoSlice;
 
@@ -14,7 +14,7 @@ use crate::queue::Queue;
 use crate::units::FilePos;
 
 impl LiveFile {
-    /// Writes at the current end of the file; returns the position. Concurrent appends get consecutive places.
+    /// Writes at the current end of the file; returns the position. Concurrent appends get consecutive positions.
     pub(in crate::file) fn append(
         &self,
         queue: &mut Queue,
@@ -26,11 +26,11 @@ impl LiveFile {
         if count == len {
             return Ok(write.pos);
         }
-        let what = format!("{count} of {len} bytes were appended");
+        let what = format!("only {count} of {len} bytes were appended");
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
-    /// The position of a write whose content is held. An append keeps its place until it [ends](Self::end_place).
+    /// The position of a write whose caller holds the content. An append reserves its range until it [ends](Self::end_place).
     pub(super) fn place(&self, at: WriteAt, len: usize, flags: DioFlags) -> Result<FilePos> {
         if let WriteAt::Pos(pos) = at {
             return Ok(pos);
@@ -49,7 +49,7 @@ impl LiveFile {
         }
     }
 
-    /// Ends the place of a write that has made or should have made the file longer. Its content is still held.
+    /// Releases the range of a write that made the file longer, or that failed to. The caller still holds the content.
     pub(super) fn end_place(&self, left: CompletionWork) {
         if left.contains(CompletionWork::RESERVED) {
             self.handle.inode.pending.place_ended();

@@ -1,4 +1,4 @@
-//! Overwrites with one bio whose memory must not change during the transfer: a copy is written in its place.
+//! Overwrites with one bio whose memory must not change during the transfer, so the bio writes a copy.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::dio::{self, Hold, Holding, Request};
 use crate::queue::Queue;
 
 impl LiveFile {
-    /// Starts a write of a copy of owned memory. Returns the memory if the write is of another kind.
+    /// Starts a write of a copy of owned memory. Returns the memory if the write cannot take this path.
     pub(super) fn submit_copied(
         &self,
         queue: &mut Queue,

@@ -1,8 +1,8 @@
-//! A file of a volume that is open for writing: its inode changes, and so does its content.
+//! A file of a volume that is open for writing. Its inode and its content can change.
 //!
-//! Each queue has a view of the file: the inode as it was last read, which is valid while the number of changes stays the same. Reads and
-//! overwrites enter the content by the queue's lane, check that number, and go to the device. They take no lock to which other threads
-//! write.
+//! Each queue has a view of the file: the inode as it was last read, which is valid while the inode's number of changes stays the same.
+//! Reads and overwrites enter the content by the queue's lane, check that number, and go to the device. They take no lock that other
+//! threads write to.
 
 mod append;
 mod copied;
@@ -60,7 +60,7 @@ impl Writing {
         }
     }
 
-    /// The position of a write that requests the position `at`.
+    /// Returns the destination of a write that requests `at`, or the error of a handle that only reads.
     fn admit(self, at: WriteAt) -> Result<WriteAt> {
         match self {
             Self::Anywhere => Ok(at),
@@ -127,7 +127,8 @@ impl LiveFile {
         self.handle.file.read_inline(buf, pos)
     }
 
-    /// Enters a range of the content: by the lane, if that is open and the range is not to be exclusive. The queue's view is current then.
+    /// Enters a range of the content: by the lane if the lane is open and the access is shared, otherwise by a range lock. Then makes the
+    /// queue's view current.
     fn enter(
         &self,
         queue: &mut Queue,
@@ -153,7 +154,7 @@ impl LiveFile {
         queue.views.current(&mut queue.state.files, &self.handle, nowait)
     }
 
-    /// Waits for a range. It first waits for the requests of this queue in flight, because other threads may wait for them.
+    /// Waits for a range. First waits for this queue's requests in flight, because other threads may wait for them.
     fn wait_for(&self, queue: &mut Queue, ticket: Ticket, nowait: bool) -> Result<()> {
         let content = &self.handle.inode.content;
         if !nowait && !content.has(&ticket) {

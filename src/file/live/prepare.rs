@@ -12,15 +12,15 @@ use crate::units::FilePos;
 
 pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 
-/// The way that a write is ready for.
+/// The next step of a prepared write.
 pub(super) enum Ready {
-    /// Over blocks that the file has now, perhaps fewer bytes than were asked for.
+    /// The device writes to blocks that the file has. The request may have fewer bytes than the caller asked for.
     Blocks { request: Request, left: CompletionWork },
-    /// The end of the file, where it goes, is not that of a sector.
+    /// An append must begin at this position, the end of the file, which is not at a sector boundary.
     Unaligned(FilePos),
-    /// The file system writes it: the file has no blocks, or cannot have unwritten ones.
+    /// The file system writes the data, because the file has no blocks or cannot have unwritten ones.
     ByFileSystem,
-    /// The file grows over the rest of the block in which it ends, which is to be zeroed first: this is its size.
+    /// The write extends a file of this size past its last block. The bytes of that block after the end must be zeroed first.
     Gap(u64),
 }
 
@@ -30,15 +30,15 @@ pub(super) struct Wanted {
     pub(super) at: WriteAt,
     pub(super) len: usize,
     pub(super) flags: DioFlags,
-    /// The size after which the last block has been zeroed.
+    /// The file size at which the bytes of the last block after the end were last zeroed.
     pub(super) zeroed: Option<u64>,
 }
 
 impl LiveFile {
-    /// The steps of a write that is not just an overwrite. Position and length are what the device takes.
+    /// Takes the steps of a write that is not just an overwrite. The device accepts its length, and its position if that is known.
     ///
-    /// The content is held from the first step on, so that nothing moves any more, and is released with the guard that this gives. Changes of the inode
-    /// come in between, under its own lock. A write with NOWAIT does none of that.
+    /// The returned guard holds the content from the first step on, so that no block moves until the guard is dropped. In between, each change of the
+    /// inode takes the inode's own lock. A write with NOWAIT changes nothing.
     pub(super) fn prepare(
         &self,
         queue: &mut Queue,
@@ -62,7 +62,7 @@ impl LiveFile {
         }
     }
 
-    /// The same with the content held. A write that makes the file longer has a place from here on.
+    /// Prepares a write whose caller holds the content. A write that makes the file longer reserves its range from here on.
     fn prepare_entered(&self, queue: &mut Queue, wanted: Wanted) -> Result<Ready> {
         let Wanted { at, len, flags, .. } = wanted;
         let pending = &self.handle.inode.pending;
@@ -78,10 +78,10 @@ impl LiveFile {
                 if at != WriteAt::End && left.contains(CompletionWork::GROW) {
                     pending.extends(request.pos.0 + request.len as u64);
                 }
-                // Fewer blocks than were asked for: the next append comes after these.
+                // If fewer blocks were allocated than requested, the next append follows the allocated ones.
                 let end = request.pos.0 + request.len as u64;
                 order.iter().for_each(|order| pending.shorten(order, end));
-                // Writes after an append may have made the file longer already.
+                // A later write may already have extended the file past an append, so GROW alone does not show the reservation.
                 let reserved = at == WriteAt::End || left.contains(CompletionWork::GROW);
                 left.set(CompletionWork::RESERVED, reserved);
             }
@@ -94,8 +94,8 @@ impl LiveFile {
         queue.alone(|| self.handle.file.zero_tail())
     }
 
-    /// The steps in the content that is held, at the position where the write goes. The queue's view is current at first, and is read again only where
-    /// a step has changed the inode.
+    /// Prepares a write at a known position, whose caller holds the content. The queue's view is current on entry, and is read again only after a
+    /// step that has changed the inode.
     pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,
@@ -126,9 +126,9 @@ impl LiveFile {
         let mut len = len;
         let written = match dio::blocks_of(view, pos, len, nowait)? {
             Some(true) => true,
-            // Its blocks and their state would be told by a transaction of its own.
+            // A separate transaction would record these blocks and their state, so the write would not be atomic.
             Some(false) | None if flags.contains(DioFlags::ATOMIC) => {
-                let what = "an atomic write to a range without data";
+                let what = "an atomic write can only replace data that the file has";
                 return Err(Error::io(Errno::EOPNOTSUPP, what));
             }
             Some(false) => false,
@@ -137,7 +137,7 @@ impl LiveFile {
             None => {
                 let whole = flags.contains(DioFlags::WHOLE);
                 let reached = handle.file.allocate(pos.0..end, whole)?;
-                // To the end, or to a block's.
+                // The allocation reached the end of the write, or of an earlier block.
                 len = (reached.min(end) - pos.0) as usize;
                 self.current(queue, false)?;
                 false
@@ -158,7 +158,7 @@ impl LiveFile {
         Ok(Ready::Blocks { request, left })
     }
 
-    /// The rules of Linux for an atomic write, which the device must promise.
+    /// Checks the rules of Linux for an atomic write, which the device must guarantee.
     fn check_atomic(&self, pos: FilePos, len: usize, flags: DioFlags) -> Result<()> {
         if !flags.contains(DioFlags::ATOMIC) {
             return Ok(());
@@ -171,7 +171,7 @@ impl LiveFile {
         let fits = len.is_power_of_two() && len <= most && pos.0.is_multiple_of(len as u64);
         if !fits {
             return Err(Error::invalid(format!(
-                "an atomic write of {len} bytes at {pos}: a power of two up to {most}, at a multiple of it"
+                "an atomic write of {len} bytes at {pos}: the length must be a power of two up to {most}, and the position a multiple of it"
             )));
         }
         Ok(())

@@ -19,7 +19,7 @@ pub(super) fn current_target<'a>(
     Some(Target { size, ..target_by_metadata(view, file, holding) })
 }
 
-/// The file with the size of its metadata: an overwrite beyond that size is not a simple one.
+/// The file with the size in its metadata. A write past this size is not a simple overwrite.
 #[inline(always)]
 pub(super) fn target_by_metadata<'a>(
     view: &'a View,
@@ -47,8 +47,8 @@ pub(super) fn stamp_overwrite(view: &View, file: &LiveFile) {
 }
 
 impl LiveFile {
-    /// The file for a request that holds its content. Size and map are of one time: with an older map, data appended since would read as
-    /// zeros.
+    /// The file for a request that holds its content. The size and the map were read together, because with an older map, newly appended
+    /// data would read as zeros.
     pub(super) fn target<'a>(
         &'a self,
         views: &'a mut Views,
@@ -68,7 +68,7 @@ impl LiveFile {
         Ok(Target { size, ..target_by_metadata(view, self, holding) })
     }
 
-    /// The view of a request that has made it current: nothing that the request relies on changes while it holds the content.
+    /// The view, which the request has made current. Nothing that the request relies on changes while it holds the content.
     pub(super) fn view<'q>(&self, queue: &'q Queue) -> Result<&'q View> {
         queue.views.get(&self.handle).ok_or_else(no_view)
     }
@@ -81,7 +81,7 @@ impl LiveFile {
 
 #[cold]
 pub(super) fn would_change() -> Error {
-    Error::would_block("the file's metadata would have to change, or to be read")
+    Error::would_block("the request would have to change or read the file's metadata")
 }
 
 #[cold]

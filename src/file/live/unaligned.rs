@@ -1,5 +1,5 @@
-//! Writes that do not begin and end at sectors, by handles that accept them. The sectors at both ends are read first, and no other request uses
-//! the range in the meantime.
+//! Writes that do not begin and end at sector boundaries, by handles that accept them. The sectors at both ends are read first, and no other
+//! request uses the range in the meantime.
 
 use std::io::IoSlice;
 
@@ -15,12 +15,12 @@ use crate::iomap::{Contended, WriteAt};
 use crate::queue::Queue;
 use crate::units::FilePos;
 
-/// The number of bytes that go through memory at once.
+/// The largest number of bytes that one step reads and writes.
 const PIECE: usize = 256 << 10;
 
-/// The result of a write that does not begin and end with sectors.
+/// The result of a write that does not begin and end at sector boundaries.
 enum Unaligned {
-    /// The number of bytes that were written; and whether many ranges need a conversion now.
+    /// The number of bytes that were written, and whether so many ranges are unconverted that a conversion is due.
     Written(usize, bool),
     /// The number of bytes that were written; the file system must write the rest.
     ByFileSystem(usize),
@@ -28,15 +28,15 @@ enum Unaligned {
 }
 
 impl LiveFile {
-    /// Writes data that do not begin and end at sectors. The sectors at both ends are read first, and no other request uses the range in the
-    /// meantime. A write at the end of the file holds all of its content.
+    /// Writes data that do not begin and end at sector boundaries. The sectors at both ends are read first, and no other request uses the range
+    /// in the meantime. An append holds the whole content of the file.
     pub(super) fn write_unaligned(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
         let (at, len, flags) = (write.at, write.len(), write.flags);
         if flags.contains(DioFlags::NOWAIT) {
             return Err(would_change());
         }
         if flags.contains(DioFlags::ATOMIC) {
-            return Err(Error::invalid("an atomic write that is not of whole sectors"));
+            return Err(Error::invalid("an atomic write must consist of whole sectors"));
         }
         let range = match at {
             WriteAt::End => at.range(0),
@@ -148,7 +148,7 @@ impl LiveFile {
         self.stamp_write();
         let full =
             self.handle.inode.wrote(start, widened.len, (left | more) - CompletionWork::GROW);
-        // The size is the one asked for, not the one written.
+        // The file grows to the end of the requested bytes, not of the written sectors.
         self.handle.inode.wrote(pos, len, left & CompletionWork::GROW);
         Ok(full)
     }

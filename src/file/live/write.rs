@@ -56,7 +56,7 @@ impl LiveFile {
             && view.takes_overwrites(&inside)
         {
             let target = target_by_metadata(view, self, None);
-            // By one bio that reaches the medium, where nothing else is to be synced.
+            // One durable bio suffices if nothing else must be synced.
             let through =
                 flags.contains(DioFlags::DSYNC) && !queue.state.calls_flush() && view.is_durable();
             let request = Request { through, ..request };
@@ -154,7 +154,7 @@ impl LiveFile {
         Ok(len)
     }
 
-    /// Writes the range that is held and has blocks.
+    /// Writes a range that has blocks, and whose content the caller holds.
     pub(super) fn write_held(
         &self,
         queue: &mut Queue,
@@ -290,7 +290,7 @@ impl LiveFile {
             (ready.through, left) = (false, left | CompletionWork::DATASYNC);
         }
         if ready.len < len {
-            // The position is kept, because a later append may follow it.
+            // The write keeps its position, because a later append may already follow it.
             let write = |file: &Self, queue: &mut Queue, lent: &mut Lent<'_>| {
                 file.write_prepared(queue, lent, entered, (ready, left))
             };
@@ -314,7 +314,7 @@ impl LiveFile {
         submitted.map(|()| ready.pos)
     }
 
-    /// Completes a write before it returns; the completion can then be popped.
+    /// Carries out a write before the call returns; its completion can then be popped.
     fn write_at_once(
         &self,
         queue: &mut Queue,

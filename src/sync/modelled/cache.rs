@@ -1,5 +1,5 @@
-//! A replacement for quick_cache, whose own locks the model checker does not see. It guarantees no more: any value may be evicted at any
-//! time.
+//! A replacement for quick_cache, whose own locks the model checker does not see. Like quick_cache, the replacement may evict any value at
+//! any time.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! Files that grow by many writes in flight from several threads: each append gets its own place, the size follows completed writes, and
+//! Files that grow by many writes in flight from several threads: each append gets its own range, the size follows completed writes, and
 //! synced data stay.
 
 use ironmap::dio::DioFlags;
@@ -33,7 +33,7 @@ fn take(queue: &mut Queue) {
     }
 }
 
-/// Runs a thread for each queue; gives the writes of all of them, in order.
+/// Runs a thread for each queue. Returns the writes of all threads, in order.
 fn by_threads(
     bench: &Bench,
     number: InodeNo,
@@ -67,7 +67,8 @@ fn check(bench: Bench, number: InodeNo, expected: &[u8], what: &str) {
     assert!(bench.close().dump("/file") == expected, "{what}: on the device");
 }
 
-/// Lengths that are all sectors, or any: the latter are not all in flight at a time, but have their places as well.
+/// The lengths are all whole sectors, or arbitrary. Writes of arbitrary lengths are not all in flight at a time, but get their own ranges
+/// too.
 #[test]
 fn appends_of_many_threads_lie_one_after_the_other() {
     for unit in [512, 4096, 1] {
@@ -148,7 +149,7 @@ fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
     }
 }
 
-/// An extending write changes the size at its completion, not at its submission. A refused one leaves no gap.
+/// An extending write changes the size at its completion, not at its submission. A refused write leaves no gap.
 #[test]
 fn the_size_follows_when_a_write_is_complete() {
     let bench = Bench::new(EXT4);

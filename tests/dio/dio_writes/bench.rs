@@ -18,7 +18,7 @@ use crate::common::image::{Image, words};
 pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const NONE: DioFlags = DioFlags::empty();
 
-/// The device consists, from the top, of a record of requests, faults, and memory. Only a request commits.
+/// The device consists, from top to bottom, of a record of requests, faults, and memory. Only a request commits.
 pub(crate) struct Bench {
     image: Image,
     ram: Arc<Ram>,
@@ -165,7 +165,7 @@ impl Bench {
         image
     }
 
-    /// Closes the volume, lets e2fsck look at it, and gives the image.
+    /// Closes the volume, lets e2fsck check it, and returns the image.
     pub(crate) fn close(self) -> Image {
         let Self { image, ram, volume, .. } = self;
         volume.close().unwrap();
@@ -178,7 +178,7 @@ impl Bench {
     }
 }
 
-/// Memory that a device takes.
+/// Memory that a device accepts.
 pub(crate) fn memory(len: u64, fill: u8) -> Buffer {
     let mut buffer = Buffer::aligned(len as usize).unwrap();
     buffer.fill(fill);

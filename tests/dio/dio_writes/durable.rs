@@ -1,4 +1,4 @@
-//! `O_DSYNC`, `O_SYNC` and atomic writes: the requests to the device, and the data that a power cut may take.
+//! `O_DSYNC`, `O_SYNC` and atomic writes: the requests to the device, and the data that a power cut may lose.
 
 use ironmap::ErrorKind;
 use ironmap::device::{Limits, Ram, ThroughFlushes};
@@ -17,8 +17,8 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const DSYNC: DioFlags = DioFlags::DSYNC;
 
-/// Written extents with clean metadata use force unit access for each bio, without a flush. If the device would implement that by a flush, it is
-/// told to flush after the data instead: a failure of its own internal flush would not be reported to other writers.
+/// Written extents with clean metadata use force unit access for each bio, without a flush. If the device would implement force unit access by a
+/// flush, the library flushes after the data instead, because a failure of the device's own flush would not be reported to other writers.
 #[test]
 fn dsync_of_a_pure_overwrite_is_written_through() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
@@ -181,7 +181,7 @@ fn sync_commits_also_the_time_of_an_overwrite() {
     }
 }
 
-/// fsync and fdatasync: data written before them are there after a power cut, and converted.
+/// After fsync and fdatasync, data written before survive a power cut, and are converted.
 #[test]
 fn syncs_keep_what_was_written_before_them() {
     for data_only in [false, true] {
@@ -214,7 +214,8 @@ fn atomic_writes_are_refused_where_the_device_does_not_promise_them() {
     assert_eq!(seen.writes, 0);
 }
 
-/// An atomic write must be a power of two at a multiple of its length, in one written extent. Otherwise nothing is written.
+/// An atomic write must have a power of two as its length, lie at a multiple of the length, and be in one written extent. Otherwise nothing is
+/// written.
 #[test]
 fn atomic_writes_are_one_bio_or_refused() {
     require!([Need::NoJournalBeneath("all of its writes are atomic")]);

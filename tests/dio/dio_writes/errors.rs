@@ -53,8 +53,8 @@ fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     }
 }
 
-/// A write that fails past the end, or in a hole: the size stays, allocated blocks show no old content, and past the end it is
-/// freed when the file is closed.
+/// A write fails past the end, or in a hole: the size stays the same, and allocated blocks show no old content. Blocks past the end are freed
+/// when the file is closed.
 #[test]
 fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
     for way in CALLS {
@@ -72,7 +72,7 @@ fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
             let bytes = content(&file, &mut queue);
             assert!(bytes.iter().all(|byte| *byte == 0), "{way:?}: {len} at {pos}");
         }
-        // Blocks that were allocated below the end stay, without content.
+        // Blocks that were allocated before the end stay, without content.
         drop((file, queue));
         let left = bench.volume.ext4().unwrap().free_space();
         assert_eq!(free.blocks - left.blocks, 4, "{way:?}");
@@ -88,7 +88,7 @@ fn an_error_of_the_sync_is_an_error_of_the_write() {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.hole("file", 64), bench.queue());
         file.write_at(&mut queue, &memory(BLOCK, 1), FilePos(0)).unwrap();
-        // The data is one request; the journal's come after it.
+        // The data are one request; the journal's requests follow.
         bench.faults.set_faults(Faults { fail_after: Some(1), ..Faults::default() });
         let result = way.write((&file, &mut queue), memory(BLOCK, 2), 0, DioFlags::SYNC);
         assert!(result.is_err(), "{way:?}");

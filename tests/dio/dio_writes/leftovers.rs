@@ -139,7 +139,7 @@ fn nothing_is_overwritten_after_the_close_or_an_abort() {
     }
 }
 
-/// A write into a hole locks its inode to allocate, once; waits for locks are counted by name.
+/// A write into a hole locks its inode once, to allocate. Waits for locks are counted by name.
 #[test]
 fn locks_of_writes_are_counted() {
     let bench = Bench::new(EXT4);
@@ -198,7 +198,7 @@ fn a_failed_conversion_blocks_no_other_commit() {
     bench.close();
 }
 
-/// An append that fails after its submission returns its place, and so does an append without space.
+/// An append that fails after its submission releases its range, and so does an append without space.
 #[test]
 fn an_append_in_flight_that_fails_leaves_no_gap() {
     let bench = Bench::new(EXT4);
@@ -255,7 +255,7 @@ fn append_only_files_take_many_appends_at_a_time() {
     bench.close();
 }
 
-/// An append is placed after a write that is about to make the file longer.
+/// An append goes after a write in flight that is about to make the file longer.
 #[test]
 fn an_append_comes_after_an_extending_write_in_flight() {
     let bench = Bench::new(EXT4);
@@ -288,7 +288,7 @@ fn blocks_preallocated_past_the_end_are_kept() {
     bench.close();
 }
 
-/// Blocks that a failed write has allocated far past the end are freed by the close, though nothing lies between.
+/// Blocks that a failed write has allocated far past the end are freed by the close, even if there are only holes between.
 #[test]
 fn a_failed_write_past_a_hole_keeps_no_blocks() {
     let bench = Bench::new(EXT4);
@@ -308,7 +308,7 @@ fn a_failed_write_past_a_hole_keeps_no_blocks() {
     bench.close();
 }
 
-/// A completed write does not fail because other ranges wait for a conversion.
+/// A completed write does not fail if other ranges cannot be converted yet.
 #[test]
 fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     require!([Need::Bare("the first write to a region waits for its mark")]);

@@ -15,7 +15,7 @@ use crate::common::rng::Rng;
 
 const SEED: u64 = 0x2026_1121;
 const OPERATIONS: usize = 1200;
-/// The file stays below this.
+/// The largest size of the file.
 const LARGEST: u64 = 3 << 20;
 
 const LAYOUTS: [&str; 8] = [
@@ -52,7 +52,7 @@ pub(crate) fn open(image: &Path, engine: Engine) -> Volume {
     crate::common::beneath::open(&location, &options).unwrap()
 }
 
-/// The seed that the environment names, or the test's own.
+/// The seed from the environment, or the test's own.
 pub(crate) fn seed(own: u64) -> u64 {
     let chosen = std::env::var("IRONMAP_SEED").ok().and_then(|seed| seed.parse().ok());
     chosen.unwrap_or(own)
@@ -152,7 +152,7 @@ impl Bench<'_> {
         self.model.put(pos, &buf);
     }
 
-    /// Several in flight that do not overlap, and a read after them.
+    /// Writes several ranges that do not overlap, all in flight together, and then reads.
     fn write_many(&mut self, unit: u64, what: &str) {
         let count = 1 + self.model.rng.below(12);
         let (mut at, _) = self.model.range(unit);

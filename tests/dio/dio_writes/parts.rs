@@ -17,7 +17,7 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 
-/// A partial transfer of the device is continued, with NOWAIT too: a refused request must have changed nothing.
+/// A partial transfer of the device is continued, with NOWAIT too, because a refused request must have changed nothing.
 #[test]
 fn nowait_is_not_refused_after_a_short_transfer() {
     require!([Need::Bare("it counts requests of the device below")]);
@@ -149,7 +149,7 @@ fn a_sector_that_fails_takes_only_its_block_along() {
         let number = file.inode();
         drop((file, queue));
         bench.faults.set_faults(Faults::default());
-        // An error that only the close has met.
+        // Only the close meets an error.
         let _ = bench.fs().sync();
         let (file, mut queue) = (bench.open(number, true), bench.queue());
         let bytes = content(&file, &mut queue);
@@ -162,7 +162,7 @@ fn a_sector_that_fails_takes_only_its_block_along() {
     }
 }
 
-/// Blocks preallocated past the end are kept after a failed write there; the blocks of the failed write are not.
+/// After a failed write past the end, the blocks preallocated there stay; the blocks of the failed write do not.
 #[test]
 fn a_failed_append_takes_nothing_along_that_comes_later() {
     let bench = Bench::new(EXT4);

@@ -121,7 +121,8 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     assert!(bytes[8192..] == [[0x33; 512], [0x33; 512], [0x33; 512], [0x44; 512]].concat());
 }
 
-/// A write removes them before the data is written, for an overwrite too. A later overwrite is as cheap as any.
+/// A write removes set-id bits and capabilities before the data are written, also if it is an overwrite. A later overwrite is as cheap as
+/// any.
 #[test]
 fn set_id_bits_and_capabilities_go_with_a_write() {
     let capability = {
@@ -332,7 +333,7 @@ fn set_id_bits_stay_where_the_handle_keeps_them() {
     bench.close();
 }
 
-/// A time that is set after a write stays, though the size that was written reaches the metadata later.
+/// A time that is set after a write stays, even if the size from the write reaches the metadata later.
 #[test]
 fn a_time_that_was_set_outlives_the_conversion() {
     let bench = Bench::new(EXT4);

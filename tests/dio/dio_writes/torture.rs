@@ -1,8 +1,8 @@
-//! Many threads write one file at the same time: overlapping, aligned to blocks and not, over written blocks, unwritten ones and a hole, past
-//! the end, some while others truncate and punch. Whatever the order was, each sector is in the end one of the writes to it, and whole
-//! (overlaps of unaligned and aligned writes: generic/538).
+//! Many threads write one file at the same time: overlapping, aligned to blocks and not, over written blocks, unwritten ones and a hole, and
+//! past the end. In some tests others truncate and punch meanwhile. Whatever the order was, each sector in the end is one of the writes to
+//! it, and whole (overlaps of unaligned and aligned writes: generic/538).
 //!
-//! `IRONMAP_TORTURE_SECONDS=SECONDS` for longer.
+//! `IRONMAP_TORTURE_SECONDS=SECONDS` runs longer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -114,7 +114,7 @@ struct Writer<'a> {
     what: &'a str,
 }
 
-/// The place of a thread's bytes, beside those of other threads.
+/// The position of a thread's bytes, beside those of other threads.
 fn stripe_at(writer: u64, stripe: u64) -> u64 {
     SECTORS * SECTOR + (stripe * THREADS + writer - 1) * STRIPE
 }
@@ -206,7 +206,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A concurrent read is as atomic as the device makes it: a file in memory copies without a lock.
+    /// A concurrent read is only as atomic as the device makes it: a file in memory copies without a lock.
     fn read(&mut self) {
         let made = self.place();
         let mut buffer = memory(made.count * SECTOR, 0xEE);
@@ -258,7 +258,7 @@ fn prepare(volume: &Volume, extents: bool) -> InodeNo {
     fs.sync().unwrap();
     let file = ironmap::fs::NewFile::Regular;
     let number = fs.writable().unwrap().create(root, b"file", file, 0o644, &who).unwrap();
-    // A third each: written, unwritten, a hole.
+    // A third of the file is written, a third is unwritten, and a third is a hole.
     let third = SECTORS * SECTOR / 3 / 4096 * 4096;
     fs.writable().unwrap().write(number, FilePos(0), &vec![0; third as usize]).unwrap();
     if extents {
@@ -279,7 +279,7 @@ fn torture(mkfs: &str, engine: Engine, mutator: Mutator, seed: u64) {
         volume.open_inode(inode, ironmap::FileOptions::new().write(true)).unwrap()
     };
     let (dog, until) = (&Watchdog::new(), Instant::now() + time());
-    // All threads share one handle, or each has its own, in turn.
+    // In some runs all threads share one handle; in others each has its own.
     let shared = &open_file();
     let done: Vec<(Vec<Made>, [u8; STRIPES as usize])> = std::thread::scope(|scope| {
         let _leash = Leash(dog);

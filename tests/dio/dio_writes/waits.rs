@@ -57,7 +57,7 @@ fn nowait_is_refused_where_metadata_would_change() {
         assert!((content(file, &mut queue), file.size()) == before, "{len} at {pos}");
     }
     assert_eq!(kind(hole.append(&mut queue, &memory(512, 1), NOWAIT)), ErrorKind::WouldBlock);
-    // The place that the refused append had asked for is free again.
+    // The range of the refused append is free again.
     let at = hole.append(&mut queue, &memory(512, 1), NONE).unwrap();
     assert_eq!(at.0, 8 * BLOCK);
     assert!(bench.volume.events().take().0.is_empty(), "EAGAIN is no error");
@@ -196,7 +196,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
                 assert!(completed.load(SeqCst), "{name} did not wait");
             });
             until_contended(&bench, &file, || changer.is_finished());
-            // A completion may be seen by the wait already.
+            // The wait may already have seen a completion.
             completed.store(true, SeqCst);
             queue.wait(2).unwrap();
             for _ in 0..2 {
@@ -273,7 +273,7 @@ fn handles_may_go_while_writes_are_in_flight() {
     assert!(image.dump("/many")[..40 * BLOCK as usize].iter().all(|byte| *byte == 0x22));
 }
 
-/// Two files are written at the same time: no lock covers the whole volume (lwext4 issue 83).
+/// Two files are written at the same time, because no lock covers the whole volume (lwext4 issue 83).
 #[test]
 fn a_file_that_waits_keeps_no_other_waiting() {
     let bench = Bench::new(EXT4);

@@ -23,11 +23,11 @@ pub(crate) struct Checks {
     pub(crate) mismatches: AtomicU64,
 }
 
-/// The layer that does it.
+/// The layer that checks the tags.
 #[derive(Debug)]
 pub(crate) struct Checking(Arc<Checks>);
 
-/// A device that checks, over one whose content is taken to be right.
+/// A device that checks tags, over a device whose content is taken to be right.
 pub(crate) fn checking(below: Arc<dyn Device>) -> (Arc<Layered<Checking>>, Arc<Checks>) {
     let checks = Arc::new(Checks::default());
     for_each_part(&*below, |at, part| checks.learn(at, &[IoSlice::new(part)]));

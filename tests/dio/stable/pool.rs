@@ -1,4 +1,4 @@
-//! Bounce buffers are bounded, and made once.
+//! Bounce buffers have a limit, and are allocated once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -67,7 +67,7 @@ fn a_large_request_needs_no_large_pool() {
     }
 }
 
-/// Once as many pieces as are needed together are there, nothing is allocated any more, whatever the size.
+/// Once the pool has as many pieces as are needed together, nothing is allocated, whatever the size.
 #[test]
 fn a_warm_pool_allocates_nothing() {
     let mut spare: Vec<Memory> = Vec::with_capacity(8);
@@ -117,7 +117,7 @@ fn a_warm_pool_allocates_nothing() {
     }
 }
 
-/// A request that may not wait fails with EAGAIN if pieces are short, before anything has happened; another waits for its own completions.
+/// A request that must not wait fails with EAGAIN if pieces are short, without any effect. Another request waits for its own completions.
 #[test]
 fn a_pool_that_is_in_use_is_waited_for_or_is_eagain() {
     let bench = Bench::new(None);

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ironmap::bio::Buffer;
 
-/// Threads at a time.
+/// The number of threads that scribble together.
 const THREADS: u64 = 2;
 
-/// How often memory was scribbled over.
+/// How many times the memory was scribbled over.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     on: AtomicBool,

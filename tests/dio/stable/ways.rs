@@ -56,7 +56,7 @@ fn requests_without_a_copy_take_the_simple_path() {
         let count = |op, kind, queue: &mut _| {
             run((op, kind), queue, &file, vec![memory(kind, 4096)], NONE);
         };
-        // The first requests of a file learn it.
+        // The first requests of a file load its metadata.
         for op in [Op::Read, Op::Write, Op::Read] {
             count(op, Kind::Lent, &mut queue);
         }

@@ -73,7 +73,7 @@ fn base(name: &'static str, size: &str, options: &str) -> Base {
     Base { name, bytes, spots }
 }
 
-/// Changes one place of a structure; gives a description.
+/// Changes one place of a structure. Returns a description.
 fn damage(volume: &mut Scratch, rng: &mut Rng) -> String {
     let spots = &volume.base().spots;
     let spot = spots[rng.below(spots.len() as u64) as usize];
@@ -98,7 +98,7 @@ fn changed_bytes_are_found_as_e2fsck_finds_them() {
         let dir = scratch_in(Path::new("/dev/shm"));
         let path = dir.path().join("image");
         let mut volume = Scratch::new(base(name, size, options));
-        // The repair of attributes takes their hashes out, which is a fault to e2fsck.
+        // The repair of attributes removes their hashes, which is a fault to e2fsck.
         let mut spots = volume.base().spots.clone();
         spots.retain(|spot| !matches!(spot.sum, Sum::XattrBlock | Sum::XattrList));
         std::fs::write(&path, volume.bytes()).unwrap();

@@ -91,7 +91,7 @@ fn volumes_filled_by_the_kernel_are_clean() {
     }
 }
 
-/// A hashed directory of two levels with blocks of 1 KiB, and names taken out again.
+/// A hashed directory of two levels with blocks of 1 KiB, from which names were removed.
 fn many_names(dir: &Path) {
     std::fs::create_dir(dir).unwrap();
     let file = dir.join("file");

@@ -7,7 +7,7 @@ use crate::common::image::{Image, scratch, words};
 use crate::common::skip::Need;
 use crate::require;
 
-/// A volume with a file of two blocks, one of a block, and one with a block of attributes.
+/// A volume with a file of two blocks, a file of one block, and a file with a block of attributes.
 fn volume(options: &str) -> Image {
     let tree = scratch();
     for (name, size) in [("one", 1024), ("two", 2048), ("gone", 10)] {

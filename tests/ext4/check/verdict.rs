@@ -23,7 +23,7 @@ pub(crate) fn e2fsck(image: &Path) -> Verdict {
     Verdict { clean: code == 0, text: format!("code {code}\n{text}") }
 }
 
-/// Opening the volume, and the check.
+/// ironmap's verdict: it opens the volume, and checks it.
 pub(crate) fn ironmap(image: &Path) -> Verdict {
     let location = image.to_str().expect("a plain path").parse().expect("a location");
     let report = crate::common::beneath::open(&location, &VolumeOptions::default())
@@ -37,14 +37,14 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// Asserts that both verdicts are the same, and with `clean`, that nothing is wrong.
+/// Asserts that both verdicts are the same, and with `clean` that neither program finds a fault.
 pub(crate) fn agree(name: &str, image: &Path, clean: bool) {
     let (theirs, ours) = (e2fsck(image), ironmap(image));
     let same = theirs.clean == ours.clean && (theirs.clean || !clean);
     assert!(same, "{name}\ne2fsck: {}\nironmap: {}", theirs.text, ours.text);
 }
 
-/// How often the two agree.
+/// How many times the two agree.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     both: u32,
@@ -71,7 +71,7 @@ impl Tally {
         println!("--- {what}\ne2fsck: {}\nironmap: {}", theirs.text, ours.text);
     }
 
-    /// Asserts that nothing differed, and that the damages were of both kinds.
+    /// Asserts that nothing differed, and that there were both sound and faulty volumes.
     pub(crate) fn end(&self, seed: u64) {
         println!("seed {seed}: {self:?}");
         assert_eq!(self.differ, 0, "differences from e2fsck with seed {seed}");

@@ -19,7 +19,7 @@ const THREADS: usize = 2;
 /// The superblock. Its checksum is in another sector than its changing fields: Linux refuses a torn one too.
 pub(crate) const SUPERBLOCK: Range<DevOffset> = DevOffset(1024)..DevOffset(2048);
 
-/// The fault, for a reader.
+/// The fault as text, if there is one.
 pub(crate) type Verdict = Result<(), String>;
 
 /// The operations on a volume, and the log of its device.
@@ -37,15 +37,15 @@ pub(crate) struct Case<R> {
 
 /// The rules for each state of a workload.
 pub(crate) trait Rules: Sync {
-    /// Whether they apply at this cut of the log.
+    /// Whether the rules apply at this cut of the log.
     fn apply(&self, _log: &Log, _cut: usize) -> bool {
         true
     }
 
-    /// Whether a state keeps them.
+    /// Checks that a state keeps the rules.
     fn check(&self, state: &Crashed<'_>) -> Verdict;
 
-    /// How far the workload was, for a reader.
+    /// The progress of the workload, as text for a message.
     fn progress(&self, log: &Log, cut: usize) -> String;
 
     /// A line for each operation of the workload.
@@ -70,12 +70,12 @@ impl Crashed<'_> {
     }
 }
 
-/// How many states are looked at, and how closely.
+/// How many states are checked, and how thoroughly.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     /// Random states at each cut.
     pub(crate) random: u32,
-    /// The most states to check, evenly spread.
+    /// The largest number of states to check, evenly spread.
     pub(crate) limit: usize,
     /// The interval of states that e2fsck checks too.
     pub(crate) fsck_one_in: u64,
@@ -113,7 +113,7 @@ impl<R: Rules> Case<R> {
         }
     }
 
-    /// Looks at states of the workload's log, as many as the plan allows.
+    /// Checks states of the workload's log, as many as the plan allows.
     ///
     /// # Errors
     /// The first state that breaks a rule, and its fault.

@@ -18,7 +18,7 @@ use crate::crash::rules::{look, same};
 use crate::crash::seen::Tree;
 use crate::crash::{Effort, by_kernel, ours, volume, workloads};
 
-/// Opens a volume for writing, and closes it, on a device with faults; how many requests there were.
+/// Opens a volume for writing, and closes it, on a device with faults. Returns the number of requests.
 fn open_and_close(device: &Arc<Ram>, faults: Faults) -> (ironmap::Result<()>, u64) {
     let sim = Arc::new(Sim::new(device.clone(), faults));
     let volume = Volume::writable_on(sim.clone(), Clock::System);
@@ -116,7 +116,7 @@ fn run(base: &Ram, history: &History, faults: Faults) -> Outcome {
     outcome
 }
 
-/// Numbers of requests at which something fails, and how: all of them both ways, or a part.
+/// Numbers of requests that fail, and how: all requests in both ways, or a sample.
 fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults> {
     let errnos = move |fail_at: u64| {
         let both = [Errno::EIO, Errno::ENOSPC];
@@ -171,7 +171,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
                 let held = look(&device).and_then(holds);
                 held.unwrap_or_else(|fault| panic!("{what}: {error}: {fault}"));
             }
-            // The slowest part.
+            // This part is the slowest.
             if !long || faulty % 4 == 0 {
                 let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
                 let repaired = repaired.and_then(|seen| if journal { holds(seen) } else { Ok(()) });
@@ -206,7 +206,7 @@ fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
     for (seed, edit) in (0..).zip(features) {
         let mut options = MkfsOptions::new().uuid([7; 16]).time(1).force(true);
         options.features.edit(edit).expect("known features");
-        // Over another volume, of which nothing may be taken for the new one.
+        // The device holds another volume, no part of which may be mistaken for the new one.
         let base = volume::stale("24M", "-t ext4 -b 4096 -O ^metadata_csum");
         let make = |faults| {
             let device = Arc::new(base.snapshot());

@@ -57,7 +57,7 @@ impl Fsck {
         image.store(&File::create(self.path()).expect("a file")).expect("store the image");
     }
 
-    /// The volume that e2fsck worked on, in which it finds nothing any more.
+    /// The volume after e2fsck's work, in which another run finds nothing.
     fn found_clean(&self) -> Result<Ram, String> {
         self.run("-fn")?;
         Ok(Ram::from_image(&std::fs::read(self.path()).expect("the image")))
@@ -88,8 +88,8 @@ const FORGIVEN: [&str; 4] = [
     "Feature orphan_present is set but orphan file is clean.",
 ];
 
-/// Faults that e2fsck 1.47 leaves after it removes an orphan whose attribute values are in separate inodes. If ironmap has removed it,
-/// none is allowed.
+/// Faults that e2fsck 1.47 leaves after it removes an orphan whose attribute values are in separate inodes. They are not allowed if ironmap
+/// has removed the orphan.
 const OF_ORPHANS: [&str; 3] = [
     "Connect to /lost+found? yes",
     "ref count is 2, should be 1.  Fix? yes",

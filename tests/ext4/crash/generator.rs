@@ -10,7 +10,7 @@ const FILE_LIMIT: u64 = 48 << 10;
 const TOTAL_LIMIT: usize = 1 << 20;
 const DIRECTORIES: u64 = 4;
 
-/// A multiple of every block and cluster of ours.
+/// A multiple of every block and cluster size of these volumes.
 const UNIT: u64 = 8192;
 
 /// The style of a volume and its names.
@@ -98,7 +98,7 @@ use Kind::{
     UnlinkOpen, Whiteout, Write, Xattr, Zero, ZeroKeepSize,
 };
 
-/// Every kind, and how often it comes in a mix.
+/// Every kind, and its weight in a mix.
 pub(crate) const KINDS: [(Kind, u64); 36] = [
     (Create, 14),
     (Mkdir, 4),
@@ -185,7 +185,7 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
             Op::Mknod { path: free(rng)?, what: what[rng.below(3) as usize] }
         }
         Symlink => {
-            // Kept in the inode, or in a block.
+            // The target is kept in the inode, or in a block.
             let target = "t".repeat([10, 59, 60, 300][rng.below(4) as usize]);
             Op::Symlink { path: free(rng)?, target }
         }
@@ -261,7 +261,7 @@ fn set(kind: Kind, rng: &mut Rng, history: &History, style: Style, path: &str) -
         Permissions => Set::Permissions([0o600, 0o644, 0o711, 0o777][rng.below(4) as usize]),
         Owner => Set::Owner([0, 1000, 70_000][rng.below(3) as usize]),
         Accessed => Set::Accessed(1_000_000 + rng.below(1 << 30) as i64),
-        // Kept in the inode, or in a block: all of them fit into the smallest one.
+        // The value is kept in the inode, or in a block. All values fit into the smallest block.
         Xattr => Set::Xattr { name, len: [1, 30, 200][rng.below(3) as usize] },
         // On some volumes a large value is in a separate inode.
         LargeXattr => {

@@ -1,8 +1,8 @@
 //! The changes of a workload, and the states of a volume that they allow after a crash.
 //!
-//! The name space and the attributes of inodes change by transactions, so they show the state after one of
-//! the operations: not before the last promised one, and not after the one in progress. Each byte of a file
-//! is a byte that the file held there since the last promise for its data, or zero if it had none.
+//! The name space and the attributes of inodes change by transactions, so they show the state after one of the operations: not before the
+//! last promised one, and not after the one in progress. Each byte of a file is a byte that the file held there since the last promise for
+//! its data, or zero if the file had none there.
 
 use std::collections::BTreeMap;
 
@@ -211,7 +211,7 @@ impl History {
         let current =
             |since: usize| self.states.partition_point(|(number, _)| *number <= since) - 1;
         let possible = &self.states[current(oldest)..=current(under_way)];
-        // Name spaces can look the same and hold other files.
+        // Different name spaces can look the same and refer to other files.
         let mut closest: Option<Vec<String>> = None;
         for (number, state) in possible {
             let faults = self.faults(state, tree, returned);

@@ -123,7 +123,7 @@ impl Histories {
             }
         } else if repair {
             count(&counts.fsck);
-            // An attribute's value that is half there has a checksum that e2fsck does not check: a read may fail.
+            // A value of an attribute may be half written. e2fsck does not check the value's checksum, so a read may fail.
             let _ = look(&fsck.repaired(image)?);
         }
         Ok(())
@@ -168,7 +168,7 @@ fn by_kernel(state: &Crashed<'_>, seen: &Tree) -> Verdict {
         .map_err(|fault| format!("the kernel, after ironmap: {fault}"))
 }
 
-/// A recovery to the device shows the same when it is complete, and can itself be cut anywhere.
+/// A recovery to the device shows the same when it is complete, and can be cut at any point.
 fn interrupted(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     let image = &state.image;
     let (written, log) = rewritten(image)?;
@@ -191,7 +191,7 @@ pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
     }
 }
 
-/// The volume recovered to the device and closed, and the writes of that.
+/// The volume after a recovery to the device and a close, and the writes of both.
 pub(crate) fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
     let device = Arc::new(image.snapshot());
     let record = Arc::new(Record::new(device.clone()));
@@ -201,7 +201,7 @@ pub(crate) fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
     Ok((device.snapshot(), record.log()))
 }
 
-/// The files of a volume, and whether its journal was recovered for that. Nothing is written.
+/// The files of a volume, and whether its journal was recovered to read them. Nothing is written.
 pub(crate) fn look(image: &Ram) -> Result<(Tree, bool), String> {
     let volume = Volume::on(Arc::new(image.snapshot())).map_err(|error| error.to_string())?;
     let recovered = matches!(volume.ext4().unwrap().journal().state, JournalState::Recovered(_));

@@ -1,4 +1,4 @@
-//! A name space, and the attributes of each inode in it: together they go from transaction to transaction.
+//! A name space, and the attributes of each inode in it. Both change together, from transaction to transaction.
 
 use std::collections::BTreeMap;
 
@@ -89,7 +89,7 @@ impl About {
         self.xattrs.keys().copied()
     }
 
-    /// `value` is that of an attribute.
+    /// Sets an attribute; `value` makes the value of an extended attribute.
     pub(crate) fn set(&mut self, what: &Set, value: impl FnOnce(usize) -> Vec<u8>) {
         match what {
             Set::Permissions(permissions) => self.permissions = *permissions,
@@ -102,7 +102,7 @@ impl About {
         }
     }
 
-    /// The first difference to a volume.
+    /// The first difference between these attributes and a volume.
     pub(crate) fn fault(&self, seen: &Seen) -> Option<String> {
         let mut xattrs: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         if self.has_acl {

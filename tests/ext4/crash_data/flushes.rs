@@ -92,7 +92,7 @@ impl Layer for Forgetful {
                 cache.since.push((at, request.len()));
                 if fua {
                     let data: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
-                    // With a server, another connection can flush before this request continues: the data must be on the disk then.
+                    // With a server, another connection can flush before this request continues, so the data must be on the disk by then.
                     put(&self.disk, &data, at);
                     match self.through {
                         Through::Alone => put(&cache.durable, &data, at),
@@ -113,7 +113,7 @@ fn put(ram: &Ram, bytes: &[u8], at: DevOffset) {
     ram.write_all_at(&[IoSlice::new(&buffer)], at, false).unwrap();
 }
 
-/// A failed flush ends the volume, from any caller: each kind of sync fails from then on, and data acknowledged before are there.
+/// A failed flush ends the volume, from any caller: each kind of sync fails from then on, and data acknowledged before exist.
 #[test]
 fn no_sync_succeeds_after_a_flush_that_failed() {
     let fsck = Fsck::new();

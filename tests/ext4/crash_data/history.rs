@@ -26,7 +26,7 @@ pub(crate) struct ChangeId(FileId, usize);
 pub(crate) enum What {
     Create,
     Unlink,
-    /// The write of this number; the file is as long as that at least.
+    /// The write of this number. The file is at least as long as the end of its range.
     Write(u32, Range<u64>),
     Truncate(u64),
     /// The range reads as zeros, and the file is at least as long as `grown`.
@@ -44,7 +44,7 @@ struct Change {
     when: When,
 }
 
-/// The events at which an operation was begun, and returned. A failed one never returns.
+/// The events at which an operation began and returned. A failed operation never returns.
 #[derive(Clone, Copy, Debug)]
 struct When {
     begin: u64,
@@ -111,7 +111,7 @@ impl History {
         self.writes
     }
 
-    /// Something happens; the number of the event.
+    /// Records an event. Returns its number.
     pub(crate) fn event(&mut self) -> u64 {
         self.events += 1;
         self.events
@@ -121,7 +121,7 @@ impl History {
         self.events
     }
 
-    /// Notes a change that was begun at an event. Changes of the same bytes follow each other.
+    /// Records a change that began at an event. Changes of the same bytes follow each other.
     pub(crate) fn begun(&mut self, file: FileId, what: What, synced: bool, begin: u64) -> ChangeId {
         self.files[file].push(Change { what, synced, when: When { begin, end: None } });
         ChangeId(file, self.files[file].len() - 1)
@@ -135,12 +135,12 @@ impl History {
         }
     }
 
-    /// Notes that a change was acknowledged.
+    /// Records that a change was acknowledged.
     pub(crate) fn ended(&mut self, change: ChangeId, end: u64) {
         self.files[change.0][change.1].when.end = Some(end);
     }
 
-    /// Notes a sync that has returned.
+    /// Records a sync that has returned.
     pub(crate) fn synced(&mut self, file: Option<FileId>, begin: u64, end: u64) {
         self.syncs.push((file, When { begin, end: Some(end) }));
     }
@@ -242,7 +242,7 @@ fn check_cell(
     Err(format!("byte {pos}: {what}, not one of {allowed:?}"))
 }
 
-/// Whether the name may be there, and whether it may not.
+/// Whether the name may exist, and whether it may be missing.
 fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
     let (mut now, mut options) = (false, BTreeSet::from([false]));
     for (what, certain) in changes {

@@ -13,9 +13,9 @@ use crate::crash_data::history::{CELL, ChangeId, FileId, History, What, name};
 
 /// The largest size of a file before its last write.
 pub(crate) const FILE_LIMIT: u64 = 128 << 10;
-/// The number of files that are open at once.
+/// The number of files that are open together.
 const FILES: usize = 6;
-/// The number of requests in flight at once.
+/// The number of requests that are in flight together.
 pub(crate) const DEPTH: usize = 12;
 
 /// The kinds of workloads.
@@ -182,7 +182,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Removes a file. Its blocks are freed at once, or when it is closed.
+    /// Removes a file. Its blocks are freed immediately, or when it is closed.
     fn unlink(&mut self, at: usize) -> Result<()> {
         let Open { id, linked, .. } = self.files[at];
         if linked {

@@ -44,8 +44,7 @@ fn assert_corrupt<T>(result: Result<T, Error>, dir: &Ext4Inode, field: &str) {
     assert_eq!((place.inode, place.field), (Some(dir.number()), field), "{error}");
 }
 
-/// Every field of an entry that can be wrong is found wrong. The first entry of the linear directory after `.` and `..`
-/// stands at byte 24.
+/// Every field of an entry that can be wrong is checked. The first entry of the linear directory after `.` and `..` begins at byte 24.
 #[test]
 fn broken_entries_are_refused_by_field() {
     for (offset, bytes, field) in [
@@ -115,7 +114,7 @@ fn broken_trees_are_refused_by_field() {
     }
 }
 
-/// A tree whose every entry leads to the same leaf, of the same hash, ends with an error and not with a long walk.
+/// A tree in which every entry leads to the same leaf, with the same hash, ends the lookup with an error and not with a long walk.
 #[test]
 fn a_tree_that_leads_in_circles_ends() {
     let image = image(false);
@@ -187,7 +186,7 @@ fn entries_that_point_to_no_file_accuse_the_directory() {
     }
 }
 
-/// The size of a directory is whole blocks and no more than the volume has.
+/// The size of a directory is whole blocks, and no larger than the volume.
 #[test]
 fn impossible_directory_sizes_are_refused() {
     for size in [1000_u64, 2000, 1 << 31] {

@@ -15,7 +15,7 @@ use crate::common::image::{Image, scratch, words};
 use crate::common::skip::Need;
 use crate::require;
 
-/// Names of all lengths, some not ASCII, some not UTF-8: `count` of them, each its own.
+/// `count` different names of all lengths, some not ASCII, some not UTF-8.
 fn name(number: usize) -> Vec<u8> {
     let mut name = format!("{number}-").into_bytes();
     match number % 5 {
@@ -42,7 +42,7 @@ fn assert_names(fs: &Arc<Ext4>, path: &str, expected: &BTreeMap<Vec<u8>, u64>) {
     assert_eq!(missing, Some(ErrorKind::NotFound));
 }
 
-/// Every feature that changes how a directory is stored gives the tree that was copied in.
+/// For every feature that changes how a directory is stored, the volume has the tree that was copied in.
 #[test]
 fn a_copied_tree_has_the_names_and_types_of_its_source() {
     let source = scratch();
@@ -161,7 +161,7 @@ fn kernel_made_directories_of_any_depth_are_found_whole() {
             if levels == 2 {
                 name.resize(240, b'y');
             }
-            // Few inodes with many links each.
+            // There are few inodes, with many links each.
             let path = dir.join(std::ffi::OsStr::from_bytes(&name));
             let shared = mount.dir().join(format!("shared-{}", index / 20_000));
             if index % 20_000 == 0 {

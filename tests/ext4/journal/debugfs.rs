@@ -217,7 +217,7 @@ fn flip(image: &Image, index: u64, byte: usize) {
     image.poke_block(block, byte as u64, &[changed]);
 }
 
-/// The result of the two transactions of [`broken`]. They stand in blocks 1 to 8: descriptor, two copies, commit, twice.
+/// The result of the two transactions of [`broken`]. They are in blocks 1 to 8: each has a descriptor, two copies, and a commit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Expect {
     /// Both transactions are replayed.
@@ -304,7 +304,7 @@ fn a_broken_copy_that_was_replaced_is_not_missed() {
     broken("-c -v 3", 2, 77, Expect::Both);
 }
 
-/// Every block of the log in turn with noise in it: an answer, never a panic.
+/// Each block of the log in turn gets noise: the result is an answer, never a panic.
 #[test]
 fn noise_in_the_journal_is_survived() {
     for open in ["", "-c", "-c -v 2", "-c -v 3"] {
@@ -321,7 +321,7 @@ fn noise_in_the_journal_is_survived() {
             let kept = image.block(at);
             let mut block = kept.clone();
             for _ in 0..1 + round % 5 {
-                // The first bytes decide most.
+                // Most decisions depend on the first bytes.
                 let reach = [64, 1024][rng.below(2) as usize];
                 block[rng.below(reach) as usize] = rng.next() as u8;
             }
@@ -332,7 +332,7 @@ fn noise_in_the_journal_is_survived() {
     }
 }
 
-/// The numbers of transactions begin again at 0 after the largest.
+/// After the largest number, transactions are numbered from 0 again.
 #[test]
 fn transaction_numbers_wrap_around() {
     for (block_size, options, open) in FORMATS {

@@ -70,7 +70,7 @@ impl Pair {
         beneath::open(&self.volume.location(), &self.options())
     }
 
-    /// Recovers it in memory and compares with the kernel's recovery of a copy; neither device is written.
+    /// Recovers the volume in memory, and compares it with the kernel's recovery of a copy. Neither device is written.
     fn check(&self, mount: &str) -> Recovery {
         let before = [&self.volume, &self.journal].map(|image| fs::read(image.path()).unwrap());
         let volume = self.open().unwrap_or_else(|error| panic!("{error}"));
@@ -97,7 +97,7 @@ impl Pair {
         recovery
     }
 
-    /// The error with this as the device of the journal.
+    /// The error of an opening with this journal device.
     fn refusal(&self, journal: &Image) -> (ErrorKind, String) {
         let options = VolumeOptions::new().journal(journal.location());
         let error = beneath::open(&self.volume.location(), &options).err().expect("a refusal");
@@ -135,7 +135,8 @@ fn journaled_data_are_read_from_the_journal() {
     assert!(recovery.blocks > 20, "{recovery:?}");
 }
 
-/// Without the device, or for writing, the volume is refused by name. A clean volume needs no device, and verifies one that is given.
+/// Without the device, or for writing, the volume is refused by name. A clean volume needs no journal device, but verifies a device that is
+/// given.
 #[test]
 fn a_volume_is_refused_without_its_journal_and_for_writing() {
     require!([Need::Root]);

@@ -30,7 +30,7 @@ fn fast_commits(image: &Image) -> u32 {
     }
 }
 
-/// Opens it for writing, and closes it.
+/// Opens the volume for writing, and closes it.
 fn recover(dirty: &Image, what: &str) -> Image {
     let image = dirty.copy();
     let options = VolumeOptions::new().write(true);
@@ -56,7 +56,7 @@ fn seen(image: &Image) -> View {
     view
 }
 
-/// Recovers it and compares; gives the number of fast commits.
+/// Recovers the volume, and compares it. Returns the number of fast commits.
 fn compare(dirty: &Image, what: &str) -> u32 {
     let recovered = recover(dirty, what);
     let mut subject = Subject::open(&recovered);
@@ -180,7 +180,7 @@ fn every_kind_of_change_is_recovered() {
     }
 }
 
-/// Power fails while it is recovered, at every cut: the next opening recovers it, with the same result.
+/// Power fails during the recovery, at every possible cut: the next opening recovers the volume, with the same result.
 #[test]
 fn a_recovery_that_is_cut_off_is_done_again() {
     require!([Need::Root]);

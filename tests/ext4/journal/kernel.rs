@@ -141,13 +141,13 @@ pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View,
 
 /// The view of a copied image after the kernel's recovery, with these additional mount options.
 pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<View, String> {
-    // Later than all that the workload did; the loop device takes longer than a tick of the clock that time stamps are taken from.
+    // This time is later than all times of the workload, because the loop device takes longer than a tick of the clock for time stamps.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let begun = (now.as_secs() as i64, now.subsec_nanos());
     drop(copy.try_mount(&format!("rw,noatime{options}"))?);
     let mount = copy.mount(&format!("ro,noload{options}"));
     let mut view = kernel::view_with_maps(mount.dir(), DEPTH, 1);
-    // A truncation that the journal has as under way is done again, at the time of the recovery.
+    // A truncation that the journal shows as unfinished is done again, at the time of the recovery.
     for record in view.values_mut() {
         let times = [&mut record.modified, &mut record.changed];
         times.into_iter().for_each(|time| *time = time.filter(|time| *time < begun));
@@ -207,7 +207,7 @@ fn journaled_data() {
     }
 }
 
-/// The numbers of transactions begin again at 0 after the largest.
+/// After the largest number, transactions are numbered from 0 again.
 #[test]
 fn transaction_numbers_wrap_around() {
     require!([Need::Root]);

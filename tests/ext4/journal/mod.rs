@@ -2,8 +2,8 @@
 //!
 //! - `debugfs`: journals written by debugfs, in every checksum version, sound and broken; the oracle is e2fsck on a copy.
 //! - `kernel`: journals that a live mount left; the oracle is the kernel's own recovery of a copy. Needs root.
-//! - `external`: the same for a journal on a separate device.
-//! - `fast_commits`: the same with fast commits, recovered to the device, with power cuts during the recovery.
+//! - `external`: journals on separate devices, compared in the same way.
+//! - `fast_commits`: journals with fast commits, recovered to the device, with power cuts during the recovery.
 
 mod debugfs;
 mod external;

@@ -1,4 +1,4 @@
-//! Limits, set in the quota file's bytes: hard ones hold at once, soft ones when their time is over, and projects keep apart.
+//! Limits that are set in the quota file's bytes: hard limits hold immediately, soft limits after their time, and projects stay separate.
 
 use ironmap::ErrorKind;
 use ironmap::fs::ext4::ROOT;
@@ -101,7 +101,7 @@ fn hard_limits_hold() {
     assert_eq!(quota.said("user", 1001), Said { bytes: 8 * 4096, inodes: 1 });
 }
 
-/// A soft limit may be exceeded for the time that the file names, and then no more, until usage is below it again.
+/// A soft limit may be exceeded for the time in the quota file. After this time usage cannot grow until it has been below the limit again.
 #[test]
 fn soft_limits_hold_when_their_time_is_over() {
     let mut quota = Quota::new("64M", OPTIONS);

@@ -55,12 +55,12 @@ impl Quota {
         self.dir.path().join("image")
     }
 
-    /// Closes the volume: neither e2fsck nor the checker may find anything then. Opens it again.
+    /// Closes the volume, in which e2fsck and the checker must then find nothing, and opens it again.
     pub(crate) fn reopen(&mut self) {
         self.change(NOW, |_| {});
     }
 
-    /// The same, with bytes changed in between and another time afterwards.
+    /// Closes the volume, changes its bytes, and opens it again at another time.
     pub(crate) fn change(&mut self, now: i64, change: impl FnOnce(&mut Vec<u8>)) {
         self.volume.close().unwrap_or_else(|error| panic!("{}: {error}", self.options));
         self.judge();

@@ -13,9 +13,9 @@ use crate::common::command::output;
 use crate::common::image::{Image, scratch_in};
 use crate::common::loop_device::LoopDevice;
 
-/// Seconds of a processor: with some damages e2fsck does not come to an end.
+/// A limit of processor time: with some damages e2fsck does not end.
 const LIMIT: &str = "--cpu=4";
-/// How often a mount is tried to end: other programs look at loop devices too.
+/// How many times an unmount is tried: other programs look at loop devices too.
 const TRIES: usize = 500;
 const CHUNK: usize = 4096;
 
@@ -35,9 +35,9 @@ impl Verdict {
     }
 }
 
-/// Two copies of a volume in memory: the kernel's, beneath a loop device, and that of the programs.
+/// Two copies of a volume in memory: one for the kernel, beneath a loop device, and one for the programs.
 pub(super) struct Bench {
-    // Detached before its file goes.
+    // The device is detached before its file is removed.
     device: LoopDevice,
     kernels: Image,
     programs: Image,

@@ -1,20 +1,21 @@
 //! The shell blocks of a page, and the marks above them that say how they are tested. The runner of the blocks includes this file.
 //!
-//! A mark stands in the line above its block, or once for all blocks of a page without one: `<!-- page tested: arguments -->`.
+//! A mark is in the line above its block. One mark for all blocks of a page without a mark has this form: `<!-- page tested: arguments
+//! -->`.
 #![allow(dead_code, reason = "the rules and the runner each use a part of it")]
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Marks of blocks that run in an empty directory, without root and as root, the blocks of one mark on a page in one shell.
+/// Marks of blocks that run in an empty directory, without root and as root. The blocks of one mark on a page run in one shell.
 pub(crate) const USER: &str = "tested: user";
 pub(crate) const ROOT: &str = "tested: root";
 /// The mark of blocks whose commands and options must exist.
 pub(crate) const ARGUMENTS: &str = "tested: arguments";
-/// The begin of a mark that gives a reason.
+/// The beginning of a mark that gives a reason.
 const NOT: &str = "not tested: ";
 
-/// A block with a line that begins with one of these is shell, whatever its form.
+/// A block with a line that begins with one of these words is shell, whatever its form.
 const PROGRAMS: [&str; 4] = ["ironmap", "./x", "./setup", "cargo"];
 
 /// Shell commands in a page.
@@ -82,7 +83,7 @@ fn runs_a_program(command: &str) -> bool {
     command.split(' ').next().is_some_and(|first| PROGRAMS.contains(&first))
 }
 
-/// The blocks without a mark, and marks of no meaning.
+/// The blocks without a mark, and marks without a meaning.
 pub(crate) fn check(page: &str) -> Vec<(usize, String)> {
     let finding = |block: Block| match block.mark {
         None => Some((block.line, "a shell block without a mark: see docs/TESTING.md".to_owned())),
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!(marks(page), [&found[..], &[(16, None, "c".to_owned())]].concat());
     }
 
-    /// The mark of a page is that of its blocks without one. A mark above prose does not count for the block below.
+    /// The mark of a page applies to its blocks without a mark. A mark above prose does not count for the block below.
     #[test]
     fn a_page_may_have_one_mark() {
         let page = "<!-- page tested: arguments -->\n\n    ironmap ls\n\n<!-- tested: root -->\n\n    ironmap ls\n\n\

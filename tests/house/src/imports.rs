@@ -1,7 +1,7 @@
 //! Imports follow the line of the request: front end, file, dio, iomap, bio, device, sys.
 //!
-//! Each module of the library's root is a layer. The table lists the layers that it may name by `crate::`: itself, and some of the rows above it.
-//! So there is no cycle between layers. `LAYERS` shows the architecture in one screen.
+//! Each module of the library's root is a layer. The table lists the layers that a layer may name by `crate::`: itself, and some of the rows
+//! above it. So there is no cycle between layers. `LAYERS` shows the architecture in one screen.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use proc_macro2::TokenStream;
 
 use super::tokens::{Token, starts_with, without_tests};
 
-/// A row is a layer, and the layers that it may name, whole or by the items in braces only.
+/// A row contains a layer, and the layers that it may name: as a whole, or only the items in braces.
 const LAYERS: &str = "
 units:
 error: units
@@ -42,7 +42,7 @@ file: open_file queue host dio fs iomap bio device{Device,Limits,with_queue} sys
 
 struct Layer {
     name: &'static str,
-    /// The layers that it may name, with their items; no items are all.
+    /// The layers that it may name, with their items. An empty list means all items.
     may: Vec<(&'static str, Vec<&'static str>)>,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn check(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
             format!("`{name}` has no row in the table of layers (tests/house/src/imports.rs)"),
         )];
     };
-    // The file holds tests, below `#[cfg(test)] mod tests;`.
+    // The file contains only tests, after `#[cfg(test)] mod tests;`.
     if module.iter().any(|name| name == "tests" || name.ends_with("_tests")) {
         return Vec::new();
     }
@@ -146,7 +146,7 @@ impl Layer {
     }
 }
 
-/// Takes a use tree, or a path in an expression, and gives its paths: `a::{b, c::d}` is `a::b` and `a::c::d`.
+/// Takes a use tree, or a path in an expression, and returns its paths: `a::{b, c::d}` is `a::b` and `a::c::d`.
 fn tree<'a>(rest: &mut &'a [Token]) -> Vec<Vec<&'a str>> {
     let Some((first, after)) = rest.split_first() else { return Vec::new() };
     *rest = after;

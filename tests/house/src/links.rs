@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::packages::target;
 
-/// The links of a page to files and headings, each with its line. Links to the web are not among them.
+/// The links of a page to files and headings, each with its line, without links to the web.
 fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = (1..).zip(text.lines()).flat_map(|(line, text)| {
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -32,7 +32,7 @@ fn leads(file: &str, link: &str) -> bool {
     }
 }
 
-/// The name by which a link names a heading.
+/// The name by which a link refers to a heading.
 fn anchor(line: &str) -> String {
     let Some(heading) = line.strip_prefix('#') else { return String::new() };
     let heading = heading.trim_start_matches('#').trim().to_lowercase();

@@ -49,7 +49,7 @@ const PACKAGES: [Package; 4] = [
 /// The manifest that lists the files of the Debian package.
 const DEBIAN: &str = "crates/ironmap-cli/Cargo.toml";
 
-/// The file, from the root of the repository, of a link to a file or to a heading in one.
+/// The file to which a link leads, itself or by a heading in it, from the root of the repository.
 pub(super) fn target(page: &str, link: &str) -> String {
     let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
     resolve(folder, link.split('#').next().unwrap_or_default())
@@ -110,7 +110,7 @@ fn resolve(folder: &str, link: &str) -> String {
     path.join("/")
 }
 
-/// The faults of the Debian package: pages that its pages link to and that it lacks.
+/// The faults of the Debian package: pages to which its pages link, and which it lacks.
 fn check_debian() -> io::Result<Vec<String>> {
     let listed = debian_pages(&fs::read_to_string(DEBIAN)?);
     let mut pages = Vec::new();

@@ -13,7 +13,7 @@ const MESSAGES: usize = 20;
 /// The lines of a first screen.
 const SCREEN: usize = 24;
 
-/// Draws by a seed: splitmix64.
+/// A seeded generator of draws: splitmix64.
 struct Draw(u64);
 
 impl Draw {
@@ -25,7 +25,7 @@ impl Draw {
         (word ^ (word >> 31)) as usize % count.max(1)
     }
 
-    /// Some of these, none of them twice.
+    /// Draws `count` different values.
     fn some<T>(&mut self, mut all: Vec<T>, count: usize) -> Vec<T> {
         let taken = (0..count.min(all.len())).map(|_| all.swap_remove(self.below(all.len())));
         taken.collect()

@@ -6,7 +6,7 @@ use proc_macro2::TokenStream;
 
 use super::tokens::{starts_with, tokens, without_tests};
 
-/// More lines than this are more than one concept.
+/// A file with more lines contains more than one concept.
 const MAX_LINES: usize = 600;
 
 /// The only places for unsafe code: system calls and memory shared with the kernel, the same for the tests, a thread that overwrites memory in

@@ -9,9 +9,9 @@ use super::imports::height;
 const HEADING: &str = "## Three walks";
 /// The line of a walk after which the request returns.
 const BACK: &str = "and back:";
-/// How many walks there are.
+/// The number of walks.
 const WALKS: usize = 3;
-/// More files than this are more than a reader keeps in mind.
+/// A reader cannot keep more files in mind.
 const MAX_FILES: usize = 10;
 
 #[derive(Default)]
@@ -70,7 +70,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The file of a list's item; empty for an item without one.
+/// The file that an item of a list names; empty if it names none.
 fn step(text: &str) -> Option<&str> {
     let (number, item) = text.split_once(". ")?;
     number.parse::<u32>().ok()?;

@@ -30,7 +30,7 @@ struct Block {
     written: bool,
     /// Another file shares the block: it is never written again, and never freed.
     shared: bool,
-    /// The place that a write of it goes to.
+    /// The block to which a write of shared data goes.
     copy: Option<u64>,
 }
 
@@ -43,13 +43,13 @@ impl Blocks {
         self.0.values().any(|block| block.shared)
     }
 
-    /// The same blocks for another file.
+    /// The same blocks, shared with another file.
     pub(super) fn share(&mut self) -> Self {
         self.0.values_mut().for_each(|block| block.shared = true);
         Self(self.0.clone())
     }
 
-    /// The mapping of a position in a file that shares blocks: one block of it.
+    /// The mapping of a position in a file that shares blocks: one block.
     pub(super) fn lookup(&self, pos: FilePos, to_write: bool) -> Result<Iomap> {
         let (iomap, number) = (self.map()?.lookup(pos), pos.0 / BLOCK);
         let Some(found) = self.0.get(&number) else { return Ok(iomap) };
@@ -88,7 +88,7 @@ pub(super) struct OpenFile<'a> {
 }
 
 impl OpenFile<'_> {
-    /// A block of the file: an existing one, or a new one, after the block before it if that is free.
+    /// A block of the file: an existing block, or a new one, which follows the previous block if that place is free.
     fn place(&mut self, block: u64) -> Result<Block> {
         if let Some(found) = self.blocks.0.get(&block).filter(|found| !found.shared) {
             return Ok(*found);
@@ -127,7 +127,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Allocates the holes of a range of bytes; fails with how far it came.
+    /// Allocates the holes of a range of bytes. The error contains the end of the allocation.
     pub(super) fn allocate(&mut self, range: &Range<u64>) -> Result<(), u64> {
         for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
             self.place(block).map_err(|_| block * BLOCK)?;
@@ -202,7 +202,7 @@ impl OpenFile<'_> {
         self.zero(self.stat.size..self.stat.size.next_multiple_of(BLOCK))
     }
 
-    /// Writes; fewer bytes where space runs out after them.
+    /// Writes data. Writes fewer bytes if space runs out.
     pub(super) fn write(&mut self, pos: u64, bytes: &[u8]) -> Result<usize> {
         let end = pos.checked_add(bytes.len() as u64).filter(|end| *end <= LARGEST);
         let end = end.ok_or_else(too_large)?;
@@ -248,7 +248,7 @@ impl OpenFile<'_> {
         if reached < range.end { Err(no_space()) } else { Ok(()) }
     }
 
-    /// Frees the whole blocks of a range, and zeros the rest of it.
+    /// Frees the whole blocks of a range, and zeros the bytes at its ends.
     pub(super) fn punch(&mut self, range: Range<u64>) -> Result<()> {
         let range = range.start.min(LARGEST)..range.end.min(LARGEST);
         let (first, last) = (range.start.div_ceil(BLOCK), range.end / BLOCK);
@@ -288,7 +288,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Gives the blocks from one on other numbers.
+    /// Renumbers the blocks from one block on.
     fn shift(&mut self, from: u64, to: impl Fn(u64) -> u64) {
         let moved = self.blocks.0.split_off(&from);
         self.blocks.0.extend(moved.into_iter().map(|(block, found)| (to(block), found)));

@@ -1,4 +1,4 @@
-//! Files that are open, and how their data are written.
+//! Open files, and how their data are written.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -33,7 +33,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         let last = self.fs.tree().node(self.number).is_ok_and(|node| node.holders == 1);
         if last && self.fs.kind.writes {
-            // A conversion that fails here is done at the next sync.
+            // If the conversion fails, the next sync repeats it.
             let _ = self.fs.convert(self.number);
         }
         let mut tree = self.fs.tree();

@@ -1,4 +1,4 @@
-//! An inode as it was when it was read.
+//! An inode in the state in which it was read.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,19 +23,19 @@ pub(super) struct MemInode {
     map: OnceLock<Arc<ExtentMap>>,
     link: Option<Vec<u8>>,
     xattrs: Vec<Xattr>,
-    /// Blocks of it are another file's too.
+    /// Whether some blocks of the file are shared with another file.
     pub(super) shares: bool,
 }
 
 impl MemFs {
-    /// An inode as users see it: its size includes writes that the metadata do not have yet.
+    /// An inode as users see it: its size includes writes that the metadata do not include yet.
     pub(super) fn read(&self, number: InodeNo) -> Result<MemInode> {
         let mut inode = self.decode(&self.tree(), number)?;
         inode.stat.size = inode.stat.size.max(inode.open.unconverted().size);
         Ok(inode)
     }
 
-    /// An inode as the metadata have it.
+    /// An inode as the metadata describe it.
     pub(super) fn decode(&self, tree: &Tree, number: InodeNo) -> Result<MemInode> {
         let node = tree.node(number)?;
         let (mut stat, map, mut shares) = (node.stat.clone(), OnceLock::new(), false);
@@ -140,7 +140,7 @@ impl WriteMap for MemInode {
 }
 
 impl MemInode {
-    /// Whether a write takes something away.
+    /// Whether a write must remove privileges.
     pub(super) fn is_privileged(&self, intent: WriteIntent) -> bool {
         !intent.contains(WriteIntent::KEEP_SET_ID) && self.stat.mode & SET_ID != 0
     }
@@ -178,7 +178,7 @@ impl InodeOps for MemInode {
     }
 }
 
-/// The rest of a directory. Each entry is looked for when it is asked for.
+/// The remaining entries of a directory. Each entry is looked up when it is requested.
 struct List {
     fs: MemFs,
     dir: InodeNo,

@@ -1,5 +1,5 @@
-//! A file system format that is as small as possible: names, inodes and maps in memory under one lock, content on a device. It uses only the public
-//! items of the library.
+//! A minimal file system format: names, inodes and maps in memory under one lock, and content on a device. The format uses only the public items of
+//! the library.
 
 mod content;
 mod file;
@@ -22,7 +22,7 @@ use content::{BLOCK, OpenFile};
 use file::Open;
 use tree::{ROOT, Tree};
 
-/// A volume of this format; a clone is the same one.
+/// A volume of this format. A clone refers to the same volume.
 #[derive(Clone)]
 pub(crate) struct MemFs {
     device: Arc<dyn Device>,
@@ -46,13 +46,13 @@ impl Kind {
 }
 
 impl MemFs {
-    /// An empty one.
+    /// Creates an empty volume.
     pub(crate) fn new(device: Arc<dyn Device>, kind: Kind) -> Self {
         let tree = Tree::new(device.size() / BLOCK);
         Self { device, kind, tree: Arc::new(Mutex::new(tree)) }
     }
 
-    /// The same one, opened in another way.
+    /// The same volume with other options.
     pub(crate) fn like(&self, kind: Kind) -> Self {
         Self { kind, ..self.clone() }
     }
@@ -71,7 +71,7 @@ impl MemFs {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tree, to be changed.
+    /// Locks the tree for a change.
     fn change(&self) -> Result<MutexGuard<'_, Tree>> {
         let tree = self.tree();
         let refused = if self.kind.writes { tree.ended } else { Some("opened read-only") };
@@ -95,7 +95,7 @@ impl MemFs {
         done
     }
 
-    /// Updates a file's metadata for written data. It returns at once if they are up to date.
+    /// Updates a file's metadata for written data. Returns without a change if they are up to date.
     fn convert(&self, number: InodeNo) -> Result<()> {
         let waits = self.change()?.open(number)?.unconverted() != Unconverted::default();
         if waits { self.change_content(number, |_| Ok(())) } else { Ok(()) }
@@ -176,7 +176,7 @@ impl FileSystem for MemFs {
     }
 
     fn hold_read(&self, inode: Inode) -> Result<(Held, Inode)> {
-        // A number is never another file's.
+        // A number is never used for another file.
         let held = self.hold(inode.number())?;
         let now = held.inode()?;
         Ok((held, now))

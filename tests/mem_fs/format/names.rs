@@ -24,7 +24,7 @@ impl Names {
         Self { parent, entries: BTreeMap::new(), last: PARENT }
     }
 
-    /// The first name after a place, with its own.
+    /// The first name after a position, with the name's own position.
     pub(super) fn behind(&self, dir: InodeNo, place: u64) -> Option<(Vec<u8>, InodeNo, u64)> {
         match place {
             0 => return Some((b".".to_vec(), dir, 1)),
@@ -65,7 +65,7 @@ impl Tree {
         }
     }
 
-    /// A name that may be made in a directory: that is there, and the name is not.
+    /// Checks that a name can be made in a directory: the directory exists, and the name does not.
     fn check_free(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         if self.node(dir)?.stat.links == 0 {
             return Err(refuse(ErrorKind::NotFound, "the directory has been removed"));

@@ -27,7 +27,7 @@ pub(super) struct Node {
     pub(super) content: Content,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(super) open: Arc<OpenInode>,
-    /// How many have it open.
+    /// The number of holders that have the inode open.
     pub(super) holders: u32,
 }
 
@@ -92,7 +92,7 @@ impl Tree {
         }
     }
 
-    /// The files whose metadata lack some written data.
+    /// The files whose metadata do not include all written data.
     pub(super) fn unconverted(&self) -> Vec<InodeNo> {
         let waits = |node: &Node| node.open.unconverted() != Unconverted::default();
         self.nodes.values().filter(|node| waits(node)).map(|node| node.stat.inode).collect()

@@ -10,13 +10,13 @@ use crate::common::skip::Need;
 
 const IRONMAP: &str = env!("CARGO_BIN_EXE_ironmap");
 
-/// The system calls of a program on a file, by strace.
+/// The system calls of a program on a file, as strace reports them.
 struct Seen {
-    /// Whether it was opened for direct I/O.
+    /// Whether the file was opened for direct I/O.
     direct: bool,
-    /// How many requests there were.
+    /// The number of requests.
     requests: u64,
-    /// The system call, the length that it asks for and its result, of each request.
+    /// The system call, the requested length and the result of each request.
     kinds: BTreeSet<(String, u64, i64)>,
     /// The first byte, and the end of the last one.
     reach: (u64, u64),

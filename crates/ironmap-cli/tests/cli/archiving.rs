@@ -15,7 +15,7 @@ use crate::support::{Bench, pattern, succeed, text, tool};
 use crate::trees::{compare, view};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Everything that tar holds comes out, from the root and from a directory, and the same volume gives the same archive.
+/// Everything that tar can store comes out, from the root and from a directory, and the same volume gives the same archive.
 #[test]
 fn an_archive_holds_what_the_volume_does() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("setfacl")]);
@@ -154,7 +154,7 @@ fn an_archive_is_interrupted_within_a_file() {
     );
 }
 
-/// Positions and lengths of data that is not zero; the size is given apart.
+/// Positions and lengths of data that are not zero; the size of the file is separate.
 type Ranges = &'static [(u64, u64)];
 
 fn sparse(path: &Path, size: u64, ranges: Ranges) {
@@ -180,8 +180,8 @@ fn is_sparse(path: &Path, size: u64, ranges: Ranges) {
     assert!(found.blocks() * 512 <= data, "{}: {} blocks", path.display(), found.blocks());
 }
 
-/// Of a sparse file only the data are stored, whatever its size: in an archive, from which GNU tar extracts it byte for byte; in a volume made from
-/// an archive of each form; and in copies in and out.
+/// Only the data of a sparse file are stored, whatever its size. This holds for an archive, from which GNU tar extracts the file byte for byte; for
+/// a volume made from an archive of each form; and for copies in and out.
 #[test]
 fn a_sparse_file_takes_only_its_data() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("mkfs.xfs")]);

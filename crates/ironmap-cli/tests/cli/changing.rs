@@ -20,7 +20,7 @@ use ironmap::fs::{Credentials, NewFile};
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
 use rustix::process::{Pid, Signal};
 
-/// The commands for both volumes; `@` stands for the volume or its mount point. A line that begins with `!` must fail on both.
+/// The commands for both volumes. `@` stands for the volume or its mount point. A line that begins with `!` must fail on both.
 const STEPS: &str = "
 mkdir @/a
 mkdir -p @/a/b/c/d @/a/b
@@ -418,8 +418,8 @@ fn a_full_volume_is_an_error_and_stays_whole() {
     fsck(&bench.image());
 }
 
-/// The part of a range that was allocated before space ran out lies before the file's end, as the kernel leaves it: so it is visible, and a
-/// copy or a truncation has it.
+/// If space runs out, the allocated part of a range lies before the file's end, as the kernel leaves it: so it is visible, and a copy or a
+/// truncation includes it.
 #[test]
 fn the_size_goes_with_the_space_that_a_range_got() {
     require!([Need::Root, Need::Tool("fallocate")]);
@@ -510,7 +510,7 @@ fn two_files_change_places() {
     compare(&expected, &view(mount.dir(), 0));
 }
 
-/// A volume that a program did not close: the journal is recovered, and the volume is clean.
+/// A program did not close the volume: the journal is recovered, and the volume is clean.
 #[test]
 fn sync_recovers_a_volume() {
     let bench = Bench::new();

@@ -23,7 +23,7 @@ fn of_superblock(bench: &Bench, field: &str) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// A sound volume: one line, with the number of blocks that the superblock has, and code 0.
+/// The check of a sound volume prints one line, with the number of blocks in the superblock, and ends with code 0.
 #[test]
 fn a_sound_volume_is_clean() {
     let bench = Bench::new();
@@ -109,8 +109,8 @@ fn a_file_without_a_volume_is_not_checked() {
     }
 }
 
-/// An inode without a name is reported with the command that reads it: as text and in JSON, with any name of the volume. The shell runs that
-/// command, and it gives the content.
+/// An inode without a name is reported with the command that reads it: as text and in JSON, with any name of the volume. If a shell runs
+/// that command, it prints the content.
 #[test]
 fn the_command_that_reads_an_inode_without_a_name_does() {
     let bench = Bench::new();

@@ -95,7 +95,7 @@ fn shorter_blocks_than_sectors_are_made() {
             assert_eq!(is_direct(&bench, device.node()), block == "4096", "{block}");
             change(&bench, device.node());
             bench.succeed(["check", device.node()]);
-            // Without a size the blocks get the length of the sectors.
+            // Without an option the blocks have the length of the sectors.
             if block == "1024" {
                 drop(device);
                 is_sound(&image.path());
@@ -107,7 +107,7 @@ fn shorter_blocks_than_sectors_are_made() {
     }
 }
 
-/// A volume with shorter blocks than sectors whose superblock is lost or damaged: a backup is used, named or found.
+/// If a volume with shorter blocks than sectors has a lost or damaged superblock, a backup is used, named or found.
 #[test]
 fn a_backup_stands_in_on_longer_sectors() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -243,7 +243,7 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
                 volume.fs().sync().unwrap();
             }
             round += 1;
-            // The copier may have ended.
+            // The copier may have ended before.
             let _ = wrote.send(());
         }
         assert!(round > 101, "{round} rounds");

@@ -170,7 +170,7 @@ fn standard_input_becomes_a_file() {
     bench.succeed(["ln", "-s", "new", &at("/link")]);
     writes(&["write", "-a", &at("/link")], b"third\n");
     bench.succeed(["mkdir", &at("/dir")]);
-    // An input that cannot be read does not empty the file.
+    // If the input cannot be read, the file keeps its content.
     for input in [">/dev/null", "</"] {
         let command = format!("{IRONMAP} write {} 0{input}", at("/copy"));
         let refused = tool("sh").args(["-c", &command]).output().unwrap();

@@ -69,7 +69,7 @@ fn bash_completes_names_in_a_volume() {
     assert_eq!(complete("ironmap ls -l image@0:/sm", &words), "/small\n");
     let words = ["ironmap", "cat", "~/image", ":", "/sm"];
     assert_eq!(complete("ironmap cat ~/image:/sm", &words), "/small\n");
-    // White space is quoted in the answer, and may be in the question.
+    // White space is quoted in the answer, and may occur in the word to complete.
     let words = ["ironmap", "cat", "a\\ disk", ":", "/no"];
     let found = complete("ironmap cat a\\ disk:/no", &words);
     assert_eq!(found, "$'/not utf-8 \\377%'\n/nothing\n");

@@ -60,7 +60,7 @@ fn a_tree_comes_out_as_it_went_in() {
     assert!(sparse.blocks() * 512 < 1 << 20, "{} blocks for 12 KiB of data", sparse.blocks());
 }
 
-/// Rights that a copy inherits from its directory are not rights of the source.
+/// A copy has no rights that its new directory would pass on: the source lacks them.
 #[test]
 fn a_copy_takes_over_no_access_list() {
     let bench = Bench::new();
@@ -106,7 +106,7 @@ fn dest_means_what_it_means_to_cp() {
     assert_eq!(fs::read_link(bench.path("into/as-link")).unwrap(), Path::new("../small"));
     assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
     assert_eq!(fs::read(bench.path("new/.hidden")).unwrap(), b"hidden");
-    // A second time over the first copy: files are replaced, directories filled.
+    // The second copy goes over the first: files are replaced, directories are filled.
     fs::write(bench.path("into/dir/.hidden"), "something longer").unwrap();
     bench.succeed(["cp", "-r", &bench.target("/dir"), "into"]);
     assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
@@ -204,7 +204,7 @@ fn a_directory_on_standard_input_is_refused() {
     fsck(&bench.image());
 }
 
-/// Below DEST no link is followed, neither in the place of a file nor in that of a directory.
+/// Below DEST no link is followed, whether it replaces a file or a directory.
 #[test]
 fn links_below_dest_lead_nowhere() {
     let bench = Bench::new();
@@ -236,8 +236,8 @@ fn a_damaged_file_does_not_end_the_copy() {
     assert_eq!(names(&bench.path("copy")), expected);
 }
 
-/// Device nodes need root; fifos do not. A user other than root gets the other files, and a warning. After a failed copy the files of an earlier copy
-/// still exist, and no part of the new one remains.
+/// Device nodes need root; fifos do not. Another user than root gets the other files, and a warning. After a failed copy the files of an earlier copy
+/// still exist, and no part of the new copy remains.
 #[test]
 fn a_copy_that_fails_leaves_what_was_there() {
     let bench = Bench::empty();

@@ -66,7 +66,7 @@ fn mtime(said: &str) -> u64 {
     u64::from_str_radix(seconds, 16).unwrap()
 }
 
-/// First block of the file, first block of the volume and number of blocks of each leaf's entry.
+/// For each entry of a leaf: the first block of the file, the first block of the volume, and the number of blocks.
 fn extents(node: &Value) -> Vec<(u64, u64, u64)> {
     let mut all = Vec::new();
     for entry in node["entries"].as_array().unwrap() {
@@ -79,7 +79,7 @@ fn extents(node: &Value) -> Vec<(u64, u64, u64)> {
     all
 }
 
-/// `(0-4):1-5, (7[u]):9`; nodes of the tree are `(ETB0):3`.
+/// Parses `(0-4):1-5, (7[u]):9`. Nodes of the tree are shown as `(ETB0):3`.
 fn debugfs_extents(text: &str) -> Vec<(u64, u64, u64)> {
     let range = |text: &str| {
         let text = text.replace("[u]", "");
@@ -197,7 +197,7 @@ fn superblocks_are_those_of_dumpe2fs() {
     assert_eq!(journal["h_magic"], 0xC03B_3998_u32);
 }
 
-/// The kind of a block follows from its place or its content; all of its bytes are printed.
+/// The kind of a block follows from its position or its content. All of its bytes are printed.
 #[test]
 fn a_block_is_what_its_place_says() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024", "-I", "128"]);

@@ -234,7 +234,7 @@ fn no_link_replaces_the_file_that_it_leads_to() {
     );
 }
 
-/// The requested mode, and the set-group-ID bit inherited from the parent directory.
+/// A new directory has the requested mode, and the set-group-ID bit of its parent directory.
 #[test]
 fn a_new_directory_keeps_the_set_group_id_bit_unless_its_mode_names_it() {
     require!([Need::Root]);

@@ -353,7 +353,7 @@ fn a_file_that_is_too_large_leaves_nothing() {
     assert_eq!(names(&bench, "new", "/"), ["small"]);
 }
 
-/// If a layer gives a file another name and hides the old one, the old one is hidden; names that the layer itself makes stay.
+/// If a layer gives a file another name and hides the old name, the old name is hidden. Names that the layer itself makes stay.
 #[test]
 fn a_layer_hides_the_old_name_of_a_file() {
     let bench = Bench::empty();

@@ -45,8 +45,8 @@ fn holes(mounted: &Mounted) -> PathBuf {
     path
 }
 
-/// The extents of a file from filefrag: position, place, length, all in bytes, and whether it is unwritten. Adjacent extents
-/// are joined; blocks preallocated past the end, which are never read, are left out.
+/// The extents of a file from filefrag: position in the file, position on the device and length, all in bytes, and whether the extent is
+/// unwritten. Adjacent extents are joined. Blocks preallocated past the end, which are never read, are left out.
 fn filefrag(path: &Path) -> Vec<(u64, u64, u64, bool)> {
     let output = succeed(tool("filefrag").args(["-s", "-v", "-b4096"]).arg(path));
     let size = fs::metadata(path).unwrap().len();
@@ -154,7 +154,7 @@ fn a_file_with_a_writer_is_served_by_the_kernel() {
     assert_eq!(report(&path, &[])["served_by"], "raw");
 }
 
-/// Needs no rights: a file system in memory is refused before anything is asked of its device.
+/// This test needs no rights: a file system in memory is refused before its device is queried.
 #[test]
 fn files_that_the_kernel_serves_are_named_and_read() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -212,7 +212,7 @@ fn stat_says_what_the_kernel_says() {
     assert_eq!(bench.json(&["stat", "--json", "-L", "host:link"])["inode"], real.ino());
 }
 
-/// Files that can be opened are reported; the exit code is that of the file that cannot.
+/// Files that can be opened are reported. The exit code is that of the file that cannot be opened.
 #[test]
 fn a_file_that_cannot_be_opened_is_a_failure_and_the_others_are_not() {
     let bench = Bench::empty();

@@ -152,7 +152,7 @@ const DIR: EntryType = EntryType::Directory;
 const LINK: EntryType = EntryType::Link;
 const SYMLINK: EntryType = EntryType::Symlink;
 
-/// Of several members with one name the last one is kept, as with GNU tar; directories are merged, and their times are those of their member.
+/// If several members have one name, the last one is kept, as with GNU tar. Directories are merged, and get the times of their member.
 #[test]
 fn the_later_member_stays() {
     require!([Need::Root, Need::Tool("tar")]);
@@ -370,7 +370,7 @@ fn layers_hide_what_is_below() {
     found.sort();
     let expected = "|a|a/kept|a/replaced|a/through|becomes|lib|lost+found|opaque|opaque/dir|opaque/dir/new|opaque/new";
     assert_eq!(found, expected.split('|').map(PathBuf::from).collect::<Vec<_>>());
-    // A directory that a layer only passes through keeps its time.
+    // A directory that is only on the path of a layer's files keeps its time.
     let dir = bench.json(&["stat", "--json", &bench.target("/a")]);
     assert_eq!(dir["modified"], "2001-09-09T01:46:40.000000000Z");
     bench.succeed(["mkfs", "-q", "-d", "1", "-d", "2", "plain", "8M"]);
@@ -427,7 +427,7 @@ fn an_image_is_as_large_as_its_content_needs() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
-/// Owners by option and by map, and the entries of a device table, are as the kernel shows them.
+/// Owners from options and maps, and the entries of a device table, are as requested when the kernel shows them.
 #[test]
 fn owners_and_devices_are_what_was_asked_for() {
     require!([Need::Root]);

@@ -156,7 +156,7 @@ fn halves_are_partitions_of_one_disk() {
     refused(&inside, 3, &["disk@p1 and disk@2097152 overlap"]);
 }
 
-/// A wrong sector is counted and reported once for each read, with any protection of memory: the device itself has retried the read.
+/// A wrong sector is counted and reported once for each read, with each method that keeps memory unchanged: the device itself repeats the read.
 #[test]
 fn a_wrong_sector_is_reported_once_for_each_read() {
     let bench = protected(&[]);
@@ -187,7 +187,8 @@ fn a_wrong_sector_is_reported_once_for_each_read() {
     assert_eq!(volume.events().wrong_tuples(), count);
 }
 
-/// A flipped bit of a file's data: reading that file fails with its sector, and the rest can be read; the scrub lists it, and a flipped bit of a tag.
+/// After a flipped bit in a file's data, a read of that file fails with its sector, and other data can be read. The scrub lists the sector, and a
+/// flipped bit of a tag.
 #[test]
 fn flipped_bits_are_found() {
     let bench = protected(&[]);
@@ -400,7 +401,7 @@ fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     bench.succeed(["integrity", "format", "--force", "other"]);
 }
 
-/// One superblock is enough to open the device, and the check reports the other one.
+/// One superblock is enough to open the device, and the check reports the damaged copy.
 #[test]
 fn a_damaged_superblock_is_reported() {
     let bench = protected(&[]);

@@ -154,7 +154,7 @@ fn an_inode_s_number_is_a_path() {
     assert!(bench.succeed(["cat", "image:/again"]) == pattern(3 << 20 | 77, 1));
 }
 
-/// The options of `ls`, alone and together.
+/// The options of `ls`, each alone and in combinations.
 #[test]
 fn lists_are_those_of_ls() {
     require!([Need::Root]);
@@ -168,7 +168,7 @@ fn lists_are_those_of_ls() {
     for options in ["-1", "-i", "-d", "-R", "-di"] {
         twin.same(&format!("ls {options} @/"));
     }
-    // The mount's root has another directory above it.
+    // The root of the mount has a directory above it, unlike the root of the volume.
     for options in ["-1", "-a", "-i", "-d", "-ai", "-R", "-Rai", "-di"] {
         twin.same(&format!("ls {options} @/dir"));
     }
@@ -239,7 +239,7 @@ fn links_that_lead_in_a_circle_are_refused_by_ls() {
     }
 }
 
-/// Every letter of a format, of every type of file, and names that need quotes.
+/// Every letter of a format, for every type of file, and for names that need quotes.
 #[test]
 fn formats_of_stat_are_those_of_stat() {
     require!([Need::Root]);

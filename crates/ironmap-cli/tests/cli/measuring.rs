@@ -54,8 +54,8 @@ fn an_overwrite_that_completes_at_once_costs_at_most_so_many_instructions() {
     }
 }
 
-/// Reads and overwrites of a file of an XFS volume cost no more than those of ext4: the same map serves both. The engine completes
-/// at once, because on io_uring the number of completions at a time decides.
+/// Reads and overwrites of a file of an XFS volume cost no more than those of ext4, because the same map serves both. The engine completes
+/// immediately, because on io_uring the costs depend on how many completions arrive together.
 #[test]
 fn a_request_on_xfs_costs_at_most_5_instructions_above_ext4() {
     let tools = ["valgrind", "mke2fs", "mkfs.xfs"].map(Need::Tool);
@@ -103,8 +103,8 @@ fn above_raw(target: &str, args: &[&str]) -> f64 {
     count(target) - count("raw:")
 }
 
-/// The costs of the methods that keep memory from changing, above zero copy: with a copy, of which valgrind counts each byte, the copy and little
-/// more; without a copy, nothing.
+/// The costs of the methods that keep memory unchanged, above zero copy. A method with a copy costs the copy, of which valgrind counts each byte,
+/// and little more. A method without a copy costs nothing.
 #[test]
 fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -134,8 +134,8 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     }
 }
 
-/// Overwrites start no handle of the journal and lock no range exclusively, whether they are whole blocks or, at 2K, halves of them. All
-/// use the simple path. The bench runs in memory, which has no sectors, and on a file.
+/// Overwrites start no handle of the journal and lock no range exclusively, whether they cover whole blocks or, at 2K, half blocks. All use the
+/// simple path. The bench runs in memory, which has no sectors, and on a file.
 #[test]
 fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
     require!([Need::Tool("mke2fs")]);
@@ -188,7 +188,7 @@ fn the_file_is_synced_after_each_so_many_writes() {
         let rows = bench_of(env!("CARGO_BIN_EXE_ironmap").as_ref(), &args);
         let counters = &rows[1]["counters"];
         let count = |name: &str| counters[name].as_u64().unwrap_or(0);
-        // The file is filled once.
+        // Filling the file also counts as writes, once.
         let writes = count("overwrites") + count("writes");
         assert!(writes >= 4096, "{counters}");
         count("handles") as f64 / (writes / every) as f64
@@ -234,7 +234,7 @@ fn start(args: &[&str]) -> Running {
     Running(command.spawn().unwrap())
 }
 
-/// The remains of a bench of this process number: directories, mounts, loop devices, marks of zram devices.
+/// The remains of a bench with this process number: directories, mounts, loop devices, and marks of zram devices.
 fn left_by(pid: u32) -> Vec<String> {
     let name = format!("ironmap-bench-{pid}");
     let mut left = Vec::new();

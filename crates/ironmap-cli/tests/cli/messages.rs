@@ -118,7 +118,7 @@ fn a_lock_names_its_holder() {
     assert!(!hidden || !listed, "{said}{locks}");
 }
 
-/// Programs that use a device are named: its mounts, devices made of it, and programs that opened it exclusively.
+/// The message about a device in use names its users: mounts, devices made of it, and programs that opened it exclusively.
 #[test]
 fn a_device_in_use_names_its_users() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mount")]);

@@ -230,8 +230,8 @@ fn refused(bench: &Bench, args: &[&str], what: &[&str]) {
     assert!(said.lines().count() == 1 && !bench.path("image").exists(), "{args:?}: {said}");
 }
 
-/// An archive of a layout gives the same image as the layout, an archive of `manifest.json` too, from its members or from a directory. If
-/// it cannot be applied, it is refused by name.
+/// An archive of a layout gives the same image as the layout. So does an archive of `manifest.json`, from its members or from a directory. An
+/// archive that cannot be applied is refused by name.
 #[test]
 fn an_archive_of_images_is_applied() {
     require!([Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);

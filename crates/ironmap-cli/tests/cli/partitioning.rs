@@ -105,7 +105,7 @@ fn a_gpt_that_the_mbr_does_not_name_is_left_from_an_older_table() {
 fn a_disk_with_one_copy_of_its_table_is_not_overwritten() {
     require!([Need::Tool("sfdisk")]);
     const LAST: u64 = DISK - 512;
-    // The sectors that are lost, and the words about a partition then.
+    // The lost sectors, and the expected words about a partition.
     for (lost, says) in [
         (&[512, LAST][..], "GPT header: the protective MBR has an entry of type 0xEE"),
         (&[0, 512], "only the backup in sector 81919 is left"),
@@ -132,14 +132,14 @@ fn a_disk_with_one_copy_of_its_table_is_not_overwritten() {
     }
 }
 
-/// Each command that writes to a place named by its first byte leaves the bytes past its partition, or past the free space before one, unchanged.
-/// A range named with its length is used as given.
+/// Each command that writes to a range named by its first byte leaves the bytes past its partition, or past the free space before a partition,
+/// unchanged. A range named with its length is used as given.
 #[test]
 fn a_place_named_by_its_first_byte_ends_with_its_partition() {
     require!([Need::Tool("sfdisk")]);
     const END_OF_1: u64 = 9 * MIB;
     for label in ["dos", "gpt"] {
-        // The end of the place, and the commands.
+        // The end of the range, and the commands.
         let commands: [(u64, &[&[&str]]); 9] = [
             (END_OF_1, &[&["resize", "-q", "disk.img@1M"], &["resize", "-q", "-M", "disk.img@1M"]]),
             (
@@ -156,7 +156,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
             (DISK - 33 * 512, &[&["mkfs", "-qF", "disk.img@37M"]]),
         ];
         for (end, commands) in commands {
-            // In the GPT of sfdisk no partition begins before 1 MiB: those bytes belong to the table.
+            // In the GPT of sfdisk no partition begins before 1 MiB, so those bytes belong to the table.
             if end == MIB && label == "gpt" {
                 continue;
             }
@@ -192,7 +192,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
     }
 }
 
-/// Without a readable table a place extends to the end of the disk. If there is a table that cannot be read, the place is read-only.
+/// Without a readable table a range extends to the end of the disk. If there is a table that cannot be read, the range is read-only.
 #[test]
 fn a_place_without_a_table_ends_with_the_disk() {
     let bench = Bench::empty();
@@ -211,7 +211,7 @@ fn a_place_without_a_table_ends_with_the_disk() {
     bench.succeed(["mkdir", "disk.img@1M+39M:/d"]);
 }
 
-/// A tag area of an integrity device has its superblock at one place, in the first or the last block: each is seen.
+/// A tag area of an integrity device has its superblock in the first or the last block. Both are recognized.
 #[test]
 fn tags_are_not_overwritten() {
     let bench = Bench::empty();

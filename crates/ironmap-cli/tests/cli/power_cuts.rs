@@ -21,8 +21,8 @@ enum Step {
     Ended,
 }
 
-/// The rule: after a power cut at any moment QEMU repairs a marked image without other findings, the volume's journal makes the rest sound, and the
-/// files of ended commands exist. `IRONMAP_POWER_CUTS` sets the number of cuts for each image.
+/// The rule: after a power cut at any moment QEMU repairs a marked image without other findings, the recovery of the volume's journal leaves it
+/// sound, and the files of ended commands exist. `IRONMAP_POWER_CUTS` sets the number of cuts for each image.
 #[test]
 fn a_volume_in_an_image_survives_power_cuts() {
     require!([Need::Tool("qemu-img"), Need::Tool("strace")]);

@@ -11,7 +11,7 @@ use std::process::Stdio;
 use crate::support::{Bench, pattern, raw_name, succeed, text, tool, xattr};
 use serde_json::{Value, json};
 
-/// The lines of a directory's listing are its names, raw and sorted, hidden ones only when asked for.
+/// The lines of a directory's listing are its names, raw and sorted; hidden names are listed only on request.
 #[test]
 fn ls_lists_what_the_source_holds() {
     let bench = Bench::new();
@@ -102,7 +102,7 @@ fn stat_shows_times_in_full() {
     assert!(shown.contains("Access: (0644/-rw-r--r--)"), "{shown}");
 }
 
-/// Every byte, holes as zeros, through links, whatever the layout of the volume.
+/// `cat` gives every byte, with holes as zeros, through links, whatever the layout of the volume.
 #[test]
 fn cat_gives_the_bytes_of_the_source() {
     for options in [
@@ -282,7 +282,7 @@ fn parts_of_an_image_are_volumes() {
     assert!(text(&refused.stderr).contains("@p3"), "{}", text(&refused.stderr));
 }
 
-/// Manual pages and completions come for every command, the pages with the sections of man-pages(7) in their order.
+/// Manual pages and completions exist for every command. The pages have the sections of man-pages(7) in their order.
 #[test]
 fn manual_pages_and_completions_are_generated() {
     let bench = Bench::empty();

@@ -31,7 +31,7 @@ fn same_content(one: &Path, other: &Path) {
     succeed(tool("diff").args(["-r", "--no-dereference"]).args([one, other]));
 }
 
-/// Superblock and descriptors are gone. The files copied out equal the original ones, and those that the kernel shows with `sb=N`.
+/// Superblock and descriptors are lost. The files that are copied out equal the originals, and the files that the kernel shows with `sb=N`.
 #[test]
 fn a_backup_stands_in_for_superblock_and_descriptors() {
     require!([Need::Root]);
@@ -61,7 +61,7 @@ fn a_backup_stands_in_for_superblock_and_descriptors() {
         same_content(mount.dir(), &bench.path("out"));
         drop(mount);
         let listed = bench.run(["ls", &format!("{volume}:/dir")]);
-        // A volume without a superblock may have been deleted, so it is not guessed.
+        // A volume without a superblock may have been deleted, so no backup is used without a request.
         let said = text(&listed.stderr);
         assert_eq!(listed.status.code(), Some(3), "{said}");
         assert_eq!(said.contains("--superblock"), found.is_some(), "{said}");

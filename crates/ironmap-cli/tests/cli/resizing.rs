@@ -170,7 +170,7 @@ fn blocks(image: &Path) -> u64 {
     geometry(image)["Block count"].parse().unwrap()
 }
 
-/// The same for smaller sizes: everything beyond the end has moved.
+/// Smaller sizes equal those of resize2fs too; all data beyond the end have moved.
 #[test]
 fn a_volume_shrinks_as_by_resize2fs() {
     let bench = with_source();
@@ -350,7 +350,7 @@ fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     assert!(said.contains("is the orphan file") && fs::read(&image).unwrap() == before, "{said}");
 }
 
-/// A growth would give a broken bitmap a right checksum, and would write to the blocks of a broken resize inode.
+/// A growth would give a broken bitmap a valid checksum, and would write to the blocks of a broken resize inode.
 #[test]
 fn a_damaged_volume_does_not_grow() {
     let bench = Bench::empty();

@@ -52,7 +52,7 @@ fn volume_copy(bench: &Bench, name: &str) -> Option<Copy> {
     Some(Copy { kind, mode, content })
 }
 
-/// `@` is `cp` or `ironmap cp`, `%` the copy. A line with `!` must fail.
+/// `@` is `cp` or `ironmap cp`, and `%` is the copy. A line with `!` must fail.
 const KINDS: &str = "
 printf 'through a pipe' | @ /dev/stdin %
 @ /dev/stdin % < file

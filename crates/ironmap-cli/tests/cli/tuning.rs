@@ -72,7 +72,7 @@ const WITH_CHECKSUMS: &[&str] = &[
     "-O stable_inodes",
 ];
 
-/// Steps for volumes without.
+/// Steps for volumes without checksums.
 const WITHOUT_CHECKSUMS: &[&str] = &["-O dir_index", "-U 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d"];
 
 fn fsck(image: &Path) {
@@ -86,7 +86,7 @@ fn field(image: &Path, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name}: {said}")).trim().to_owned()
 }
 
-/// Runs the steps on both; after each the two files have the same bytes, including backups.
+/// Runs the steps on both volumes. After each step the two files have the same bytes, including backups.
 fn same_steps(options: &[&str], steps: &[&[&str]]) -> Image {
     let own = Image::mke2fs("40M", options);
     let bench = Bench::empty();

@@ -20,7 +20,7 @@ fn deleted(bench: &Bench, image: &Path) -> BTreeMap<u64, Value> {
     deleted_files(bench, image).into_iter().map(by_inode).collect()
 }
 
-/// The deleted files of an image, which does not change.
+/// The deleted files of an image, which the command must not change.
 fn deleted_files(bench: &Bench, image: &Path) -> Vec<Value> {
     let before = fs::read(image).unwrap();
     let found = bench.json(&["undelete", "--json", image.to_str().unwrap()]);
@@ -292,7 +292,7 @@ fn a_name_that_is_taken_leads_nowhere_and_stops_nothing() {
     }
 }
 
-/// A block that a later deleted file had belongs to that file.
+/// A block that several deleted files had belongs to the file that was deleted last.
 #[test]
 fn a_block_of_two_deleted_files_is_the_younger_ones() {
     require!([Need::Root]);
@@ -346,7 +346,7 @@ fn each_deleted_file_has_the_name_of_its_time() {
     assert_eq!(found, BTreeMap::from(expected));
 }
 
-/// Inline data end with the inode, whatever size a damaged inode has: the rest is a hole.
+/// Inline data end with the inode, even if a damaged inode's size is larger; the rest of the copy is a hole.
 #[test]
 fn a_damaged_size_of_inline_data_does_not_keep_a_copy() {
     const SIZE: u64 = 1 << 42;

@@ -59,7 +59,7 @@ fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
     const NOT_HERE: u32 = 0x4000 | 0x8_0000 | 0x40_0000 | 0x200_0000;
     const IMMUTABLE: u32 = 0x10;
     const NO_DUMP: u32 = 0x40;
-    /// The flag of the map's format, which differs between the two sides.
+    /// The flag of the map's format, which may differ between the two sides.
     const MAPS: u32 = 0x1008_0000;
     require_mounts!("each_flag_is_set_or_passed_over_as_by_the_kernel");
     for options in [&["-t", "ext4"][..], &["-t", "ext4", "-O", "inline_data"], &["-t", "ext3"]] {
@@ -195,7 +195,7 @@ fn symbolic_links_have_times_of_reads() {
                 loop {
                     read(&path);
                     let left = time(&path) != before;
-                    // After a change the kernel drops the cached target with a delay.
+                    // The kernel drops the cached target some time after a change.
                     if left || !waits || begin.elapsed() > Duration::from_secs(20) {
                         return left;
                     }

@@ -23,7 +23,8 @@ fn data(file: &File) -> Vec<(u64, u64)> {
     found
 }
 
-/// A range that the kernel has not sent yet is not a hole, and a hole stays one: a copy that asks for data ranges gets all of them, and no others.
+/// A range that the kernel has not sent yet is not reported as a hole, and a hole stays a hole: a copy that asks for data ranges gets all of them,
+/// and no others.
 #[test]
 fn ranges_that_the_kernel_has_not_sent_are_data() {
     require_mounts!("ranges_that_the_kernel_has_not_sent_are_data");

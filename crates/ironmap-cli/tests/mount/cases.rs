@@ -265,7 +265,7 @@ fn cases_with_blocks_of_4k_are_as_the_kernels() {
     compare(&["-t", "ext4", "-b", "4096", "-N", "1024"]);
 }
 
-/// The cases with blocks of 1 KiB, where less fits.
+/// The cases with blocks of 1 KiB, in which fewer names fit.
 #[test]
 fn cases_with_blocks_of_1k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_1k_are_as_the_kernels");

@@ -130,7 +130,7 @@ fn a_wrong_sector_is_named() {
     check(&bench.image());
 }
 
-/// `-o ro,noload` serves a volume whose journal is damaged, as the kernel's does; for writing it is refused.
+/// `-o ro,noload` serves a volume whose journal is damaged, as the kernel does. A mount for writing is refused.
 #[test]
 fn a_volume_is_served_without_its_journal() {
     require_mounts!("a_volume_is_served_without_its_journal");

@@ -114,7 +114,7 @@ fn a_mount_beneath_stays() {
     check(&bench.image());
 }
 
-/// Another mount on top of it is not mistaken for it. The mount below still ends if the kernel allows it.
+/// A mount on top of the mount is not mistaken for it. The mount below still ends if the kernel allows it.
 #[test]
 fn a_mount_above_stays() {
     require_mounts!("a_mount_above_stays");
@@ -219,7 +219,7 @@ fn a_signal_under_load_leaves_a_clean_volume() {
     }
 }
 
-/// A mount that exists in another mount namespace too ends there as well: the processes there are named, and a signal ends the wait.
+/// A mount that also exists in another mount namespace ends there too: the processes in that namespace are named, and a signal ends the wait.
 #[test]
 fn copies_of_a_mount_in_other_namespaces_are_named() {
     require_mounts!("copies_of_a_mount_in_other_namespaces_are_named");
@@ -231,7 +231,7 @@ fn copies_of_a_mount_in_other_namespaces_are_named() {
         unshare.args(["--mount", "sh", "-c", "echo ready; exec cat"]);
         let mut holder = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         holder.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-        // A test that runs in the background of a shell would pass on that SIGINT is ignored.
+        // A test in the background of a shell would pass on to the child that SIGINT is ignored.
         let mut umount = tool("env");
         umount.arg("--default-signal=INT,TERM").arg(ironmap()).arg("umount").arg(&dir);
         let mut umount = umount.stderr(Stdio::piped()).spawn().unwrap();

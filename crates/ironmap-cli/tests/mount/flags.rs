@@ -18,7 +18,7 @@ const EPERM: i32 = 1;
 const EXTENTS: u32 = 0x8_0000;
 const INLINE_DATA: u32 = 0x1000_0000;
 
-/// A volume made with these options, with these empty files and directories and their flags.
+/// Makes a volume with these options, and with these empty files and directories and their flags.
 fn volume(options: &[&str], files: &[(&str, &str, u32)]) -> Bench {
     let bench = Bench::empty();
     succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).args(options).arg(bench.image()).arg("64M"));
@@ -50,7 +50,8 @@ fn names_without_case_go_together() {
     check(&bench.image());
 }
 
-/// Synchronous changes survive a daemon that is killed at once: changes of a directory with +D or a mount with dirsync, writes of a file with +S.
+/// Synchronous changes survive a daemon that is killed right after them: changes of a directory with +D or a mount with dirsync, and writes of a
+/// file with +S.
 #[test]
 fn synchronous_changes_survive_a_killed_daemon() {
     require_mounts!("synchronous_changes_survive_a_killed_daemon");
@@ -78,7 +79,7 @@ fn synchronous_changes_survive_a_killed_daemon() {
     check(&bench.image());
 }
 
-/// Ranges allocated or copied through a descriptor with O_DSYNC are there when a daemon is killed at once, with the file's size.
+/// Ranges that are allocated or copied through a descriptor with O_DSYNC survive a daemon that is killed right afterwards, with the file's size.
 #[test]
 fn allocations_and_copies_are_as_synchronous_as_writes() {
     const O_DSYNC: i32 = 0o10000;
@@ -190,7 +191,7 @@ fn appended_data_stay() {
         app.write_all(&content).unwrap();
         rustix::fs::fcntl_setfl(&app, OFlags::empty()).unwrap();
         assert_eq!(app.write_at(b"over", 4).unwrap_err().raw_os_error(), Some(EPERM), "{options}");
-        // The result of a store is reported late, if at all.
+        // An error of the store is reported late, if at all.
         let store = ["-a", "-c", "mmap -rw 0 4096", "-c", "mwrite 0 4096", "-c", "msync -s"];
         let _ = tool("xfs_io").args(store).arg(&path).output().unwrap();
         drop(app);
@@ -312,7 +313,7 @@ fn free_space_is_given_back() {
         let free = || rustix::fs::statvfs(&dir).unwrap();
         let before = free();
         fs::remove_file(dir.join("large")).unwrap();
-        // The kernel reports the last close later, and until then the file keeps its blocks.
+        // The kernel reports the last close later. Until then the file keeps its blocks.
         let begin = Instant::now();
         while free().f_bfree < before.f_bfree + (7 << 20) / before.f_frsize {
             assert!(begin.elapsed() < Duration::from_secs(60), "{options}: no blocks are freed");

@@ -142,7 +142,7 @@ impl Fsx {
         }
     }
 
-    // The kernel's FUSE does not pass this to the server: if it ever did, the content would differ.
+    // The kernel's FUSE does not pass this operation to the server. If it did, the content would differ.
     fn shift_refused(&self, file: &File) {
         for how in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
             let done = rustix::fs::fallocate(file, how, 0, self.block);
@@ -150,7 +150,7 @@ impl Fsx {
         }
     }
 
-    /// Within the file: the two ranges do not meet.
+    /// Copies within the file. The two ranges do not overlap.
     fn copy(&mut self, file: &File) {
         let (from, len) = self.range(MOST, false);
         let len = len.min((self.content.len() as u64).saturating_sub(from));

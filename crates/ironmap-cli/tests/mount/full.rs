@@ -65,7 +65,7 @@ impl CachedWrite {
     }
 }
 
-/// Data in the kernel's cache that do not fit into the volume: `msync` or `fsync` fails, and data without an error are there.
+/// If data in the kernel's cache do not fit into the volume, `msync` or `fsync` fails; data without an error exist.
 #[test]
 fn a_cached_write_without_room_is_an_error() {
     const LEN: u64 = 128 << 10;

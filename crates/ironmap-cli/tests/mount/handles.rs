@@ -1,5 +1,5 @@
-//! File handles (`name_to_handle_at`, `open_by_handle_at`), as on the kernel's ext4: a file's number and generation find it as
-//! long as it exists.
+//! File handles (`name_to_handle_at`, `open_by_handle_at`), as on the kernel's ext4. A file is found by its number and generation as long
+//! as it exists.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;

@@ -17,7 +17,7 @@ fn volume() -> Bench {
     bench
 }
 
-/// Data of a successful fsync survive SIGKILL of the daemon: content, names, and replacements; the next mount recovers it.
+/// Data of a successful fsync survive SIGKILL of the daemon: content, names, and replacements. The next mount recovers the volume.
 #[test]
 fn synced_data_survive_a_killed_daemon() {
     require_mounts!("synced_data_survive_a_killed_daemon");
@@ -114,7 +114,7 @@ fn umount_waits_until_the_volume_is_closed() {
         assert!(!busy.status.success() && (names || !is_root), "{busy:?}");
         drop(open);
         assert!(when_not_busy(|| umount(&dir)));
-        // Opening it fails as long as another program has it.
+        // No other program can open the volume while one has it open.
         bench.succeed(["truncate", "--size=7", &bench.target("/file")]);
         check(&image);
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Databases whose volume loses its daemon by SIGKILL in mid-load: killed.sh IRONMAP short|long. What was committed is there
-# afterwards, and the databases find themselves sound. Ends with an error where that is not so.
+# Databases whose volume loses its daemon by SIGKILL under load: killed.sh IRONMAP short|long. Committed data exist afterwards, and the databases' own
+# checks succeed. A fault ends the script with an error.
 set -euo pipefail
 ironmap=$1 how=$2
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/ironmap-test-$$-XXXXXX")
@@ -29,7 +29,7 @@ start() {
     until [ -s "$scratch/told" ]; do runs "$daemon" || fail "it is not mounted"; done
 }
 
-# It is busy for a moment where another process looks for the users of its own mount, or copies this one into a namespace.
+# The mount is busy for a moment if another process looks for the users of its own mount, or copies this mount into a namespace.
 end() {
     local tries
     for ((tries = 0; tries < 500; tries++)); do
@@ -41,7 +41,7 @@ end() {
     e2fsck -fn "$image" >"$scratch/e2fsck" 2>&1 || { cat "$scratch/e2fsck"; fail "e2fsck finds errors"; }
 }
 
-# In mid-load: users of the volume are cut off.
+# The daemon is killed under load, so users of the volume are cut off.
 kill_daemon() {
     kill -KILL "$daemon"
     wait "$daemon" 2>/dev/null || true
@@ -54,12 +54,12 @@ make() {
     mke2fs -qF -t ext4 -b "$1" "$image"
 }
 
-# Waits until a file has so many lines.
+# Waits until a file has this number of lines.
 lines() {
     until [ "$(wc -l <"$1")" -ge "$2" ]; do runs "$3" || fail "the load ended before its time"; done
 }
 
-# Each row is printed once it is committed.
+# Each row is printed after its commit.
 sqlite_killed() {
     step "sqlite3, blocks of $1, -o $2"
     local rows=200 writer acked
@@ -96,7 +96,7 @@ postgres_killed() {
     local as=(setpriv --reuid=postgres --regid=postgres --init-groups env -C / LC_ALL=C)
     local options=(-c "unix_socket_directories=$scratch/socket" -c listen_addresses= -c shared_buffers=16MB -c max_wal_size=64MB)
     local sql=("${as[@]}" "$postgres/psql" -h "$scratch/socket" -qAt -d postgres)
-    # A child of this script, so that its end can be waited for: a lock file names it as long as it is there.
+    # The server is a child of this script, so that the script can wait for its end: a lock file names the server while it runs.
     start_postgres() {
         "${as[@]}" "$postgres/postgres" -D "$data" "${options[@]}" >>"$scratch/socket/log" 2>&1 &
         postmaster=$!
@@ -125,13 +125,13 @@ postgres_killed() {
     umount -l "$dir"
     start "allow_other,$2"
     start_postgres
-    # pgbench counts a transaction once it is committed, and logs it later: there are at least so many.
+    # pgbench counts a transaction once it is committed, and logs it later: at least this number of transactions exist.
     logged=$(cat "$scratch"/socket/logged/pgbench_log.* | wc -l)
     counts=$("${sql[@]}" -c 'SELECT count(*) FROM pgbench_history')
     if [ "$counts" -lt "$transactions" ] || [ "$counts" -lt "$logged" ]; then
         fail "PostgreSQL: $logged transactions were logged, $counts are there"
     fi
-    # The database works on, and a load comes to its end.
+    # The database still works, and a load runs to its end.
     "${as[@]}" "$postgres/pgbench" -h "$scratch/socket" -n -c 4 -t "$((transactions / 4))" postgres >"$scratch/socket/again" 2>&1 ||
         { cat "$scratch/socket/again"; fail "pgbench"; }
     grep -q 'failed transactions: 0 ' "$scratch/socket/again" || fail "PostgreSQL: transactions failed"

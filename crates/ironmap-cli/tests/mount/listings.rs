@@ -12,7 +12,7 @@ use crate::support::{Bench, succeed, tool};
 
 const NAMES: usize = 600;
 
-/// Lists a directory in small pieces, and changes it by the names listed so far, after the first of them.
+/// Lists a directory in small pieces. After the first piece, changes the directory with the names that were listed so far.
 fn list(dir: &Path, change: impl FnOnce(&HashSet<String>)) -> HashSet<String> {
     let open = File::open(dir).unwrap();
     let mut buffer = [MaybeUninit::uninit(); 4096];

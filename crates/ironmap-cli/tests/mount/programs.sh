@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Programs that nobody here wrote, on a mounted volume: programs.sh DIR short|long [FSX]. Ends with an error where one of them finds one.
+# Programs of other authors on a mounted volume: programs.sh DIR short|long [FSX]. If a program finds an error, the script ends with an error.
 set -euo pipefail
 dir=$1 how=$2 fsx=${3:-}
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/ironmap-test-$$-XXXXXX")
@@ -59,13 +59,14 @@ run_sqlite() {
     rm -f db db-*
 }
 
-# What a tree is, as one archive, the same each time: names, types, contents, owners, modes, times, links, extended attributes, ACLs, and where holes are.
+# The tree as one archive, which is the same each time: names, types, contents, owners, modes, times, links, extended attributes, ACLs, and the
+# positions of holes.
 pack() {
     tar --format=posix --sort=name --numeric-owner --pax-option='exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime' \
         --xattrs --xattrs-include='*' --acls --sparse --sparse-version=0.0 -C "$1" -cf - .
 }
 
-# A tree with what a /usr seldom has.
+# A tree with kinds of files that a /usr rarely has.
 make_tree() {
     mkdir -p "$1/dir/sub"
     (
@@ -103,7 +104,7 @@ make_tree() {
     )
 }
 
-# In and out, whole /usr where there is room: the archive that comes out equals the one that went in.
+# A copy in and out, of all of /usr if there is room: the archive that comes out equals the archive that went in.
 run_tar() {
     local tree=/usr/share/perl5 name room used
     if long; then
@@ -124,7 +125,7 @@ run_tar() {
     rm -rf "$scratch/made"
 }
 
-# This project, with sources and target on the volume. Once more there is nothing to be built: times are what they were.
+# This project is built, with sources and target on the volume. A second build has nothing to do, because all times are kept.
 run_cargo() {
     long || return 0
     step "cargo build"
@@ -137,7 +138,7 @@ run_cargo() {
     rm -rf source target
 }
 
-# The crate has neither O_DIRECT nor ZERO, COLLAPSE and INSERT.
+# The crate supports neither O_DIRECT nor ZERO, COLLAPSE and INSERT.
 run_fsx() {
     [ -n "$fsx" ] || { skip "fsx: not given"; return 0; }
     step fsx

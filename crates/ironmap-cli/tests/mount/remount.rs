@@ -26,8 +26,8 @@ fn kill(mut ours: Ours) {
     ours.wait();
 }
 
-/// A sync of a directory makes its entries durable, and everything else that the server was sent: names and attributes elsewhere, and the content of
-/// closed files. Data of open files in the kernel's cache may be missing.
+/// A sync of a directory makes its entries durable, and everything else that the kernel has sent to the server: names and attributes elsewhere, and
+/// the content of closed files. Data of open files in the kernel's cache may be missing.
 #[test]
 fn a_synced_directory_has_all_that_was_sent() {
     require_mounts!("a_synced_directory_has_all_that_was_sent");

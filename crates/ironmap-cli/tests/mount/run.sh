@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Mounted volumes, for long (docs/testing/campaigns.md), and their speed:
+# Long runs on mounted volumes (docs/testing/campaigns.md), and their speed:
 #
-#   run.sh all             the three that follow
-#   run.sh programs        programs that nobody here wrote, on volumes of every kind
+#   run.sh all             programs, databases and random
+#   run.sh programs        programs of other authors, on volumes of every kind
 #   run.sh databases       databases whose daemon is killed
 #   run.sh random          random operations with fsx and faults
 #   run.sh speed [ARG...]  a mounted volume beside fuse2fs and the kernel's ext4, with the arguments of speed.sh
@@ -26,15 +26,15 @@ programs() {
     done
 }
 
-# programs_on IMAGE DIRECTORY BLOCK OPTIONS FSX: runs the programs on a new volume. Afterwards e2fsck and the kernel find it sound.
+# programs_on IMAGE DIRECTORY BLOCK OPTIONS FSX: runs the programs on a new volume. Afterwards e2fsck and the kernel find no fault.
 programs_on() {
     local image=$1 mounted=$2 usr told
-    # A copy of /usr is the most that there is at a time.
+    # The largest content at any time is a copy of /usr.
     usr=$(du -smx /usr | cut -f 1)
     rm -f "$image"
     truncate -s $((usr * 5 / 4 + 4096))M "$image"
     mke2fs -qF -t ext4 -N 400000 -b "$3" "$image"
-    # The daemon tells that it is mounted, and then nothing more.
+    # The daemon reports that the volume is mounted, and prints nothing afterwards.
     exec {told}< <(exec "$ironmap" mount -f --tell -o "$4" "$image" "$mounted")
     local daemon=$!
     read -rN 1 -u "$told" || die "it is not mounted"

@@ -136,7 +136,7 @@ impl Kernels {
         Self { dir: dir.to_owned() }
     }
 
-    /// Keeps unwritten blocks unwritten around written ones: otherwise the kernel writes zeros there if there is little of it.
+    /// Keeps unwritten blocks unwritten around written ones. By default the kernel writes zeros to a short unwritten range.
     fn without_zeroing(self) -> Self {
         let device = fs::metadata(&self.dir).unwrap().dev();
         let path = format!("/sys/fs/ext4/loop{}/extent_max_zeroout_kb", rustix::fs::minor(device));
@@ -203,7 +203,7 @@ impl Sides {
         Self { ours, kernels, bench, options: options.to_owned() }
     }
 
-    /// Unmounts both, checks ours, and mounts them once more.
+    /// Unmounts both volumes, checks ironmap's, and mounts both again.
     pub(crate) fn again(self) -> Self {
         let Self { ours, kernels, bench, options } = self;
         ours.unmount();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One volume mounted by ironmap, by fuse2fs and by the kernel, side by side: speed.sh IRONMAP [ROUNDS [FILES]]. Images lie in memory
-# (/dev/shm). In each round all sides are measured, one after the other; a table of the medians goes to standard output.
+# One volume, mounted by ironmap, by fuse2fs and by the kernel for comparison: speed.sh IRONMAP [ROUNDS [FILES]]. Images lie in memory (/dev/shm). In
+# each round all sides are measured, one after the other. A table of the medians goes to standard output.
 set -euo pipefail
 ironmap=$1 rounds=${2:-5} files=${3:-100000}
 scratch=$(mktemp -d "/dev/shm/ironmap-test-$$-XXXXXX")
@@ -40,7 +40,7 @@ end() {
     daemon=''
 }
 
-# What a load did each second, by fio's terse lines: the sum of the reads' and the writes' field.
+# The work of a load per second, from fio's terse lines: the sum of the reads' and the writes' field.
 measure() {
     local side=$1 row=$2 field=$3
     shift 3
@@ -50,10 +50,10 @@ measure() {
     printf '%s\t%s\t%s\n' "$row" "$side" "$value" >>"$scratch/values"
 }
 
-# Fields of terse lines, version 3: bandwidth in KiB/s is the 7th, IOPS the 8th; those of writes come 41 further on.
+# Fields of terse lines, version 3: the 7th is the bandwidth in KiB/s, the 8th the IOPS; the fields for writes are 41 further on.
 readonly bandwidth=7 iops=8
 
-# How many files a command does each second, all of them.
+# The number of files that a command processes per second.
 timed() {
     local side=$1 row=$2 begin=$EPOCHREALTIME
     shift 2
@@ -62,7 +62,7 @@ timed() {
         'BEGIN { printf "%s\t%s\t%s\n", r, s, f / (e - b) }' >>"$scratch/values"
 }
 
-# By the shell itself: fio takes longer for each file the more there are.
+# The shell makes the files, because fio takes longer for each file if there are many.
 create() {
     local name
     while read -r name; do : >"$name"; done <"$scratch/names"

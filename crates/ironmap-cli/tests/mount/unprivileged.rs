@@ -5,8 +5,8 @@ use std::fs;
 use crate::sides::{check, ironmap, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
-/// A user without privileges, with a FUSE device that every user may open, as a device manager provides it. It is in a mount namespace, so that the
-/// machine's own device stays unchanged.
+/// A user without privileges, with a FUSE device that every user may open, as a device manager provides it. The test runs in a mount namespace, so
+/// that the machine's own device stays unchanged.
 const USER: &str = r"
 set -e
 mknod fuse c 10 229
@@ -78,7 +78,7 @@ fn has_fusermount() -> bool {
     has.is_ok_and(|out| out.status.success())
 }
 
-/// A user mounts an image of the user's own with fusermount3, in the background, and unmounts it so.
+/// A user mounts the user's own image with fusermount3, in the background, and unmounts it with fusermount3.
 #[test]
 fn a_user_mounts_and_unmounts() {
     require_mounts!("a_user_mounts_and_unmounts");

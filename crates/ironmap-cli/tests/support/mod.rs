@@ -56,12 +56,12 @@ impl Bench {
         format!("{}:{path}", self.image().display())
     }
 
-    /// Changes the image.
+    /// Changes the image with debugfs.
     pub fn debugfs(&self, request: &str) {
         succeed(tool("debugfs").args(["-w", "-R", request]).arg(self.image()));
     }
 
-    /// Asks the image.
+    /// Queries the image with debugfs.
     pub fn ask(&self, request: &str) -> String {
         text(&succeed(tool("debugfs").args(["-R", request]).arg(self.image())).stdout)
     }

@@ -55,13 +55,13 @@ pub(crate) fn view(root: &Path, begun: i64) -> BTreeMap<PathBuf, View> {
     found
 }
 
-/// The space of the files, in units of 512 bytes: holes and preallocated space are as expected.
+/// The space of the files, in units of 512 bytes. Holes and preallocated space are as expected.
 pub(crate) fn space(root: &Path, views: &BTreeMap<PathBuf, View>) -> BTreeMap<PathBuf, u64> {
     let files = views.iter().filter(|(_, view)| view.content.is_some());
     files.map(|(path, _)| (path.clone(), fs::metadata(root.join(path)).unwrap().blocks())).collect()
 }
 
-/// The flags that users set, without those of the content's mapping.
+/// The flags that users set, without the flags for the mapping of the content.
 fn flags(path: &Path, stat: &fs::Metadata) -> u32 {
     if !stat.is_dir() && !stat.is_file() {
         return 0;

@@ -19,8 +19,8 @@ pub(crate) fn size(options: &Options, path: &[u8]) -> Result<Option<u64>> {
     lent.close().and(size)
 }
 
-/// Creates a file and the directories above it, or extends it. Its content is kept, except that a file for writes
-/// is written again as a whole.
+/// Creates a file and the directories above it, or extends an existing file. The content is kept, except that a file for writes is written
+/// again as a whole.
 pub(crate) fn lay_out(options: &Options, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let Source::Volume(name) = &options.source else { return host::lay_out(path, layout) };
     let lent = shared::open(name, options.engine, true)?;

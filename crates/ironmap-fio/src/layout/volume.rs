@@ -21,8 +21,8 @@ pub(super) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
     }
 }
 
-/// Creates a file and the directories above it, or extends it. Its content is kept, except that a file for writes
-/// is written again as a whole.
+/// Creates a file and the directories above it, or extends an existing file. The content is kept, except that a file for writes is written
+/// again as a whole.
 pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let number = make(volume.fs(), path, layout)?;
     if layout.content == Content::Written {
@@ -31,8 +31,8 @@ pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> 
     volume.fs().sync()
 }
 
-/// Creates or extends the file without writing it. A lock serializes this: with create_serialize=0 all jobs may create one name with different
-/// sizes at once, and no job may shorten the file of another.
+/// Creates or extends the file without writing it. A lock serializes this, because with create_serialize=0 all jobs may create one name with
+/// different sizes at the same time, and no job may shorten another job's file.
 fn make(fs: &Arc<dyn FileSystem>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
     static ONE: Mutex<()> = Mutex::new(());
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);

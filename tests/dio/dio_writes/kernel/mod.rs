@@ -1,7 +1,7 @@
 //! The same requests to the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes, and to a strict handle on the same volume,
 //! unmounted: the same counts and errors, and in the end the same bytes, sizes and maps.
 //!
-//! [`Difference`] names the answers in which they differ on purpose.
+//! [`Difference`] names the answers that differ on purpose.
 
 mod edges;
 mod sides;
@@ -160,7 +160,7 @@ impl Lockstep<'_> {
             };
             *self.differences.entry(difference).or_default() += 1;
         }
-        // Both sides overwrite a range that only one of them has written.
+        // Both sides overwrite a range that only one side has written.
         let pos = write.pos / 4096 * 4096;
         let end = (write.pos + write.len() as u64).next_multiple_of(4096);
         let healing = Write::plain(pos, end - pos);

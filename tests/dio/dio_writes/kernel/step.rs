@@ -4,7 +4,7 @@ use crate::common::ranges::pieces;
 use crate::common::rng::Rng;
 use ironmap::dio::DioFlags;
 
-/// Files stay below this.
+/// The largest size of a file.
 pub(super) const LARGEST: u64 = 1 << 20;
 pub(super) const SECTOR: u64 = 512;
 
@@ -12,7 +12,7 @@ pub(super) const SECTOR: u64 = 512;
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) pos: u64,
-    /// How far the memory is from an aligned address.
+    /// The distance of the memory from an aligned address.
     pub(super) offset: usize,
     pub(super) pieces: Vec<usize>,
     pub(super) flags: DioFlags,
@@ -46,7 +46,8 @@ impl Write {
         self.flags.contains(DioFlags::NOWAIT)
     }
 
-    /// Whether all is whole sectors, at an address that any driver takes.
+    /// Whether position and lengths are whole sectors, and the address is one that any driver
+    /// accepts.
     pub(super) fn is_aligned(&self) -> bool {
         let whole = |piece: &usize| piece.is_multiple_of(SECTOR as usize);
         self.pos.is_multiple_of(SECTOR)

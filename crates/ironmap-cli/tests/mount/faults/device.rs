@@ -24,10 +24,10 @@ const FILE: INodeNo = INodeNo(2);
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) reads: AtomicU64,
-    /// Flushes too.
+    /// The rate of failures of writes and flushes.
     pub(super) writes: AtomicU64,
     requests: AtomicU64,
-    /// The number of writes and flushes until one fails, which happens as it reaches 0; at 0 or less no further one fails.
+    /// The number of writes and flushes up to the next failure. At 0 or less, none fails.
     next: AtomicI64,
 }
 

@@ -49,7 +49,7 @@ impl Load {
     fn step(&mut self) -> io::Result<()> {
         let name = format!("file{}", self.rng.below(8));
         let now = self.allowed.entry(name.clone()).or_insert_with(|| vec![None]).clone();
-        // After an error of another cause than the device, the present state is read.
+        // After an error that the device did not cause, the present state is read.
         match (now.as_slice(), self.rng.below(8)) {
             ([Some(content)], 0..=2) => self.extend(&name, *content),
             ([Some(_)], 3) => self.remove(&name),

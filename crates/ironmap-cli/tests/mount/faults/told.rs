@@ -49,8 +49,8 @@ fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
     assert!(is_there || !told.is_empty(), "{when}: {} bytes, and nobody was told", there.len());
 }
 
-/// The lines in which e2fsck asks or repairs. A transaction with a failed flush needs recovery: as after a crash of Linux, the superblock's counts of
-/// free blocks and inodes are then old.
+/// The lines in which e2fsck asks or repairs. A transaction with a failed flush needs recovery. As after a crash of Linux, the superblock's counts of
+/// free blocks and inodes are then out of date.
 fn complaints(found: &str) -> Vec<&str> {
     let is_recovered = found.contains("recovering journal");
     let forgiven = ["Free blocks count wrong (", "Free inodes count wrong ("];
@@ -75,7 +75,7 @@ fn each(mut run: impl FnMut(CachedWrite, &str, Shape)) {
     }
 }
 
-/// The free space has each number of blocks, from none to more than the file takes.
+/// The test repeats the write with each number of free blocks, from none to more than the file needs.
 #[test]
 fn a_writer_on_a_full_volume_gets_an_error() {
     require_mounts!("a_writer_on_a_full_volume_gets_an_error");
@@ -104,7 +104,7 @@ fn a_writer_on_a_full_volume_gets_an_error() {
     });
 }
 
-/// Each write and flush of the device fails, one in each run.
+/// In each run another write or flush of the device fails.
 #[test]
 fn a_writer_to_a_failing_device_gets_an_error() {
     require_mounts!("a_writer_to_a_failing_device_gets_an_error");

@@ -1,6 +1,6 @@
-//! A seeded sequence of operations on our mount and on the kernel's ext4: after each of them its answer, and the visible state of the files
-//! that it named, is the same on both; from time to time, and after a new mount, the whole tree. Times that the clock gives are not
-//! compared, but whether they moved.
+//! A seeded sequence of operations on our mount and on the kernel's ext4. After each operation its answer, and the visible state of the
+//! files that it named, is the same on both. The whole tree is compared from time to time, and after a new mount. Times that the clock
+//! gives are not compared; the test only compares whether they changed.
 
 mod op;
 mod side;

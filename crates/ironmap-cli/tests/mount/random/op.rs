@@ -1,4 +1,4 @@
-//! The operations, and their choice: few names and few open files, so that operations meet.
+//! The operations, and their random choice. There are few names and few open files, so that operations use the same ones.
 
 use rustix::fs::{FallocateFlags, FileType, OFlags, RenameFlags, XattrFlags};
 
@@ -229,7 +229,7 @@ impl Op {
         }
     }
 
-    /// The paths that it names: they are checked before and after it.
+    /// The paths that the operation names, which are checked before and after it.
     pub(super) fn paths(&self) -> Vec<&str> {
         match self {
             Self::Mkdir(path, _)
@@ -265,7 +265,7 @@ impl Op {
         }
     }
 
-    /// The files that it uses open.
+    /// The open files that the operation uses.
     pub(super) fn slots(&self) -> Vec<Slot> {
         match self {
             Self::Close(slot)

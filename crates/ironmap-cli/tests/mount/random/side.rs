@@ -23,7 +23,7 @@ pub(super) enum Answer {
     Bytes(Vec<u8>),
     Names(Vec<Vec<u8>>),
     Refused(Errno),
-    /// The operation was skipped: nothing is open there, or the two sides are known to differ (docs/MOUNT.md).
+    /// The operation was skipped, because no file is open in the slot or the two sides are known to differ (docs/MOUNT.md).
     Left,
 }
 
@@ -79,7 +79,8 @@ impl From<Vec<u8>> for Answer {
 
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The visible attributes of a file. A time that was set is included; a time of the clock differs between the sides and is not.
+/// The visible attributes of a file. A time that was set explicitly is included. A time from the clock differs between the sides and is
+/// left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     mode: u32,
@@ -138,7 +139,7 @@ pub(super) struct Side {
     slots: [Option<OwnedFd>; SLOTS as usize],
 }
 
-/// Bytes made from a number. They are never 0, which a hole has.
+/// Bytes made from a number. They are never 0, which is the content of a hole.
 fn content(seed: u64, len: usize) -> impl Iterator<Item = u8> {
     let mut rng = crate::rng::Rng::new(seed);
     std::iter::repeat_with(move || rng.next().to_le_bytes())
@@ -309,7 +310,7 @@ impl Side {
         }
     }
 
-    /// Looks at the files of an operation, and at the directories that they are in.
+    /// Inspects the files of an operation, and their directories.
     pub(super) fn watch(&self, op: &Op) -> Vec<Option<Watched>> {
         let paths = op.paths().into_iter().map(|path| path.trim_end_matches('/'));
         let both =
