@@ -1,4 +1,4 @@
-//! Failures as the program shows them: lines on standard error, and the exit code.
+//! Shows failures: lines on standard error, and the exit code.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -10,12 +10,12 @@ use ironmap_image::{Failure, Reason};
 
 use crate::terminal::one_line;
 
-/// The exit code of the worst failure; the help of the program and docs/CLI.md describe them. With `one_code` each failure has code 1, as in the programs of
-/// e2fsprogs.
+/// The exit code of the worst failure. The help of the program and docs/CLI.md describe the codes. With `one_code`, each failure has code 1, as in the
+/// programs of e2fsprogs.
 pub(crate) fn exit_code(worst: Option<Reason>, one_code: bool) -> ExitCode {
     let code = match worst {
         None | Some(Reason::Unread) => 0,
-        // As shells have it.
+        // The exit code that shells use for a signal.
         Some(Reason::Stopped(signal)) => 128 + signal as u8,
         Some(_) if one_code => 1,
         Some(reason) => of_failure(reason),
@@ -32,12 +32,12 @@ fn of_failure(reason: Reason) -> u8 {
     }
 }
 
-/// Prints a message as one line. Where nobody reads it, the exit code tells.
+/// Prints a message as one line. An error of the output is ignored, because the exit code reports the failure too.
 pub(crate) fn print(message: &str) {
     let _ = writeln!(io::stderr(), "ironmap: {}", one_line(message));
 }
 
-/// The last commit of a mounted volume: programs that wrote to it get no other error.
+/// The failure of a mounted volume's last commit. Programs that wrote to the volume get no other error.
 #[cfg(feature = "fuse")]
 pub(crate) fn lost(volume: impl Display, error: &Error) -> Failure {
     Failure::with(
@@ -48,13 +48,13 @@ pub(crate) fn lost(volume: impl Display, error: &Error) -> Failure {
     )
 }
 
-/// The failure of the last commit, as the program told it that served the volume.
+/// The failure of the last commit, with the message of the program that served the volume.
 #[cfg(feature = "fuse")]
 pub(crate) fn lost_with(message: &str) -> Failure {
     Failure::with(Reason::Corrupt, message)
 }
 
-/// A mounted volume whose server has ended without a word.
+/// The failure of a mounted volume whose server has ended without closing it.
 #[cfg(feature = "fuse")]
 pub(crate) fn not_closed(place: impl Display) -> Failure {
     Failure::with(
@@ -66,14 +66,14 @@ pub(crate) fn not_closed(place: impl Display) -> Failure {
     )
 }
 
-/// A failure that another process has reported already; it ended with this code.
+/// A failure that another process has already reported. The process ended with this exit code.
 pub(crate) fn told(code: i32) -> Failure {
     let reasons = [Reason::Usage, Reason::Refused, Reason::Corrupt];
     let reason = reasons.into_iter().find(|known| i32::from(of_failure(*known)) == code);
     Failure::with(reason.unwrap_or(Reason::Failed), "")
 }
 
-/// The output of the command line's parser: help and version as they are, an error as one line that names the help of the command.
+/// Prints the output of the command line's parser: help and version unchanged, and an error as one line that names the help of the command.
 pub(crate) fn usage(error: &clap::Error, command: &str, one_code: bool) -> ExitCode {
     if matches!(error.kind(), ClapKind::DisplayHelp | ClapKind::DisplayVersion) {
         let printed = error.print().and_then(|()| io::stdout().flush()).map_err(Failure::stdout);

@@ -1,4 +1,4 @@
-//! `ironmap bench`: several targets measured side by side, interleaved in one process.
+//! `ironmap bench`: measures several targets side by side, interleaved in one process.
 //!
 //! A figure is the median over several launches of a median over chunks of about two milliseconds. Each launch is a process, because the
 //! placement of pages differs from one process to the next. Within a launch the targets take turns. A ratio therefore repeats within a
@@ -43,7 +43,7 @@ pub(crate) enum Simple {
     /// On.
     #[value(name = "1")]
     On,
-    /// Both variants, in a row each.
+    /// Both variants, each in its own row.
     Both,
 }
 
@@ -80,7 +80,7 @@ pub(crate) enum Sync {
     Dsync,
 }
 
-/// Measure targets side by side.
+/// Measures targets side by side.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Targets:
@@ -106,10 +106,10 @@ Examples:
   ironmap bench --fixture shm --beneath integrity --integrity all --rw read,write --bs 4k,64k,1m
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
 pub(crate) struct BenchArgs {
-    /// The targets; ratios are to the first.
+    /// The targets; ratios compare with the first target.
     #[arg(required_unless_present_any = ["fixture", "launch"], value_parser = target::target)]
     targets: Vec<TargetSpec>,
-    /// Work: read and write (one after the other), randread, randwrite, and the mixes rw and randrw.
+    /// Work: read and write (in order), randread, randwrite, and the mixes rw and randrw.
     #[arg(long, value_delimiter = ',', default_value = "randread")]
     rw: Vec<Rw>,
     /// The percentage of reads in a mix.
@@ -121,10 +121,10 @@ pub(crate) struct BenchArgs {
     /// Create and write the files again before the measurement, as a fixture always does: kernel: and vol: targets.
     #[arg(long, conflicts_with = "fallocate")]
     overwrite: bool,
-    /// Create the files again before each launch, allocated and unwritten; write each block once; the time of the final sync counts.
+    /// Create the files again before each launch, allocated and unwritten, and write each block once; the time includes the final sync.
     #[arg(long, conflicts_with = "instructions")]
     fallocate: bool,
-    /// Sync the file (fdatasync) after this number of writes of a job.
+    /// Sync the file (fdatasync) each time a job has done this number of writes.
     #[arg(long, value_name = "WRITES", default_value_t = 0)]
     fsync: u64,
     /// Each write is durable when it completes.
@@ -136,7 +136,7 @@ pub(crate) struct BenchArgs {
     /// Bytes per request.
     #[arg(long, value_delimiter = ',', default_value = "4k", value_parser = crate::size::some)]
     bs: Vec<u64>,
-    /// Limit of the range; total size of the files that are made.
+    /// Limit of the range to access, and total size of files that the bench makes.
     #[arg(long, value_parser = crate::size::size)]
     size: Option<u64>,
     /// Requests in flight per job. Immediate engines at depth 1 use the synchronous calls.
@@ -151,7 +151,7 @@ pub(crate) struct BenchArgs {
     /// Requests to submit together, limited by the depth.
     #[arg(long, value_delimiter = ',', default_value = "32", value_parser = count)]
     batch_submit: Vec<usize>,
-    /// Completions to wait for together; by default as many as are submitted together.
+    /// Completions to wait for together; by default the value of --batch-submit.
     #[arg(long, value_parser = count)]
     batch_complete: Option<usize>,
     /// Register the buffers with the kernel.
@@ -163,8 +163,8 @@ pub(crate) struct BenchArgs {
     /// The simple path of vol: and host: targets.
     #[arg(long, default_value = "1")]
     simple: Simple,
-    /// How ironmap keeps the memory of requests of vol: and host: targets from changing: zero-copy (no protection), bounce, lazy or owned, or all.
-    /// Each gives a row; by default the device's needs decide.
+    /// How ironmap keeps the memory of requests to vol: and host: targets from changing: zero-copy (no protection), bounce, lazy or owned, or all.
+    /// Each method has its own row; by default, the method depends on the device.
     #[arg(long, value_delimiter = ',', value_parser = protection)]
     integrity: Vec<Protection>,
     /// Seconds per target, launch and combination.
@@ -182,14 +182,14 @@ pub(crate) struct BenchArgs {
     /// Make the devices, fill them, measure raw:, vol:, host: and kernel: (as root) on them, and remove everything.
     #[arg(long)]
     fixture: Option<FixtureKind>,
-    /// Create, look up and remove this number of files on the fixture's device, and sync with several threads: ironmap beside the kernel's ext4.
+    /// Create, look up and remove this number of files on the fixture's device, and sync with several threads: compares ironmap with the kernel's ext4.
     #[arg(long, requires = "fixture", value_name = "FILES", conflicts_with_all = ["targets", "json", "plot"])]
     metadata: Option<usize>,
     /// The file system of the fixture.
     #[arg(long, default_value = "ext4", requires = "fixture")]
     fs: FsKind,
-    /// A device between the volume of the fixture and its device. Only the volume of the fixture is measured then: --integrity all
-    /// gives the figures of each method that keeps memory from changing, beside those of zero-copy.
+    /// A device between the volume of the fixture and its device. With it, only the volume of the fixture is measured: --integrity all
+    /// compares each method that keeps memory from changing with zero-copy.
     #[arg(long, requires = "fixture", conflicts_with = "metadata")]
     beneath: Option<Beneath>,
     /// Count instructions per request with callgrind instead of time. Needs valgrind.
@@ -217,7 +217,7 @@ pub(crate) fn run(args: &BenchArgs, report: &Report) -> std::result::Result<(), 
     let outputs = Outputs::create(args)?;
     // After a signal the current launch ends, then the bench ends and removes the fixture.
     interrupt::remember();
-    // A signal also ends child commands, so their failure is not the cause.
+    // A signal also ends child commands. So after a signal, the signal is reported, not a child's failure.
     measure(args, outputs).map_err(|failure| interrupt::check().err().unwrap_or(failure))
 }
 
@@ -261,7 +261,7 @@ impl Outputs {
     }
 }
 
-/// Whether a target is the file of a path, or in it.
+/// Whether a target is the file at a path, or is stored in that file.
 fn is_in(target: &TargetSpec, path: &Path, report: &Report) -> bool {
     let location = match target {
         TargetSpec::Raw { path, .. }
@@ -335,7 +335,7 @@ impl BenchArgs {
     }
 }
 
-/// Refuses to destroy content without `--destroy`, and options that would measure something else.
+/// Refuses to destroy content without `--destroy`, and options that would not measure what they name.
 fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
     let keeps = |target: &TargetSpec| matches!(target, TargetSpec::Null { .. });
     let harms = args.writes() || args.content().is_some();
@@ -343,14 +343,14 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
         return Err("this would destroy the content of the targets: confirm it with --destroy");
     }
     if args.fallocate && args.rw.iter().any(|rw| *rw != Rw::Write) {
-        return Err("--fallocate: each block is written once, by --rw write");
+        return Err("--fallocate needs --rw write, which writes each block once");
     }
     let several = args.integrity.len() > 1 || args.integrity.contains(&Protection::All);
     if args.fallocate && (args.simple == Simple::Both || several) {
-        return Err("--fallocate: one variant of a target at a time");
+        return Err("--fallocate measures only one variant of each target");
     }
     if args.beneath.is_some() && args.fs == FsKind::Xfs {
-        return Err("--beneath: the volume of this fixture is ext4");
+        return Err("--beneath needs --fs ext4");
     }
     Ok(())
 }

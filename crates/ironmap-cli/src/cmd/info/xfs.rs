@@ -1,4 +1,4 @@
-//! An XFS volume.
+//! Shows an XFS volume.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -51,7 +51,7 @@ struct Log {
     blocks: u32,
     external: bool,
     transactions: u64,
-    /// Changes of maps that were finished in memory, and changes of attributes.
+    /// The number of changes of maps, and of attributes, that the recovery finished in memory.
     finished: u64,
     finished_attributes: u64,
     /// Operations that the kernel will finish when it mounts the volume.
