@@ -185,7 +185,7 @@ pub(crate) fn refuse_archive(path: &Path) -> Result<(), Failure> {
 }
 
 fn other_name(path: &Path, content: &str, instead: &str) -> Failure {
-    Failure::usage(format!("{}: {content} is not what the name says: {instead}", path.display()))
+    Failure::usage(format!("{}: the name is not one for {content}: {instead}", path.display()))
 }
 
 /// The way to create an image of the format that a name suggests; `None` for other names.
@@ -198,11 +198,11 @@ fn instead_of(path: &Path) -> Option<String> {
         // ironmap can only read these formats, and only with their prefix.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
-                "{format}:{name} is only read; qemu-img convert -O {format} makes it of a raw image"
+                "{format}:{name} is only read; qemu-img convert -O {format} makes one from a raw image"
             )
         }
-        Some("vdi") => format!("qemu-img convert -O vdi RAW {name} makes it of a raw image"),
-        Some("vhd") => format!("qemu-img convert -O vpc RAW {name} makes it of a raw image"),
+        Some("vdi") => format!("qemu-img convert -O vdi RAW {name} makes one from a raw image"),
+        Some("vhd") => format!("qemu-img convert -O vpc RAW {name} makes one from a raw image"),
         _ => return None,
     })
 }

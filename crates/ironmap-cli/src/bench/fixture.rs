@@ -167,7 +167,7 @@ impl Fixture {
         notes
     }
 
-    /// The targets: raw:, vol: if ironmap can read or write the file system, and those of the mount if there is one.
+    /// The targets: raw:, vol: if ironmap can read or write the file system, and host: and kernel: if it is mounted.
     pub(super) fn targets(&self) -> Vec<TargetSpec> {
         let raw = |path: PathBuf| TargetSpec::Raw { path, offset: None };
         let volume = self.free.volume();

@@ -84,12 +84,12 @@ pub(crate) enum Sync {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Targets:
-  raw:DEV[@OFFSET]     the block device or image itself: the limit. Beside a vol: or host: target of the same device (or
-                       its disk, or a twin of it) it hits the very blocks of the file
+  raw:DEV[@OFFSET]     the block device or image itself, which is the limit. With a vol: or host: target of the same device
+                       (or of its disk, or of a twin), raw: uses the same blocks as the file
   kernel:FILE          the same work through the kernel's file system, O_DIRECT
   vol:VOLUME:/PATH     ironmap, unmounted volume
   host:FILE            ironmap, file of a mounted file system
-  null:SIZE            a device that completes at once: the cost of the engine itself
+  null:SIZE            a device that completes requests immediately: the cost of the engine itself
 
 Options that take a list (1,64,256) give a row for each combination.
 

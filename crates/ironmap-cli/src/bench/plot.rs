@@ -45,7 +45,7 @@ pub(super) fn other_name(path: &Path) -> Option<String> {
     let instead = path.with_extension("svg");
     OTHERS.contains(&&*extension).then(|| {
         let (path, instead) = (path.display(), instead.display());
-        format!("{path}: the picture is SVG, which is not what the name says: write {instead}")
+        format!("{path}: the picture is SVG, but its name ends otherwise: write {instead}")
     })
 }
 

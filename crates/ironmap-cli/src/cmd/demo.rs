@@ -225,7 +225,7 @@ fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<()
         return Ok(());
     }
     say(
-        "a mounted ext4 on a disk without partitions is slower, since its metadata lie in the disk's page cache: the same with --fs ext4 shows it",
+        "a mounted ext4 on a disk without partitions is slower, because its metadata is in the disk's page cache; the same bench with --fs ext4 shows that",
     )
 }
 

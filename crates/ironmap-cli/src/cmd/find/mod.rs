@@ -24,12 +24,12 @@ use crate::terminal::stdout;
     override_usage = "ironmap find VOLUME:/DIR... [TEST]...",
     after_help = "\
 Tests, as in find(1); N may be +N for more, and -N for less:
-  -name GLOB, -iname GLOB   the last name; without regard to case
+  -name GLOB, -iname GLOB   the last name; -iname ignores case
   -path GLOB                the whole printed name, with the volume
-  -type LETTERS             f, d, l, b, c, p, s; several with commas
-  -size N[cwbkMG]           in units of 512 bytes (b) or others, rounded up
+  -type LETTERS             f, d, l, b, c, p, s; several are separated by commas
+  -size N[cwbkMG]           the size in units of 512 bytes (b) or others, rounded up
   -mtime N                  changed N days ago
-  -perm MODE                exactly; -MODE all of these bits, /MODE any
+  -perm MODE                exactly these bits; -MODE all of them, /MODE any of them
   -links N, -uid N, -inum N
   -empty                    empty files and directories
   -mindepth N, -maxdepth N  levels below VOLUME:/DIR

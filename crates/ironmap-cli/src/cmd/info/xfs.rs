@@ -14,7 +14,7 @@ use super::device::Device;
 use crate::output::{Encoding, print_json};
 use crate::terminal::stdout;
 
-const READ_ONLY: &str = "only data that files have are overwritten";
+const READ_ONLY: &str = "only existing data of files can be overwritten";
 
 #[derive(Serialize)]
 struct Info {
