@@ -1,18 +1,18 @@
-//! Access lists as `getfacl` prints them.
+//! Formats access control lists as `getfacl` prints them.
 //!
-//! The form of a value is that of the system calls: a version and entries of eight bytes (`include/uapi/linux/posix_acl_xattr.h`).
+//! A value has the form of the system calls: a version and entries of eight bytes (`include/uapi/linux/posix_acl_xattr.h`).
 
 use crate::show::Owners;
 
-/// The attributes that hold lists.
+/// The extended attributes that hold the lists.
 pub(crate) const NAMES: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
-/// The prefix that `getfacl` prints before the entries of each.
+/// For each of the attributes, the prefix that `getfacl` prints before the entries.
 const PREFIXES: [&str; 2] = ["", "default:"];
 const VERSION: u32 = 2;
-/// Of an entry: tag and permissions in 16 bits each, then a user or group in 32.
+/// The length of an entry in bytes: tag and permissions with 16 bits each, then a user or group with 32 bits.
 const ENTRY: usize = 8;
 
-/// The lines for an attribute; `None` where it holds no list that can be read.
+/// The lines for an attribute. `None` if its value is not a valid list.
 pub(crate) fn lines(name: &[u8], value: &[u8], owners: &Owners) -> Option<Vec<String>> {
     let (_, prefix) = NAMES.iter().zip(PREFIXES).find(|(known, _)| **known == name)?;
     let (version, entries) = value.split_first_chunk()?;
@@ -85,7 +85,7 @@ fn letters(rights: u16) -> String {
 mod tests {
     use super::*;
 
-    /// A value that contradicts its form is no list, whatever it holds.
+    /// A value that violates the form is not shown as a list.
     #[test]
     fn an_invalid_acl_is_not_changed() {
         let owners = Owners::new(true);

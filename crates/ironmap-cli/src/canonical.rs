@@ -1,16 +1,16 @@
-//! Paths without symbolic links.
+//! Resolves paths to paths without symbolic links.
 
 use ironmap::fs::FileType;
 use ironmap::{Error, ErrorKind};
 use ironmap_image::source::Source;
 
-/// The number of links that Linux follows on one path.
+/// The maximum number of links that Linux follows on one path.
 const MAX_LINKS: usize = 40;
 
 /// The path of a file without links, `.` and `..`. The last name may be missing.
 pub(crate) fn path_without_links(source: &Source, path: &[u8]) -> ironmap::Result<Vec<u8>> {
     let fs = source.fs();
-    // `stack`: the names of the directories so far, with their inodes. `rest`: the components to come, the next one last.
+    // `stack`: the names of the directories so far, with their inodes. `rest`: the remaining components in reverse order.
     let mut stack = Vec::new();
     let mut rest = components(path);
     let mut links = 0;
@@ -53,7 +53,7 @@ pub(crate) fn path_without_links(source: &Source, path: &[u8]) -> ironmap::Resul
     Ok(if path.is_empty() { b"/".to_vec() } else { path })
 }
 
-/// The names of a path, the first one last. An empty name stands for a slash at the end, which asks for a directory.
+/// The names of a path in reverse order. An empty name stands for a slash at the end, which requires a directory.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let end: &[&[u8]] = if path.ends_with(b"/") { &[b""] } else { &[] };

@@ -19,24 +19,24 @@ use crate::mount;
 use crate::target;
 
 const AFTER_HELP: &str = "\
-VOLUME is a block device, an image, IMAGE@pN, its Nth GPT or MBR partition, IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G), \
-which ends with its partition, or IMAGE@OFFSET+LENGTH; LABEL=NAME, UUID=..., PARTLABEL=... and PARTUUID=... are devices by these. VOLUME:/PATH names a file of it; everything before the first ':/' is the volume. For commands that read, VOLUME:<12> \
-is its inode 12.
+VOLUME is a block device, an image, IMAGE@pN (the Nth GPT or MBR partition of the image), IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G; \
+it ends with its partition), or IMAGE@OFFSET+LENGTH. LABEL=NAME, UUID=..., PARTLABEL=... and PARTUUID=... name a device. VOLUME:/PATH names a file of a \
+volume; everything before the first ':/' is the volume. For commands that read, VOLUME:<12> is inode 12 of the volume.
 
-qcow2:IMAGE, vmdk:IMAGE and vhdx:IMAGE are images of virtual machines, whose format is never guessed; only qcow2 is written. They have parts too: \
-qcow2:IMAGE@p2. nbd://HOST/EXPORT is an export of an NBD server.
+qcow2:IMAGE, vmdk:IMAGE and vhdx:IMAGE are images of virtual machines. Their format is never guessed, and only qcow2 can be written. They may have \
+partitions too: qcow2:IMAGE@p2. nbd://HOST/EXPORT is an export of an NBD server.
 
-integrity:DATA,TAGS is a volume too: DATA is a device or image whose every sector is verified against its tag on TAGS, and both may be \
-partitions. integrity:DATA has the tags in its own tail; ironmap integrity makes and checks them.
+integrity:DATA,TAGS is a volume too: each sector of the device or image DATA is verified against its tag on TAGS. DATA and TAGS may be \
+partitions. integrity:DATA has the tags in its own tail. ironmap integrity makes and checks such devices.
 
-noload:VOLUME is read without its journal, which may be damaged or gone; the option --noload does so for every volume.
+noload:VOLUME is read without its journal, which may be damaged or missing; the option --noload applies to every volume of the command.
 
-host:FILE is a file of a mounted file system. It is read around the kernel where that is safe, and through it otherwise; ironmap \
+host:FILE is a file of a mounted file system. It is read around the kernel if that is safe, and through the kernel otherwise; ironmap \
 host shows which. A volume named host is written ./host.
 
 Commands that only read do not write to the device: a volume that was not unmounted cleanly is recovered in memory. Commands that change a volume \
-recover it on the device, work as their namesakes do on a mounted one, and end with everything on the device; when one is killed \
-instead, the journal keeps the volume consistent. Permissions are not checked: a user who can write the device can change every file.
+recover it on the device, work as their namesakes do on a mounted volume, and end after all changes are on the device. If a command is killed, \
+the journal keeps the volume consistent. Permissions are not checked: a user who can write to the device can change every file.
 
 Exit codes:
   0  success
@@ -48,20 +48,20 @@ Exit codes:
 
 If several operations fail, each prints a line on standard error, and the highest exit code is returned.";
 
-/// The heading of the options for volumes that cannot be read by their own data alone.
-const RESCUE: &str = "Options for damaged volumes and for devices of their own";
+/// The heading of the options for volumes that cannot be read without further information.
+const RESCUE: &str = "Options for damaged volumes and for external devices";
 
-/// Commands that read volumes, and accept these options. Commands that change a volume refuse the options, and other commands have no use for them.
+/// Commands that read volumes, and accept the options for damaged volumes. Commands that change a volume refuse these options.
 const READS: [&str; 18] = [
     "info", "ls", "stat", "cat", "map", "find", "du", "df", "readlink", "getfattr", "diff",
     "check", "dump", "undelete", "cp", "tar", "mount", "complete",
 ];
 
-/// Commands that open no volume, or open it only as a device: they do not accept the options silently.
+/// Commands that open no volume, or open a volume only as a device. They refuse the options, because the options would have no effect.
 const NO_VOLUME: [&str; 8] =
     ["bench", "clone", "completions", "demo", "host", "integrity", "man", "umount"];
 
-/// The command line, in which the options for damaged volumes are shown where they apply.
+/// The command line. The help of a command shows the options for damaged volumes only if they apply to it.
 pub(crate) fn command() -> clap::Command {
     let mut command = Cli::command();
     let rescue = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(RESCUE));
@@ -91,7 +91,7 @@ impl Cli {
     }
 }
 
-/// The option for damaged volumes that was given to a command.
+/// The option for damaged volumes that the user gave to a command.
 fn given_to_rescue(command: &clap::Command, given: &ArgMatches) -> Option<String> {
     let rescue = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(RESCUE));
     let named = |arg: &clap::Arg| {
@@ -100,7 +100,7 @@ fn given_to_rescue(command: &clap::Command, given: &ArgMatches) -> Option<String
     rescue.filter(|arg| named(arg)).find_map(clap::Arg::get_long).map(str::to_owned)
 }
 
-/// The command of a command line that may be wrong: `ironmap integrity format`.
+/// The command that a command line names, for example `ironmap integrity format`. The rest of the command line may be wrong.
 pub(crate) fn path_of(words: &[OsString]) -> String {
     let mut command = &Cli::command();
     let mut path = command.get_name().to_owned();
@@ -113,26 +113,26 @@ pub(crate) fn path_of(words: &[OsString]) -> String {
     path
 }
 
-/// Reads and changes files of ext2, ext3 and ext4 volumes that are not mounted, and reads those of XFS volumes and of mounted ext4 and XFS, at the speed
-/// of the device.
+/// Reads and changes files of ext2, ext3 and ext4 volumes that are not mounted, and reads files of XFS volumes and of mounted ext4 and XFS, at the
+/// speed of the device.
 #[derive(Debug, Parser)]
 #[command(name = "ironmap", version, propagate_version = true, after_help = AFTER_HELP)]
 #[command(max_term_width = 100, disable_help_subcommand = true)]
 pub(crate) struct Cli {
-    /// Read volumes without their journals, as mount -o ro,noload: the changes in these are missing
+    /// Read volumes without their journals, as mount -o ro,noload; changes in the journals are missing
     #[arg(long = "noload", global = true, help_heading = RESCUE)]
     pub(crate) no_load: bool,
     /// Read the volume with the backup of its superblock in this block, as e2fsck -b; without it, a backup is found if the superblock is damaged
     #[arg(long, global = true, value_name = "BLOCK", help_heading = RESCUE)]
     pub(crate) superblock: Option<u64>,
-    /// Read a volume that was cut short as far as it goes; reads past its end are I/O errors
+    /// Read the remaining part of a truncated volume; reads past its end are I/O errors
     #[arg(long, global = true, help_heading = RESCUE)]
     pub(crate) truncated: bool,
-    /// The device of the journal, if it is not on the volume's device: a volume that needs recovery is recovered in memory; by default it is
+    /// The device of an external journal, from which a volume that needs recovery is recovered in memory; by default, the device is
     /// found by its UUID in /dev/disk/by-uuid
     #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume(), help_heading = RESCUE)]
     pub(crate) journal: Option<Location>,
-    /// The device of the realtime files of an XFS volume, which is only read then; without it these files are only listed
+    /// The device of the realtime files of an XFS volume, which makes the volume read-only; without it, realtime files are only listed
     #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume(), help_heading = RESCUE)]
     pub(crate) realtime: Option<Location>,
     #[command(subcommand)]
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// A new command belongs to one of the two lists, or refuses the options for reading itself.
+    /// A new command must be in one of the two lists, or refuse the options itself.
     #[test]
     fn options_for_damaged_volumes_are_where_they_apply() {
         let changes = [

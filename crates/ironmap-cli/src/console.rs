@@ -1,4 +1,4 @@
-//! The terminal of a job: lines on standard error and standard output, and below them the progress of a copy, if standard error is a terminal.
+//! Prints a job's lines on standard error and standard output, and shows the progress of a copy below them if standard error is a terminal.
 
 use std::fmt::Write;
 use std::io;
@@ -14,7 +14,7 @@ use crate::failure::print;
 use crate::interrupt;
 use crate::terminal::{one_line, print_line};
 
-/// The program's side of a job.
+/// The program's functions for a job.
 pub(crate) struct Console {
     /// The bar of the last copy. Lines are printed above it.
     bar: Mutex<ProgressBar>,
@@ -55,7 +55,7 @@ impl Caller for Console {
     }
 }
 
-/// Shows files, bytes, rate and time left.
+/// Shows files, bytes, rate and remaining time.
 struct CopyBar {
     bar: ProgressBar,
     /// Files that are done.
@@ -101,7 +101,7 @@ fn files(done: &Arc<AtomicU64>, total: Option<u64>) -> impl Files {
     let done = Arc::clone(done);
     move |_: &ProgressState, out: &mut dyn Write| {
         let done = HumanCount(done.load(Ordering::Relaxed));
-        // A writer of text does not fail.
+        // Formatting into text does not fail.
         let _ = match total {
             Some(total) => write!(out, "{done}/{} files", HumanCount(total)),
             None => write!(out, "{done} files"),

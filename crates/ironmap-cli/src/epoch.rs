@@ -1,13 +1,13 @@
-//! `SOURCE_DATE_EPOCH`, which reproducible builds set: all times are this time, and no value is random.
+//! Reads `SOURCE_DATE_EPOCH`, which reproducible builds set. With it, all timestamps are this time, and no value is random.
 
 const VARIABLE: &str = "SOURCE_DATE_EPOCH";
-/// The last second of a time stamp of ext4: 34 bits from 1901 on.
+/// The last second of a timestamp of ext4, which has 34 bits from 1901 on.
 const LAST: i64 = (3 << 32) + i32::MAX as i64;
 
 /// The time in seconds since 1970, or `None` if the variable is not set.
 ///
 /// # Errors
-/// It is set to something else than a number of seconds that a volume can hold.
+/// The variable is set, but is not a number of seconds that a volume can store.
 pub(crate) fn source_date() -> Result<Option<i64>, String> {
     let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
     let seconds = text.to_str().and_then(|text| text.parse().ok());

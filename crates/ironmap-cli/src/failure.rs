@@ -35,7 +35,7 @@ pub(crate) fn print(message: &str) {
     let _ = writeln!(io::stderr(), "ironmap: {}", one_line(message));
 }
 
-/// A failure that another process has reported already; it ended with this code.
+/// A failure that another process has already reported. The process ended with this exit code.
 pub(crate) fn told(code: i32) -> Failure {
     let reasons = [Reason::Usage, Reason::Refused, Reason::Corrupt];
     let reason = reasons.into_iter().find(|known| i32::from(of_failure(*known)) == code);

@@ -1,5 +1,5 @@
-//! Shell patterns with the syntax of `fnmatch(3)` without flags: `*`, `?`, `[a-z]`, `[!a-z]`, `[[:alpha:]]` and `\`. As there, the locale decides
-//! whether a name is characters of UTF-8 or bytes. Ranges compare code points, as in the locale C.UTF-8.
+//! Shell patterns with the syntax of `fnmatch(3)` without flags: `*`, `?`, `[a-z]`, `[!a-z]`, `[[:alpha:]]` and `\`. As in `fnmatch`, the locale decides
+//! whether a name consists of UTF-8 characters or of bytes. Ranges compare code points, as in the locale C.UTF-8.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,14 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 /// A pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Glob {
-    /// The pattern as characters, if the texts are UTF-8, and as bytes. As in fnmatch(3) of glibc, a match of either is enough.
+    /// The pattern as bytes, and also as characters in a UTF-8 locale. As in fnmatch(3) of glibc, a match of either form is enough.
     ways: Vec<Way>,
 }
 
 #[derive(Clone, Debug)]
 struct Way {
     pattern: Vec<Unit>,
-    /// Letters match without regard to case.
+    /// Upper and lower case letters are equal.
     ignore_case: bool,
     utf8: bool,
 }
@@ -38,10 +38,10 @@ impl Glob {
         Self { ways: ways.iter().copied().map(way).collect() }
     }
 
-    /// Whether the whole text matches. `*` and `?` stand for slashes and dots at the beginning, too.
+    /// Whether the whole text matches. `*` and `?` also match slashes, and a dot at the beginning.
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
         if text.is_ascii() {
-            // Each character is one byte: one variant decides, without an allocation.
+            // Each character is one byte, so one form of the pattern is enough, and no allocation is needed.
             let unit = |at: usize| text.get(at).map(|byte| Unit::Char((*byte).into()));
             return self.ways[0].matches(text.len(), unit);
         }
@@ -56,7 +56,7 @@ impl Way {
     /// Whether a text of `len` units matches.
     fn matches(&self, len: usize, text: impl Fn(usize) -> Option<Unit>) -> bool {
         let (mut pattern, mut at) = (&self.pattern[..], 0);
-        // The pattern after the last star, and the end of the star's match in the text: only the last star can still take more.
+        // The pattern after the last star, and the end of the star's match in the text. After a mismatch, only the last star need match more.
         let mut star = None;
         loop {
             if let [Unit::Char('*'), rest @ ..] = pattern {
@@ -82,7 +82,7 @@ impl Way {
         }
     }
 
-    /// The rest of a pattern whose first part matches this unit.
+    /// If the first element of a pattern matches this unit, the rest of the pattern.
     fn one<'p>(&self, pattern: &'p [Unit], unit: Unit) -> Option<&'p [Unit]> {
         let fold = |unit| if self.ignore_case { folded(unit) } else { unit };
         let is = |literal: &Unit| fold(*literal) == fold(unit);
@@ -91,7 +91,7 @@ impl Way {
             [Unit::Char('\\'), literal, rest @ ..] => is(literal).then_some(rest),
             [Unit::Char('['), rest @ ..] => match set(rest, unit, fold) {
                 Some((matches, rest)) => matches.then_some(rest),
-                // Without an end, `[` is a literal.
+                // If the set has no end, `[` is a literal.
                 None => is(&Unit::Char('[')).then_some(rest),
             },
             // A backslash at the end has no character to quote.
@@ -111,8 +111,8 @@ enum Element {
     Unknown,
 }
 
-/// Whether a unit is in the set that begins after `[`, and the pattern after the set. `None` if the set has no end. `fold` applies to letters
-/// and ranges; classes have their own case.
+/// Whether a unit is in the set that begins after `[`, and the pattern after the set. `None` if the set has no end. `fold` maps the case of letters
+/// and ranges, but not of classes.
 fn set(text: &[Unit], unit: Unit, fold: impl Fn(Unit) -> Unit) -> Option<(bool, &[Unit])> {
     let negated = matches!(text.first(), Some(Unit::Char('!' | '^')));
     let mut rest = &text[usize::from(negated)..];
@@ -180,7 +180,7 @@ fn element(text: &[Unit]) -> Option<(Element, &[Unit])> {
 
 /// Whether a unit is in a POSIX class. `None` if the class does not exist, so that the pattern matches nothing.
 fn is_of_class(unit: Unit, class: &str) -> Option<bool> {
-    // A byte is in no class, like this character.
+    // A byte that is not part of a character is in no class, like this character.
     let it = if let Unit::Char(it) = unit { it } else { char::REPLACEMENT_CHARACTER };
     let known = it != char::REPLACEMENT_CHARACTER;
     let alphabetic = it.is_alphabetic() || !it.is_ascii() && it.is_numeric();
@@ -295,11 +295,11 @@ mod tests {
         for (pattern, text) in no {
             assert!(!matches(pattern, text), "{pattern} {text}");
         }
-        // The number of tries is the length of the text for each star, not a product over all stars.
+        // The number of steps grows with the number of stars times the length of the text, not exponentially.
         assert!(!matches(&"a*".repeat(40), &"a".repeat(39)));
     }
 
-    /// Expected results are those of fnmatch(3) of glibc in the locale C.UTF-8.
+    /// The expected results are those of fnmatch(3) of glibc in the locale C.UTF-8.
     #[test]
     fn characters_of_utf_8_are_one_each_or_bytes() {
         let utf8 = |pattern: &str, text: &[u8]| {

@@ -1,4 +1,4 @@
-//! Mounted file systems, whose files are read around the kernel where that can be.
+//! Files of mounted file systems, which are read around the kernel if possible.
 
 use std::path::Path;
 
@@ -16,14 +16,14 @@ impl HostSource {
         host.map(Self).map_err(|error| Failure::at("host", &error))
     }
 
-    /// A file's handle, and how it is served.
+    /// A handle for a file, and a report on how the file is read.
     pub(crate) fn file(
         &self,
         path: &Path,
         options: FileOptions,
     ) -> Result<(File, HostReport), Failure> {
         let failed = |error: Error| match error.kind() {
-            // It names the path.
+            // The library's error already names the path.
             ErrorKind::Io(_) => Failure::new(error.to_string()),
             _ => Failure::at(path.display(), &error),
         };

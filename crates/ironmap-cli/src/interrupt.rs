@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM and SIGHUP during a change: the command stops at the next file and cleans up, so that nothing remains to be
-//! recovered or removed.
+//! Handles Ctrl-C, SIGTERM and SIGHUP during a change: the command stops at the next file and cleans up, so that the user need not recover
+//! or remove anything.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock, Once};
@@ -12,15 +12,15 @@ use signal_hook::iterator::Signals;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// Handlers of signals are the process's, and set it.
+/// The request to stop, which signal handlers set. It is static because signal handlers belong to the process.
 static CAUGHT: LazyLock<Stop> = LazyLock::new(Stop::default);
 
-/// The request to stop that signals make.
+/// The request to stop, which signals set.
 pub(crate) fn stop() -> &'static Stop {
     &CAUGHT
 }
 
-/// The signals that the program was not started to ignore, as nohup does.
+/// The signals to handle: all except signals that the parent process has set to be ignored, as nohup does.
 fn heard() -> impl Iterator<Item = i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -28,13 +28,13 @@ fn heard() -> impl Iterator<Item = i32> {
     SIGNALS.into_iter().filter(move |signal| ignored & 1 << (signal - 1) == 0)
 }
 
-/// Installs handlers: the first signal is recorded, and a second one ends the program at once. A volume with a journal recovers.
+/// Installs handlers: the first signal is recorded, and a second one ends the program immediately. A volume with a journal recovers from that.
 pub(crate) fn catch() {
     static HANDLERS: Once = Once::new();
     HANDLERS.call_once(|| {
         let ends = Arc::new(AtomicBool::new(false));
         for signal in heard() {
-            // Until both handlers exist, a signal ends the program. They run in this order, so the first signal finds `ends` unset.
+            // The handlers run in this order, so `ends` is unset at the first signal, which therefore does not end the program.
             let _ = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&ends));
             let _ = flag::register(signal, Arc::clone(&ends));
         }
@@ -49,7 +49,7 @@ pub(crate) fn remember() {
     }
 }
 
-/// Runs `act` for each later signal, in a thread of its own.
+/// Runs `act` for each later signal, in a separate thread.
 pub(crate) fn on_signal(act: impl Fn() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new(heard())?;
     thread::Builder::new().spawn(move || signals.forever().for_each(|_| act()))?;
@@ -61,7 +61,7 @@ pub(crate) fn caught() -> bool {
     CAUGHT.is_set()
 }
 
-/// Fails once a signal was received.
+/// Fails if a signal was received.
 pub(crate) fn check() -> Result<(), Failure> {
     CAUGHT.check()
 }

@@ -1,4 +1,4 @@
-//! The `ironmap` program: files of unmounted ext4 volumes, and of mounted file systems, from the command line.
+//! The `ironmap` program: accesses files of unmounted volumes, and of mounted file systems, from the command line.
 
 mod acl;
 mod bench;
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     #[cfg(feature = "fuse")]
     let args = mount::as_mount_helper(&args).unwrap_or(args);
     let renamed = cmd::tune::as_e2fsprogs(&args);
-    // The programs of e2fsprogs have one code for all failures.
+    // The programs of e2fsprogs have the same exit code for all failures.
     let one_code = renamed.is_some();
     let args = renamed.unwrap_or(args);
     let cli = match Cli::parse_words(args.iter().cloned()) {

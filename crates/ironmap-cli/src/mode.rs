@@ -9,11 +9,11 @@ pub(crate) struct ModeChange(Vec<Step>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
-    /// The mode bits of the affected users. 0 means all users, limited by the umask.
+    /// The mode bits of the affected users. 0 means all users, except the bits of the umask.
     who: u32,
     how: How,
     what: What,
-    /// Set-id bits that the step names. Others of a directory stay unchanged.
+    /// The set-id bits that the step names. Other set-id bits of a directory are not changed.
     named: u32,
 }
 
@@ -31,7 +31,7 @@ enum What {
         /// `X`: execute permission for directories, and for files that some user may already execute.
         search: bool,
     },
-    /// Copies the bits of the user, the group or others: the number is the shift of these bits.
+    /// Copies the permissions of the user, the group or others. The number is the shift of their bits.
     Copy(u32),
 }
 
@@ -52,7 +52,7 @@ impl ModeChange {
         Ok(Self(steps))
     }
 
-    /// The new mode for `mode`; both are the lower twelve bits.
+    /// Applies the change to a mode. Both modes are the lower twelve bits.
     pub(crate) fn apply(&self, mode: u32, directory: bool, umask: u32) -> u32 {
         self.0.iter().fold(mode, |mode, step| step.apply(mode, directory, umask))
     }
@@ -152,7 +152,7 @@ fn parse_what(text: &str) -> Option<What> {
 mod tests {
     use super::*;
 
-    /// Results of `chmod` of coreutils 9.1 with umask 022.
+    /// The expected results are those of `chmod` of coreutils 9.1 with umask 022.
     #[test]
     fn modes_change_as_with_chmod() {
         let cases: [(&str, u32, bool, u32); 28] = [

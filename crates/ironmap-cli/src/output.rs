@@ -1,4 +1,4 @@
-//! Output that several commands share: progress bars, and the JSON that docs/cli/json.md describes.
+//! Output of several commands: progress bars, and the JSON that docs/cli/json.md describes.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -28,7 +28,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// A JSON array written element by element, each on a line of its own: it need not fit in memory.
+/// A JSON array that is written element by element, one per line, so that it need not fit in memory.
 pub(crate) struct JsonArray {
     out: Out,
     empty: bool,
@@ -65,7 +65,7 @@ impl Encoding {
         if utf8 { Self::Utf8 } else { Self::Percent }
     }
 
-    /// Invalid bytes and `%` itself become `%XX`.
+    /// Bytes as text. With percent-escapes, invalid bytes and `%` itself become `%XX`.
     pub(crate) fn text(self, bytes: &[u8]) -> String {
         let mut text = String::with_capacity(bytes.len());
         for chunk in bytes.utf8_chunks() {
@@ -93,7 +93,7 @@ impl Serialize for Encoding {
     }
 }
 
-/// How a file of a mounted file system is served, and why.
+/// How a file of a mounted file system is read, and the reason.
 #[derive(Serialize)]
 pub(crate) struct Served {
     served_by: &'static str,
@@ -178,7 +178,7 @@ struct XattrRecord {
 }
 
 impl FileRecord {
-    /// A record with the attributes of `stat`, and the xattrs if any are given.
+    /// A record with the attributes of `stat`, and the extended attributes if they are given.
     pub(crate) fn new(
         path: &[u8],
         stat: &Stat,
@@ -220,7 +220,7 @@ impl FileRecord {
         Self { volume: Some(volume.to_string()), ..self }
     }
 
-    /// Turns the record into one of a file of a mounted file system, whose generation the kernel does not report.
+    /// Makes the record one for a file of a mounted file system. The kernel does not report its generation.
     pub(crate) fn of_host(self, served: Option<Served>) -> Self {
         Self { generation: None, served, ..self }
     }

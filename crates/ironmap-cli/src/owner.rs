@@ -1,6 +1,6 @@
-//! USER:GROUP in the syntax of `chown`.
+//! Parses USER:GROUP in the syntax of `chown`.
 
-/// The new owner and group of a file. `None` leaves the old one.
+/// The new owner and group of a file. `None` keeps the old owner or group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ownership {
     pub(crate) uid: Option<u32>,
@@ -8,8 +8,8 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    /// Parses `USER[:GROUP]`: `ann`, `ann:staff`, `:staff`, `1000:100`; `ann:` stands for ann and her own group. Names are those of the
-    /// host.
+    /// Parses `USER[:GROUP]`: `ann`, `ann:staff`, `:staff`, `1000:100`. `ann:` stands for ann and her own group. Names are looked up on
+    /// the host.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (user, group) = match text.split_once(':') {
             None => (text, None),
@@ -32,7 +32,7 @@ impl Ownership {
     }
 }
 
-/// The user's number, and the number of the user's group if the user has a name. A `+` marks a number.
+/// The user's ID, and the ID of the user's group if the user has a name. A `+` marks a number.
 fn find_user(name: &str) -> Option<(u32, Option<u32>)> {
     if let Some(user) = uzers::get_user_by_name(name) {
         return Some((user.uid(), Some(user.primary_group_id())));
@@ -44,7 +44,7 @@ fn find_group(name: &str) -> Option<u32> {
     uzers::get_group_by_name(name).map(|group| group.gid()).or_else(|| number(name))
 }
 
-/// A number as an id. The highest number means "no change" in system calls, so it is not an id.
+/// A number as an ID. The highest number means "no change" in system calls, so it is not an ID.
 fn number(text: &str) -> Option<u32> {
     let number = text.strip_prefix('+').unwrap_or(text).parse().ok();
     number.filter(|number| *number != u32::MAX)

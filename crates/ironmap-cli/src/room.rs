@@ -1,4 +1,4 @@
-//! The image file for a new volume: a new file, or an existing one that becomes longer.
+//! Prepares the image file for a new volume: makes a new file, or extends an existing one.
 
 use std::fmt::Display;
 use std::fs::{File, Metadata, OpenOptions};
@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::whole::sync_name;
 
-/// The change of an image that gave it the requested size.
+/// The change that gave an image the requested size.
 pub(crate) enum Room {
     /// The image is new.
     New(NewImage),
@@ -48,14 +48,14 @@ impl Room {
 
 /// An image file that this command has created. Dropping it removes the file, unless it was kept.
 pub(crate) struct NewImage {
-    /// An `O_PATH` descriptor: leases tell whether a loop device serves the image, and any other descriptor prevents leases.
+    /// An `O_PATH` descriptor. Any other descriptor would prevent a lease, and a lease shows whether a loop device uses the image.
     file: File,
     path: PathBuf,
     kept: bool,
 }
 
 impl NewImage {
-    /// Creates an image; `None` if the file exists. The missing target of a symbolic link is created.
+    /// Creates an image. `None` if the file exists. If the name is a symbolic link to a missing file, that file is created.
     pub(crate) fn create(path: &Path) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let target = target_of(path);
@@ -63,7 +63,7 @@ impl NewImage {
             Err(error) if error.kind() == IoErrorKind::AlreadyExists => return Ok(None),
             made => made.map_err(failed)?,
         };
-        // The file is opened by its name, since not every root directory has a /proc.
+        // The file is opened by its name, because /proc may be missing (in a chroot, for example).
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&target, flags, Mode::empty());
         let file = File::from(file.map_err(|errno| failed(errno.into()))?);
@@ -77,7 +77,7 @@ impl NewImage {
         &self.path
     }
 
-    /// Sets the length, without content.
+    /// Empties the file, and sets its length.
     pub(crate) fn empty(&self, len: u64) -> Result<(), Failure> {
         let failed = |error| Failure::host(self.path.display(), error);
         if !self.has_name() {
@@ -86,7 +86,7 @@ impl NewImage {
         let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
         let file = OpenOptions::new().write(true).custom_flags(no_follow).open(&self.path);
         let file = file.map_err(failed)?;
-        // Another file may have taken the name.
+        // The name may belong to another file, if another program has replaced this one.
         if !self.is(&file.metadata().map_err(failed)?) {
             return Err(replaced(&self.path));
         }
@@ -113,7 +113,7 @@ impl NewImage {
 impl Drop for NewImage {
     fn drop(&mut self) {
         if !self.kept && self.has_name() {
-            // An error here leaves the file, and there is nothing else to try.
+            // An error leaves the file, and a destructor cannot report it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -127,10 +127,10 @@ fn replaced(path: &Path) -> Failure {
     Failure::new(format!("{}: another program has replaced the image", path.display()))
 }
 
-/// The target of a path with all links followed, even if the file does not exist.
+/// The target of a path. All links are followed, even if the last one leads to a missing file.
 pub(crate) fn target_of(path: &Path) -> PathBuf {
     let mut target = path.to_owned();
-    // The kernel follows 40 symbolic links.
+    // The kernel follows at most 40 symbolic links.
     for _ in 0..40 {
         let Ok(link) = target.read_link() else { break };
         target = target.parent().unwrap_or(Path::new("")).join(link);
@@ -141,7 +141,7 @@ pub(crate) fn target_of(path: &Path) -> PathBuf {
 /// Creates an image file of this size, or extends one. An existing image must be empty unless `force` overwrites it.
 pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure> {
     let Some(image) = NewImage::create(path)? else {
-        // The new end would have no tags, and no backup of a partition table.
+        // An extension would move the end of the file away from tags, or from the backup of a partition table.
         if !force && path.is_file() {
             let file = BlockFile::open(path, &OpenMode { write: true, ..OpenMode::default() });
             let file = file.map_err(|error| Failure::open(&error))?;
@@ -153,8 +153,8 @@ pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure>
     Ok(Room::New(image))
 }
 
-/// Refuses to write a raw image under a name that other programs take for another format, unless `holds` says that it has that format. `force`
-/// overwrites an existing one.
+/// Refuses to write a raw image under a name that suggests another format, unless `holds` says that the content has that format. With `force`,
+/// an existing file is overwritten.
 pub(crate) fn refuse_name(
     target: &Location,
     holds: Option<&str>,
@@ -173,7 +173,7 @@ pub(crate) fn refuse_name(
     }
 }
 
-/// Refuses such a name for an archive.
+/// Refuses to write an archive under a name that suggests an image format.
 pub(crate) fn refuse_archive(path: &Path) -> Result<(), Failure> {
     match instead_of(path) {
         Some(_) => {
@@ -185,7 +185,7 @@ pub(crate) fn refuse_archive(path: &Path) -> Result<(), Failure> {
 }
 
 fn other_name(path: &Path, content: &str, instead: &str) -> Failure {
-    Failure::usage(format!("{}: {content} is not what the name says: {instead}", path.display()))
+    Failure::usage(format!("{}: the name is not one for {content}: {instead}", path.display()))
 }
 
 /// The way to create an image of the format that a name suggests; `None` for other names.
@@ -195,14 +195,14 @@ fn instead_of(path: &Path) -> Option<String> {
         Some("qcow2") => {
             format!("write qcow2:{name}, an image that qemu-img create -f qcow2 makes")
         }
-        // ironmap only reads these formats, with their prefix.
+        // ironmap can only read these formats, and only with their prefix.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
-                "{format}:{name} is only read; qemu-img convert -O {format} makes it of a raw image"
+                "{format}:{name} is only read; qemu-img convert -O {format} makes one from a raw image"
             )
         }
-        Some("vdi") => format!("qemu-img convert -O vdi RAW {name} makes it of a raw image"),
-        Some("vhd") => format!("qemu-img convert -O vpc RAW {name} makes it of a raw image"),
+        Some("vdi") => format!("qemu-img convert -O vdi RAW {name} makes one from a raw image"),
+        Some("vhd") => format!("qemu-img convert -O vpc RAW {name} makes one from a raw image"),
         _ => return None,
     })
 }
@@ -212,7 +212,7 @@ fn format_of(path: &Path) -> Option<String> {
     Some(path.extension()?.to_string_lossy().to_ascii_lowercase())
 }
 
-/// The error for a volume that is to be made and cannot be opened. Unlike a raw image, a virtual disk image is not created with its first volume.
+/// The error for a new volume whose image cannot be opened. Unlike a raw image, a missing virtual disk image is not created.
 pub(crate) fn missing(volume: &Location, error: Error) -> Error {
     if !matches!(volume.data().medium, Medium::Image(_)) || error.errno() != Errno::ENOENT {
         return error;
@@ -224,7 +224,7 @@ pub(crate) fn missing(volume: &Location, error: Error) -> Error {
 /// The option that overwrites a device with content.
 pub(crate) const FORCED: &str = "-F overwrites it";
 
-/// Refuses a device with content. The error says what to do `instead`.
+/// Refuses a device with content. The error suggests `instead`.
 pub(crate) fn check_empty(
     device: &dyn Device,
     place: impl Display,
@@ -248,13 +248,13 @@ pub(crate) fn check_replaced(path: &Path, instead: &str) -> Result<(), Failure> 
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     match BlockFile::open(path, &mode) {
         Ok(file) => check_empty(&Psync::new(Arc::new(file)), path.display(), instead),
-        // The file is writable but not readable: the host decides whether it may be replaced.
+        // The file cannot be read, so its content is unknown. The host's permissions decide whether it can be replaced.
         Err(error) if error.errno() == Errno::EACCES => Ok(()),
         Err(error) => Err(Failure::open(&error)),
     }
 }
 
-/// Extends a shorter image file. A device, or an image that is long enough, stays unchanged.
+/// Extends an image file that is too short. A device, or an image that is long enough, is not changed.
 pub(crate) fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
     let failed = |error| Failure::host(path.display(), error);
     let metadata = path.metadata().map_err(failed)?;

@@ -1,15 +1,15 @@
-//! The presentation of modes, times and owners to users.
+//! Formats modes, times and owners for users.
 
 use ironmap::fs::{FileType, Stat, Timestamp};
 use jiff::tz::TimeZone;
 use uzers::{Groups, Users, UsersCache};
 
-/// `-rwsr-xr-t`, as `ls -l` shows it.
+/// The type and mode of a file, as `ls -l` shows them: `-rwsr-xr-t`.
 pub(crate) fn mode_string(stat: &Stat) -> String {
     permissions(stat.file_type, stat.mode)
 }
 
-/// The same for a mode that differs from the file's.
+/// Formats a type and a mode, which may differ from the file's mode.
 pub(crate) fn permissions(file_type: FileType, mode: u32) -> String {
     let kind = match file_type {
         FileType::Regular => '-',
@@ -21,7 +21,7 @@ pub(crate) fn permissions(file_type: FileType, mode: u32) -> String {
         FileType::Socket => 's',
     };
     let mut text = String::from(kind);
-    // User, group and others: the shift of the three bits, the special bit, and its letter.
+    // For user, group and others: the shift of the three bits, the special bit, and the special bit's letter.
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
         let bits = mode >> shift;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });
@@ -79,7 +79,7 @@ const FLAG_LETTERS: [(char, u32); 22] = [
     ('m', 0x400),
 ];
 
-/// The flags of an inode as `lsattr` shows them: a letter, or a dash, for each.
+/// The flags of an inode as `lsattr` shows them: for each flag, a letter or a dash.
 pub(crate) fn flag_letters(flags: u32) -> String {
     FLAG_LETTERS
         .iter()
@@ -87,7 +87,7 @@ pub(crate) fn flag_letters(flags: u32) -> String {
         .collect()
 }
 
-/// The type in `stat`'s words.
+/// The name of the type in the output of `stat`.
 pub(crate) fn type_name(stat: &Stat) -> &'static str {
     match stat.file_type {
         FileType::Regular if stat.size == 0 => "regular empty file",
@@ -101,7 +101,7 @@ pub(crate) fn type_name(stat: &Stat) -> &'static str {
     }
 }
 
-/// Time stamps in the local zone.
+/// Formats timestamps in the local time zone.
 pub(crate) struct Clock(TimeZone);
 
 impl Clock {
@@ -127,7 +127,7 @@ impl Clock {
     }
 }
 
-/// RFC 3339 in UTC with nine digits of the second.
+/// A timestamp in the format of RFC 3339, in UTC with nine decimals.
 pub(crate) fn rfc3339(at: Timestamp) -> String {
     match instant(at) {
         Some(instant) => format!("{instant:.9}"),
@@ -135,13 +135,13 @@ pub(crate) fn rfc3339(at: Timestamp) -> String {
     }
 }
 
-/// The instant of a time stamp, whose nanoseconds count forward from the second before 1970 too. `None` beyond the year 9999.
+/// The instant of a timestamp. Its nanoseconds count upwards, even before 1970. `None` beyond the year 9999.
 fn instant(at: Timestamp) -> Option<jiff::Timestamp> {
     let second = jiff::Timestamp::from_second(at.seconds).ok()?;
     second.checked_add(jiff::SignedDuration::from_nanos(i64::from(at.nanoseconds))).ok()
 }
 
-/// Names of owners, from the account data of this host.
+/// Looks up the names of owners in the account data of this host.
 pub(crate) struct Owners {
     cache: UsersCache,
     /// Numbers are shown, not names.
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(rfc3339(at(0, 1)), "1970-01-01T00:00:00.000000001Z");
     }
 
-    /// The output of ls -lh of coreutils 9.1 for files of these sizes.
+    /// The expected results are the output of ls -lh of coreutils 9.1 for files of these sizes.
     #[test]
     fn sizes_for_people_are_rounded_up() {
         let shown = [

@@ -1,4 +1,4 @@
-//! Sizes on the command line.
+//! Parses sizes on the command line.
 
 /// Parses bytes: `4096`, `4k`, `1m`, `2G`, `16TiB`; powers of 1000: `1kB`, `1MB`; and sectors of 512 bytes: `8s`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {

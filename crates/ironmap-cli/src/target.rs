@@ -1,4 +1,4 @@
-//! `VOLUME`, `VOLUME:/PATH` and `host:FILE` on the command line.
+//! Parses `VOLUME`, `VOLUME:/PATH` and `host:FILE` on the command line.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use ironmap::{Error, Location};
 use ironmap_image::Failure;
 pub(crate) use ironmap_image::target::{Subject, Target, inode_of};
 
-/// A file of a volume, from `VOLUME:/PATH`.
+/// Parses `VOLUME:/PATH`.
 pub(crate) fn parse(text: &OsStr) -> Result<Target, String> {
     let bytes = text.as_bytes();
     refuse_host(text)?;
@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &OsStr) -> Result<Target, String> {
     Ok(Target { volume, path: bytes[colon + 1..].to_vec() })
 }
 
-/// The same, and `VOLUME` alone is its root.
+/// Parses `VOLUME:/PATH`, or `VOLUME`, which stands for its root.
 pub(crate) fn parse_tree(text: &OsStr) -> Result<Target, String> {
     if end_of_volume(text.as_bytes()).is_some() {
         return parse(text);
@@ -81,7 +81,7 @@ fn refuse_host(text: &OsStr) -> Result<(), String> {
 /// The prefix of the path of a file of a mounted file system.
 const HOST: &[u8] = b"host:";
 
-/// `host:FILE`, or what `parse` makes of any other text.
+/// Parses `host:FILE`. Any other text is passed to `parse`.
 fn parse_subject(
     text: &OsStr,
     parse: impl FnOnce(&OsStr) -> Result<Target, String>,
@@ -112,7 +112,7 @@ fn parse_anywhere(text: &OsStr) -> Result<Subject, String> {
 pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     refuse_host(text)?;
     let link = link_of_tag(text);
-    // No command creates a file of that name, which would be in the memory file system of /dev.
+    // A missing link must be an error, because a command would otherwise create a file in the memory file system of /dev.
     if let Some(link) = link.as_ref().filter(|link| !Path::new(link).exists()) {
         let (text, link) = (text.display(), link.display());
         return Err(format!(
@@ -153,8 +153,8 @@ pub(crate) fn parse_volume_of(text: &OsStr) -> Result<Location, String> {
     }
 }
 
-/// Splits the arguments of a command like `mv` into sources and destination: `directory` is the value of `-t`, `no_directory` is `-T`. The
-/// result also says whether the destination must be a directory (`Some(true)`), or is treated as a name.
+/// Splits the arguments of a command like `mv` into sources and destination. `directory` is the value of `-t`, and `no_directory` is `-T`. The
+/// last value is `Some(true)` if the destination must be a directory, and `Some(false)` if it is always the name itself.
 pub(crate) fn split_destination<'a, T>(
     targets: &'a [T],
     directory: Option<&'a T>,
@@ -170,7 +170,7 @@ pub(crate) fn split_destination<'a, T>(
         ));
     };
     if no_directory && sources.len() > 1 {
-        return Err(Failure::usage("with -T there is one source and one destination"));
+        return Err(Failure::usage("-T takes exactly one source and one destination"));
     }
     let is_directory = if no_directory { Some(false) } else { (sources.len() > 1).then_some(true) };
     Ok((sources, dest, is_directory))
@@ -193,12 +193,12 @@ pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| parse(&text))
 }
 
-/// The parser of a `VOLUME:/PATH` argument where `VOLUME` alone is its root.
+/// The parser of a `VOLUME:/PATH` argument, in which `VOLUME` without a path stands for its root.
 pub(crate) fn tree() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| parse_tree(&text))
 }
 
-/// The error with the name of the volume, unless it has that name or its device's.
+/// Adds the name of the volume to an error, unless the error already names the volume or its device.
 pub(crate) fn named(volume: &Location, error: Error) -> Error {
     let (name, medium) = (volume.to_string(), volume.data().medium.to_string());
     if error.names(&name) || error.names(&medium) { error } else { error.at(name) }
@@ -214,7 +214,7 @@ pub(crate) fn subject() -> impl TypedValueParser<Value = Subject> {
     OsStringValueParser::new().try_map(|text: OsString| parse_subject(&text, parse))
 }
 
-/// The parser of such an argument, where `VOLUME` alone means its root.
+/// The parser of a `VOLUME:/PATH` or `host:FILE` argument, in which `VOLUME` without a path stands for its root.
 pub(crate) fn subject_or_tree() -> impl TypedValueParser<Value = Subject> {
     let parse = |text: OsString| parse_subject(&text, parse_tree);
     OsStringValueParser::new().try_map(parse)

@@ -1,7 +1,7 @@
-//! The one place where text from a volume (names, targets, labels, attributes, and messages with these) becomes text for a terminal.
+//! Makes text from a volume (names, targets, labels, attributes, and messages that contain them) safe for a terminal. Only this module does that.
 //!
-//! Such text can hold escape sequences that change the title of a terminal, or its clipboard. Standard output is [`Out`], which passes none of
-//! them to a terminal. Names are quoted first, so that they can be told apart and copied. A pipe gets every byte unchanged.
+//! Such text can contain escape sequences that change a terminal's title or clipboard. All commands write to standard output through [`Out`], which
+//! does not pass them to a terminal. Names are quoted first, so that users can distinguish and copy them. A pipe gets every byte unchanged.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use ironmap_image::quote;
 
-/// Buffered standard output. A write to a pipe whose reader has closed it ends the command quietly.
+/// Buffered standard output. If the reader of a pipe has closed it, a write ends the command without a message.
 pub(crate) struct Out {
     to: BufWriter<StdoutLock<'static>>,
     terminal: bool,
@@ -19,7 +19,7 @@ pub(crate) fn stdout() -> Out {
     Out { to: BufWriter::new(io::stdout().lock()), terminal: io::stdout().is_terminal() }
 }
 
-/// Prints one line, and reports an error that a dropped `Out` would hide.
+/// Prints one line and flushes the output, because an error in the drop of `Out` would be lost.
 pub(crate) fn print_line(line: impl Display) -> io::Result<()> {
     let mut out = stdout();
     writeln!(out, "{line}")?;
@@ -27,12 +27,12 @@ pub(crate) fn print_line(line: impl Display) -> io::Result<()> {
 }
 
 impl Out {
-    /// Whether people read it on a terminal.
+    /// Whether the output is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.terminal
     }
 
-    /// A name as this output gets it: as [`quote::name`] has it on a terminal, raw in a pipe.
+    /// A name for this output: quoted by [`quote::name`] for a terminal, unchanged for a pipe.
     pub(crate) fn shown<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         match self.terminal {
             true => Cow::Owned(quote::name(bytes).into_bytes()),
@@ -40,12 +40,12 @@ impl Out {
         }
     }
 
-    /// Text with these bytes in octal, as `getfattr` writes them; on a terminal with its controls and the bytes that are not UTF-8 too.
+    /// Text with the `special` bytes in octal, as `getfattr` writes them. For a terminal, control characters and bytes that are not UTF-8 are in octal too.
     pub(crate) fn octal(&self, text: &[u8], special: &[u8]) -> Vec<u8> {
         octal(text, special, self.terminal)
     }
 
-    /// Writes what the caller itself has made safe for a terminal, with the colours that it gave it.
+    /// Writes text unchanged. The caller has made it safe for a terminal, and may have added colours.
     pub(crate) fn write_styled(&mut self, text: &[u8]) -> io::Result<()> {
         self.to.write_all(text)
     }
@@ -78,12 +78,12 @@ impl Write for Out {
     }
 }
 
-/// Whether a character is a control of the terminal, and neither text nor layout.
+/// Whether a character controls the terminal. Newlines and tabs do not count.
 fn controls(char: char) -> bool {
     char.is_control() && char != '\n' && char != '\t'
 }
 
-/// A message as one line: names may hold line breaks and terminal controls.
+/// A message as one line. Line breaks and terminal controls, which names may contain, are escaped.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for char in text.chars() {
@@ -96,7 +96,7 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// Text with these bytes in octal.
+/// Text with the `special` bytes in octal.
 fn octal(text: &[u8], special: &[u8], terminal: bool) -> Vec<u8> {
     let mut shown = Vec::with_capacity(text.len());
     let escape = |shown: &mut Vec<u8>, bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Files of the host that get their names once their content is complete and durable.
+//! Files of the host that get their names only after their content is complete and durable.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,8 +12,8 @@ use ironmap_image::spared::Spared;
 
 use crate::room;
 
-/// A file that is being written. An existing file stays unchanged until [`keep`](Self::keep); a value that is dropped before that leaves nothing.
-/// Only a file that cannot be replaced is written directly.
+/// A file being written. An existing file is not changed until [`keep`](Self::keep). A drop before that removes the new file. Only a file that
+/// cannot be replaced is written directly.
 pub(crate) struct Whole {
     path: PathBuf,
     /// The path of the temporary file, or `None` if the file itself is written.
@@ -25,11 +25,11 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Begins a file that will replace the existing one of this name. Without `force`, an existing file must not be `spared`, nor hold a known
-    /// format. The error says what to do `instead`.
+    /// Begins a file that will replace the existing file with this name. Without `force`, the existing file must not be in `spared`, and must not
+    /// hold a known format. The error suggests `instead`.
     ///
     /// # Errors
-    /// The existing file may not be replaced, or the host refuses.
+    /// The existing file must not be replaced, or an operation of the host failed.
     pub(crate) fn create(
         path: &Path,
         spared: &Spared,
@@ -38,7 +38,7 @@ impl Whole {
     ) -> Result<(Self, File), Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let named = path;
-        // Links are followed, as in every program that writes.
+        // Symbolic links are followed, as in every program that writes a file.
         let path = path.canonicalize().unwrap_or_else(|_| room::target_of(path));
         let there = match named.metadata() {
             Ok(there) => Some(there),
@@ -81,7 +81,7 @@ impl Whole {
         Ok((whole, file))
     }
 
-    /// A file that cannot be replaced by another.
+    /// A file that is written directly, because it cannot be replaced.
     fn itself(path: PathBuf, file: File, synced: bool) -> io::Result<(Self, File)> {
         let same = synced.then(|| file.try_clone()).transpose()?;
         Ok((Self { path, part: None, file: same, in_place: false }, file))
@@ -118,7 +118,8 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The output stream of this process that a file is: /dev/stdout is one. Such a file may have no name, and it keeps the content that it has.
+/// If a file is standard output or standard error of this process (/dev/stdout, for example), a descriptor for it. Such a file may have no name,
+/// and its content is kept.
 fn inherited(there: &fs::Metadata) -> Option<File> {
     let streams =
         [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];
@@ -146,14 +147,14 @@ impl Drop for Whole {
     }
 }
 
-/// An output file of a command, opened before the work and written after it.
+/// An output file of a command. It is opened before the work, and written after the work.
 pub(crate) struct Output {
     whole: Whole,
     file: File,
 }
 
 impl Output {
-    /// Opens the file. A file that holds a volume or the like is not replaced.
+    /// Opens the file. A file with a known format, such as a volume, is not replaced.
     ///
     /// # Errors
     /// The errors of [`Whole::create`].

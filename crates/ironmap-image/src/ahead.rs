@@ -1,4 +1,4 @@
-//! Reads of a range of a file, one after the other for the caller, and ahead of the caller on a device that answers late.
+//! Reads a range of a file in order. On a device with a high latency, the reads run ahead of the caller.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -13,35 +13,35 @@ use crate::failure::Failure;
 use crate::source::Source;
 use crate::transfer;
 
-/// Bytes of one read: large enough that the cost of a request does not show.
+/// The length of a read in bytes: large enough that the cost of a request is negligible.
 pub const CHUNK: usize = 1 << 20;
-/// Reads in flight on a server: with 20 ms each they are 400 MiB/s. Elsewhere more memory than the processor's cache has only costs time.
+/// The number of reads in flight on a server: at 20 ms each, they reach 400 MiB/s. On other devices, memory beyond the processor's cache only costs time.
 const OF_SERVERS: u64 = 8;
 
-/// The largest file that is read together with others of its directory, and how many they are: 4 MiB of memory.
+/// The largest file that is read together with other files of its directory, and the number of such files: 4 MiB of memory.
 const SMALL: u64 = 128 << 10;
 const TOGETHER: usize = 32;
-/// Files that are kept while the caller reads those of directories within: 32 MiB.
+/// The number of files that are kept while the caller reads files of subdirectories: 32 MiB of memory.
 const MOST_LOADED: usize = 256;
 
-/// The reads of one queue, which has no other requests.
+/// The reads of one queue. The queue must not have other requests.
 pub struct Ahead {
     depth: u64,
-    /// Whole chunks.
+    /// Unused buffers of the length of a chunk.
     free: Vec<Buffer>,
-    /// The token of the next read. No token is used twice, so that a completion that an error has left is not taken for another.
+    /// The token of the next read. Each token is used once, so that a late completion after an error is not mistaken for another one.
     token: u64,
     done: BTreeMap<u64, Completion>,
-    /// Files that the caller is going to read, the next one last.
+    /// The files that the caller will read, in reverse order.
     expected: Vec<InodeNo>,
-    /// The content of small files, and `None` for files that are read alone.
+    /// The content of small files; `None` for a file that the caller must read itself.
     loaded: HashMap<InodeNo, Option<Buffer>>,
-    /// The file that is read now.
+    /// The file that the caller is reading.
     last: Option<InodeNo>,
 }
 
 impl Ahead {
-    /// Of volumes with this engine.
+    /// Makes the reads for volumes with this engine.
     pub fn new(engine: Engine) -> Self {
         let depth = if engine == Engine::Nbd { OF_SERVERS } else { 1 };
         Self {
@@ -55,12 +55,12 @@ impl Ahead {
         }
     }
 
-    /// Whether files are read together.
+    /// Whether several files are read together.
     pub fn reads_together(&self) -> bool {
         self.depth > 1
     }
 
-    /// The caller enters a directory and reads the files of these entries in this order.
+    /// Announces that the caller will read the files of these entries of a directory in this order.
     pub fn expect(&mut self, entries: &[DirEntry]) {
         if self.reads_together() {
             let files = entries.iter().rev().filter(|entry| {
@@ -70,8 +70,8 @@ impl Ahead {
         }
     }
 
-    /// Reads a small file, which the caller reads next, together with small files that follow it. No error is reported: the caller's read has
-    /// it again.
+    /// Reads a small file, which the caller will read next, together with the small files that follow. Errors are ignored, because the
+    /// caller's own read reports them.
     pub fn load(&mut self, queue: &mut Queue, source: &Source, number: InodeNo) {
         if let Some(last) = self.last.replace(number) {
             self.loaded.remove(&last);
@@ -79,7 +79,7 @@ impl Ahead {
         if !self.reads_together() || self.loaded.contains_key(&number) {
             return;
         }
-        // Files above it were not read: second names of a file, for example.
+        // The caller skipped the files before this one: further names of a file, for example.
         let Some(at) = self.expected.iter().rposition(|expected| *expected == number) else {
             return;
         };
@@ -103,7 +103,7 @@ impl Ahead {
             }
         }
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
-        // The caller's read finds the sectors of its own file.
+        // The events are dropped, because the caller's own read reports the wrong sectors of its file.
         drop(source.volume.events().take_wrong_tuples());
         for (token, (number, size)) in (first..).zip(files) {
             let completion = self.done.remove(&token);
@@ -115,7 +115,7 @@ impl Ahead {
         }
     }
 
-    /// Gives the bytes of a range to `take`, in their order; fewer if the file ends before. Gives back where they end.
+    /// Passes the bytes of a range to `take` in order, up to the end of the file. Returns the position at which the bytes end.
     pub fn read(
         &mut self,
         queue: &mut Queue,
@@ -133,7 +133,7 @@ impl Ahead {
             return self.read_one_by_one(queue, file, range, failed, take);
         }
         let result = self.read_in_order(queue, file, range, failed, take);
-        // Reads past the end, or after an error.
+        // The remaining reads are beyond the end of the file, or follow an error.
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
         for completion in std::mem::take(&mut self.done).into_values() {
             if let Memory::Flat(buffer) = completion.memory {
@@ -143,7 +143,7 @@ impl Ahead {
         result
     }
 
-    /// Into the same memory: nothing is zeroed before it is read, and it stays in the processor's cache.
+    /// Reads all chunks into one buffer, which is not zeroed before each read and stays in the processor's cache.
     fn read_one_by_one(
         &mut self,
         queue: &mut Queue,
@@ -219,7 +219,7 @@ impl Ahead {
         Ok(())
     }
 
-    /// Waits for a completion, and takes all that have come.
+    /// Waits for a completion, and collects all completions that have arrived.
     fn collect(&mut self, queue: &mut Queue) -> Result<(), Error> {
         queue.wait(1)?;
         while let Some(completion) = queue.pop() {

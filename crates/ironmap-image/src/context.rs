@@ -1,4 +1,4 @@
-//! The data that a job has from its caller: one value, which is passed.
+//! The data that a job gets from its caller, in one value that the job passes to its parts.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -13,48 +13,48 @@ use crate::opening::Opening;
 use crate::progress::Bar;
 use crate::stop::Stop;
 
-/// The caller's side of a job. Several threads call it.
+/// The functions of a job's caller. Several threads call them.
 pub trait Caller: Send + Sync {
-    /// Takes an error, a warning or a note: one message, which may hold any character.
+    /// Prints one message: an error, a warning or a note. It may contain any character.
     fn print(&self, message: &str);
 
-    /// Takes a message about finished work.
+    /// Prints a message about finished work.
     ///
     /// # Errors
-    /// `BrokenPipe`: nobody reads these messages.
+    /// `BrokenPipe`: the reader of these messages has closed its pipe.
     fn say(&self, message: &str) -> io::Result<()>;
 
-    /// A copy begins. `None` if its progress is not shown.
+    /// Starts the progress display of a copy. `None` if the progress is not shown.
     fn show_progress(&self) -> Option<Arc<dyn Bar>>;
 
-    /// A volume is going to be changed: from now on a signal sets the job's [`Stop`], and ends the process no more.
+    /// Called before a volume is changed. From this call on, a signal must set the job's [`Stop`], and must not end the process.
     fn catch_signals(&self);
 
     /// Opens a volume.
     ///
     /// # Errors
-    /// The library's.
+    /// The errors of the library.
     fn open(&self, location: &Location, options: &VolumeOptions) -> ironmap::Result<Volume> {
         options.open(location)
     }
 }
 
-/// The data that all parts of a job share.
+/// The data that all parts of a job use.
 pub struct Context {
     pub(crate) caller: Box<dyn Caller>,
     stop: Stop,
     pub(crate) opening: Opening,
-    /// The time of a reproducible build, in seconds since 1970, or why the caller's text is not a time.
+    /// The time of a reproducible build, in seconds since 1970, or the reason why the caller's text is not a time.
     source_date: Result<Option<i64>, String>,
-    /// Faults of devices that were noted.
+    /// The faults of devices that were reported.
     pub(crate) told: Mutex<BTreeSet<String>>,
     /// The first volume that was opened with a realtime device.
     pub(crate) realtime_of: OnceLock<Location>,
 }
 
 impl Context {
-    /// `source_date` is the time of a reproducible build, in seconds since 1970: everything is made at that time, and nothing is left to chance. Its error
-    /// is that of the jobs that need it.
+    /// `source_date` is the time of a reproducible build, in seconds since 1970. With it, all timestamps are this time, and nothing is random. If it is
+    /// an error, only jobs that need the time fail.
     pub fn new(
         caller: Box<dyn Caller>,
         stop: Stop,
@@ -70,15 +70,15 @@ impl Context {
         &self.stop
     }
 
-    /// The time of a reproducible build, in seconds since 1970; `None` where it is not set.
+    /// The time of a reproducible build, in seconds since 1970. `None` if it is not set.
     ///
     /// # Errors
-    /// It is set to something else than a time.
+    /// It is set, and is not a time.
     pub fn source_date(&self) -> Result<Option<i64>, Failure> {
         self.source_date.clone().map_err(Failure::usage)
     }
 
-    /// The same as a time stamp.
+    /// The time of a reproducible build, as a timestamp.
     ///
     /// # Errors
     /// As [`source_date`](Self::source_date).
@@ -87,7 +87,7 @@ impl Context {
         Ok(self.source_date()?.map(at))
     }
 
-    /// A clock that stands at the time of a reproducible build, or the system's.
+    /// A clock that always shows the time of a reproducible build, or the system's clock.
     ///
     /// # Errors
     /// As [`source_date`](Self::source_date).
@@ -95,12 +95,12 @@ impl Context {
         Ok(self.source_time()?.map_or(Clock::System, Clock::Fixed))
     }
 
-    /// Prints a line for something that is not as the user may expect.
+    /// Prints a warning.
     pub fn warning(&self, message: impl Display) {
         self.print(&format!("warning: {message}"));
     }
 
-    /// Prints a line for what went another way than the user may think.
+    /// Prints a note: the job went another way than the user may expect.
     pub fn note(&self, message: impl Display) {
         self.print(&format!("note: {message}"));
     }

@@ -1,8 +1,8 @@
-//! Device tables, as genext2fs and mtd-utils have them: files that a new image has without a source.
+//! Device tables in the format of genext2fs and mtd-utils: files that a new image gets without a source.
 //!
-//! A line is `name type mode uid gid major minor start inc count`, with `-` for what a type has not; `#` begins a comment. Types are `d`, `f` (a
-//! file that is there), `c`, `b`, `p` and `s`. With a count there are so many files, whose names end with numbers from `start` on, and whose minors are
-//! `inc` apart.
+//! A line is `name type mode uid gid major minor start inc count`. `-` stands for a field that the type does not use, and `#` begins a comment. Types
+//! are `d`, `f` (an existing file), `c`, `b`, `p` and `s`. A line with a `count` makes that many files: their names end with numbers from `start` on,
+//! and their minor numbers are `inc` apart.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use ironmap::units::InodeNo;
 use crate::archive::is_device_number;
 use crate::failure::Failure;
 
-/// How many files one line may make.
+/// The maximum number of files that one line may make.
 const MOST: u32 = 1 << 16;
 
 /// A file of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// From the root, without slashes at its ends.
+    /// The path from the root, without slashes at its ends.
     pub(crate) path: Vec<u8>,
     pub(crate) file_type: FileType,
     pub(crate) mode: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The same as the attributes of a file; its times are those of its making.
+    /// The attributes of the file. The times are 0, because the file gets the time at which it is made.
     pub(crate) fn stat(&self) -> Stat {
         let time = Timestamp { seconds: 0, nanoseconds: 0 };
         Stat::new(InodeNo(0), self.file_type)
@@ -45,7 +45,7 @@ impl Node {
 /// The files of a table, in its order.
 ///
 /// # Errors
-/// The table cannot be read, or a line is not as it should be.
+/// The table cannot be read, or a line is invalid.
 pub(crate) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|error| Failure::host(path.display(), error))?;
@@ -54,7 +54,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
         let line = line.split('#').next().unwrap_or_default();
         if !line.trim().is_empty() && parse(line, &mut nodes).is_none() {
             let (path, number) = (path.display(), number + 1);
-            let what = "is not NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT, or has too large a number";
+            let what = "is not NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT, or has a number that is too large";
             return Err(Failure::usage(format!("{path}: line {number} {what}")));
         }
     }

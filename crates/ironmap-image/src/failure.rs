@@ -1,14 +1,14 @@
-//! Failures: a message each, and the reason.
+//! Failures: each has a message and a reason.
 
 use std::fmt::{self, Display};
 use std::io;
 
 use ironmap::{Errno, Error, ErrorKind};
 
-/// Why an operation failed, from the least to the worst.
+/// The reason why an operation failed, in order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// The reader of the output has gone, and wants no more of it: nothing failed.
+    /// The reader of the output has closed its pipe. Nothing failed.
     Unread,
     /// The operation failed.
     Failed,
@@ -16,34 +16,34 @@ pub enum Reason {
     Usage,
     /// A volume cannot be opened.
     Refused,
-    /// The device returned other data than were written, or a volume contradicts itself.
+    /// The device returned other data than was written, or a volume contradicts itself.
     Corrupt,
-    /// The signal of this number came.
+    /// The signal with this number arrived.
     Stopped(i32),
 }
 
-/// Something that failed.
+/// An operation that failed.
 #[derive(Debug)]
 pub struct Failure {
     reason: Reason,
-    /// Empty where there is nothing to say: the reader of a pipe has gone.
+    /// Empty if there is nothing to report, because the reader of a pipe has closed it.
     message: String,
-    /// The library's kind of error.
+    /// The kind of the library's error.
     kind: Option<ErrorKind>,
 }
 
-/// Whether the device returned other data than were written: damaged metadata, or a sector that does not match its tag.
+/// Whether the device returned other data than was written: damaged metadata, or a sector that does not match its tag.
 fn is_corrupt(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(Errno::EILSEQ))
 }
 
 impl Failure {
-    /// An operation that failed for the reason given.
+    /// A failure with this message, and [`Reason::Failed`].
     pub fn new(message: impl Into<String>) -> Self {
         Self::with(Reason::Failed, message)
     }
 
-    /// The same for another reason.
+    /// A failure with this reason and message.
     pub fn with(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), kind: None }
     }
@@ -59,11 +59,11 @@ impl Failure {
         Self { kind: Some(error.kind()), ..Self::with(reason, error.to_string()) }
     }
 
-    /// An operation on something in a volume. The errno that Linux would have given stands at the end.
+    /// A failed operation on a file of a volume. The message ends with the errno of Linux for the error.
     pub fn at(place: impl Display, error: &Error) -> Self {
         let reason = if is_corrupt(error) { Reason::Corrupt } else { Reason::Failed };
         let (place, text) = (place.to_string(), error.to_string());
-        // The end of a path is named already.
+        // The message must not name the last component of the path twice.
         let name = place.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&place);
         let named = [place.as_str(), name].into_iter().find_map(|name| text.strip_prefix(name));
         let rest = named.and_then(|rest| rest.strip_prefix(": "));
@@ -75,17 +75,17 @@ impl Failure {
         Self { kind: Some(error.kind()), ..Self::with(reason, message) }
     }
 
-    /// The same, and the cause beside it.
+    /// The failure with its cause added to the message.
     pub fn because(self, cause: impl Display) -> Self {
         Self { message: format!("{}: {cause}", self.message), ..self }
     }
 
-    /// Whether it says that a file is not there, nor could be.
+    /// Whether a file does not exist, or one of its directories does not.
     pub fn is_missing(&self) -> bool {
         matches!(self.kind, Some(ErrorKind::NotFound | ErrorKind::NotADirectory))
     }
 
-    /// Whether the library failed for this reason.
+    /// Whether the failure is an error of the library of this kind.
     pub fn is_of(&self, kind: ErrorKind) -> bool {
         self.kind == Some(kind)
     }
@@ -95,39 +95,39 @@ impl Failure {
         matches!(self.kind, Some(ErrorKind::Io(_)))
     }
 
-    /// Whether it says that there is no room.
+    /// Whether the volume has no space.
     pub fn is_for_space(&self) -> bool {
         self.is_of(ErrorKind::NoSpace)
     }
 
-    /// Whether the reader of standard output has gone: nobody wants the rest.
+    /// Whether the reader of standard output has closed its pipe. The rest of the output is then useless.
     pub fn is_unread(&self) -> bool {
         self.reason == Reason::Unread
     }
 
-    /// A volume that contradicts itself in a way that the library does not look for.
+    /// A volume contradicts itself in a way that the library does not check.
     pub fn corrupt(place: impl Display, what: &str) -> Self {
         Self::with(Reason::Corrupt, format!("{place}: {what}"))
     }
 
-    /// The signal of this number asked for the end.
+    /// A signal with this number ended the job.
     pub fn interrupted(signal: i32) -> Self {
         Self::with(Reason::Stopped(signal), "interrupted")
     }
 
-    /// Why it failed.
+    /// The reason why the operation failed.
     pub fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// An operation of the host's on something of the host's.
+    /// A failed operation of the host on a file of the host.
     pub fn host(place: impl Display, error: impl Into<io::Error>) -> Self {
         let text = error.into().to_string();
         let text = text.split(" (os error").next().unwrap_or_default();
         Self::new(format!("{place}: {text}"))
     }
 
-    /// Writing to standard output. A reader that has gone is no failure: it has read what it wanted.
+    /// A failed write to standard output. A reader that has closed its pipe is not reported as a failure, because it needs no more.
     pub fn stdout(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::with(Reason::Unread, "");

@@ -1,4 +1,4 @@
-//! The kernel's attributes of a file of a mounted file system, in the types of a volume's. It is asked by libc: under fakeroot, that answers.
+//! Reads attributes of host files, in the types of a volume's attributes. The calls go through libc, so that fakeroot can answer them.
 
 use std::ffi::{OsStr, c_char};
 use std::os::fd::BorrowedFd;
@@ -13,7 +13,7 @@ use rustix_libc::fs::{
 };
 use rustix_libc::io::Errno;
 
-/// The attributes of a file, or of the symbolic link that the path names.
+/// The attributes of a file. With `follow`, a symbolic link is followed.
 pub fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
     let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     let stat = decode(&rustix_libc::fs::statx(CWD, path, at, WANTED)?);
@@ -21,7 +21,7 @@ pub fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
     Ok(stat.flags(flags))
 }
 
-/// Major and minor number of the device of the file system that a file is on.
+/// The major and minor number of the device that holds a file's file system.
 pub fn device(path: &Path, follow: bool) -> Result<(u32, u32), Errno> {
     let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     let found = rustix_libc::fs::statx(CWD, path, at, StatxFlags::empty())?;
@@ -31,7 +31,7 @@ pub fn device(path: &Path, follow: bool) -> Result<(u32, u32), Errno> {
 /// The fields that [`decode`] needs.
 pub const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
-/// The result of the system call, without inode flags, for which there is another one.
+/// Converts the result of `statx`. It has no inode flags, which another system call reads.
 pub fn decode(found: &Statx) -> Stat {
     let file_type = match OsFileType::from_raw_mode(found.stx_mode.into()) {
         OsFileType::Directory => FileType::Directory,
@@ -63,7 +63,7 @@ fn time(seconds: i64, nanoseconds: u32) -> Timestamp {
     Timestamp { seconds, nanoseconds }
 }
 
-/// As `lsattr` knows them; none where the file system has none, or the file may not be opened.
+/// The inode flags that `lsattr` shows. 0 if the file system has no flags, or the file cannot be opened.
 fn flags(path: &Path, file_type: FileType) -> u32 {
     if !matches!(file_type, FileType::Regular | FileType::Directory) {
         return 0;
@@ -73,15 +73,15 @@ fn flags(path: &Path, file_type: FileType) -> u32 {
     file.and_then(rustix_libc::fs::ioctl_getflags).map_or(0, |flags| flags.bits())
 }
 
-/// Where a symbolic link leads.
+/// The target of a symbolic link.
 pub fn link(path: &Path) -> Result<Vec<u8>, Errno> {
     Ok(rustix_libc::fs::readlink(path, Vec::new())?.into_bytes())
 }
 
-/// The kernel's limit of a list of names, or of a value, in bytes.
+/// The kernel's limit for a list of names, and for a value, in bytes.
 const XATTR_MAX: usize = 64 << 10;
 
-/// The extended attributes that the user may read; none where the file system has none.
+/// The extended attributes that the user can read. Empty if the file system does not support any.
 pub fn xattrs(path: &Path, follow: bool) -> Result<Vec<Xattr>, Errno> {
     let mut reader = XattrReader::default();
     if follow {
@@ -91,7 +91,7 @@ pub fn xattrs(path: &Path, follow: bool) -> Result<Vec<Xattr>, Errno> {
     }
 }
 
-/// Reads extended attributes of many files with the same memory.
+/// Reads the extended attributes of many files, and reuses its memory.
 pub struct XattrReader {
     names: Box<[c_char]>,
     value: Box<[u8]>,
@@ -104,12 +104,12 @@ impl Default for XattrReader {
 }
 
 impl XattrReader {
-    /// Those of an open file.
+    /// The extended attributes of an open file.
     pub fn of_open(&mut self, fd: BorrowedFd<'_>) -> Result<Vec<Xattr>, Errno> {
         self.read(|list| flistxattr(fd, list), |name, value| fgetxattr(fd, name, value))
     }
 
-    /// Those of what a path names, also if that is a symbolic link.
+    /// The extended attributes of the file at a path. A symbolic link is not followed.
     pub fn of_link(&mut self, path: &Path) -> Result<Vec<Xattr>, Errno> {
         self.read(|list| llistxattr(path, list), |name, value| lgetxattr(path, name, value))
     }
@@ -130,7 +130,7 @@ impl XattrReader {
                 Ok(len) => {
                     xattrs.push(Xattr { name: name.to_vec(), value: self.value[..len].to_vec() });
                 }
-                // It went, or is of a kind that only the superuser reads.
+                // The attribute has been removed, or only the superuser can read it.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
                 Err(errno) => return Err(errno),
             }

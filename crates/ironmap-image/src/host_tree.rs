@@ -1,4 +1,4 @@
-//! A tree of the host, walked by paths, to count its files.
+//! Walks a tree of the host by paths, to count its files.
 
 use std::fs::Metadata;
 use std::io;
@@ -9,11 +9,11 @@ use ironmap::fs::Follow;
 
 use crate::spared::Spared;
 
-/// Visits a file of the host and, if it is a directory, all below it except the files that are left out. Only the first file is followed, if
-/// `follow` says so.
+/// Visits a file of the host and, if it is a directory, everything below it, except the files to skip. With `follow`, `root` may be a symbolic
+/// link, which is followed. Symbolic links below it are not followed.
 ///
 /// # Errors
-/// A directory cannot be read, or what `visit` gives: the walk ends there.
+/// A directory cannot be read, or `visit` failed. The walk ends with the first error.
 pub(crate) fn walk_host(
     root: &Path,
     follow: Follow,

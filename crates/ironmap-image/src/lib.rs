@@ -1,7 +1,7 @@
 //! The engine that copies trees: between the host, tar archives, OCI images and volumes.
 //!
-//! A caller makes one [`Context`]. It has the caller's side of a job ([`context::Caller`]), the options for opening volumes and the request to stop. A
-//! [`Report`] collects the failures of one job. No state of the crate belongs to the process.
+//! A caller makes one [`Context`], which holds the caller's functions ([`context::Caller`]), the options for opening volumes and the request to stop. A
+//! [`Report`] collects the failures of one job. The crate has no global state.
 
 mod acl;
 pub mod ahead;

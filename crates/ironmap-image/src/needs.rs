@@ -1,18 +1,18 @@
-//! The space that a tree takes in a volume.
+//! Estimates the space that a tree takes in a volume.
 
 use ironmap::fs::FileType;
 
 use crate::progress::Total;
 
-/// A symbolic link is in its inode up to this length.
+/// The maximum length of a symbolic link's target that the inode can hold.
 const IN_INODE: u64 = 59;
 
-/// How many inodes and blocks; the blocks are those of files, directories and attributes, without what maps them.
+/// The inodes and the space that a tree needs. The space includes files, directories and extended attributes, but not the blocks that map them.
 #[derive(Clone, Debug)]
 pub struct Needs {
-    /// One for each file.
+    /// The number of inodes: one for each file.
     pub inodes: u64,
-    /// In whole blocks or clusters.
+    /// The space in bytes, in whole blocks or clusters.
     pub bytes: u64,
     /// The content to copy.
     pub total: Total,
@@ -20,18 +20,18 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Of nothing, in blocks of so many bytes.
+    /// The needs of no files, with blocks of `block` bytes.
     pub fn new(block: u64) -> Self {
         Self { inodes: 0, bytes: 0, total: Total::default(), block: block.max(1) }
     }
 
-    /// A name in a directory.
+    /// Adds a name in a directory.
     pub fn name(&mut self, name: &[u8]) {
-        // An entry has a head of eight bytes, and blocks of entries are two thirds full.
+        // An entry has a header of eight bytes, and directory blocks are assumed to be two thirds full.
         self.add((name.len() as u64 + 12) * 3 / 2);
     }
 
-    /// A file without its content: `size` is for symbolic links, `attributes` are the lengths of names and values.
+    /// Adds a file without its content. `size` counts only for symbolic links. `attributes` are the lengths of the names and values.
     pub fn file(
         &mut self,
         file_type: FileType,
@@ -41,13 +41,13 @@ impl Needs {
         self.inodes += 1;
         let own =
             file_type == FileType::Directory || file_type == FileType::Symlink && size > IN_INODE;
-        // An entry of attributes has a head of 16 bytes.
+        // An entry of an extended attribute has a header of 16 bytes.
         let attributes: u64 = attributes.map(|len| len as u64 + 20).sum();
         self.whole(u64::from(own) * self.block);
         self.whole(attributes);
     }
 
-    /// A range of a file that is not a hole.
+    /// Adds a range of a file that is not a hole.
     pub fn range(&mut self, offset: u64, len: u64) {
         let begin = offset / self.block * self.block;
         self.whole(offset.saturating_add(len).saturating_sub(begin));

@@ -1,4 +1,4 @@
-//! New files of a volume, owned by the caller.
+//! New files of a volume that the caller owns.
 
 use ironmap::fs::{Credentials, Follow, Inode, NewFile};
 use ironmap::{Error, ErrorKind};
@@ -6,14 +6,14 @@ use ironmap::{Error, ErrorKind};
 use crate::failure::Failure;
 use crate::volumes::Name;
 
-/// Whose a new file is: the caller's, as with the kernel.
+/// The owner of new files: the caller, as in the kernel.
 pub fn caller() -> Credentials {
     let (uid, gid) =
         (rustix_libc::process::geteuid().as_raw(), rustix_libc::process::getegid().as_raw());
     Credentials::new(uid, gid, umask())
 }
 
-/// The file of a name; an empty one is made if it does not exist, or `None` without `create`.
+/// The file of a name. If it does not exist, an empty file is made; without `create`, the result is `None`.
 pub fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failure> {
     if let Some(inode) = name.look(Follow::All)? {
         return Ok(Some(inode));

@@ -1,4 +1,4 @@
-//! How volumes and devices are opened: with the options that concern every volume of a job, and with notes of faults that are passed over.
+//! Opens volumes and devices with the options that apply to every volume of a job, and notes faults that the library tolerates.
 
 use std::sync::PoisonError;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -10,10 +10,10 @@ use ironmap::{Location, Volume, VolumeOptions};
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Options that concern every volume of a job. With all of them but none set, volumes are only read.
+/// The options that apply to every volume of a job. Each of them is only for reading volumes.
 #[derive(Debug, Default)]
 pub struct Opening {
-    /// `--noload`: journals are left alone.
+    /// `--noload`: journals are not replayed.
     pub no_load: bool,
     /// `--superblock`
     pub superblock: Option<u64>,
@@ -26,25 +26,25 @@ pub struct Opening {
 }
 
 impl Context {
-    /// Whether journals are left alone.
+    /// Whether journals are not replayed.
     pub fn no_load(&self) -> bool {
         self.opening.no_load
     }
 
-    /// Refuses options for reading, of a job that changes the volume without opening its files.
+    /// Refuses options that are only for reading, in a job that changes the volume itself and not its files.
     ///
     /// # Errors
     /// One of these options is set.
     pub fn check_changes(&self, location: &Location) -> Result<(), Failure> {
         let Opening { no_load, superblock, truncated, journal, realtime } = &self.opening;
         let what = if *no_load || matches!(location, Location::NoLoad(_)) {
-            "noload: without its journal a volume is only read"
+            "noload: a volume without its journal cannot be changed"
         } else if superblock.is_some() || *truncated {
-            "--superblock, --truncated: a damaged volume is only read"
+            "--superblock, --truncated: a damaged volume cannot be changed"
         } else if journal.is_some() {
-            "--journal: a volume with its journal on another device is only read"
+            "--journal: a volume with its journal on another device cannot be changed"
         } else if realtime.is_some() {
-            "--realtime: a volume with its realtime device is only read"
+            "--realtime: a volume with a realtime device cannot be changed"
         } else {
             return Ok(());
         };
@@ -56,31 +56,32 @@ impl Context {
         self.opening.journal.iter().chain(&self.opening.realtime)
     }
 
-    /// Refuses a realtime device for a volume that is not the first one, or is the device itself: without groups it has no mark of its volume.
+    /// Refuses a realtime device that is the volume itself, or that was given for another volume. A realtime device without groups does not identify
+    /// its volume.
     fn check_realtime(&self, location: &Location) -> Result<(), Failure> {
         match &self.opening.realtime {
             Some(device) if device == location => {
                 Err(Failure::usage(format_args!("--realtime: {location} is the volume itself")))
             }
             Some(_) if self.realtime_of.get_or_init(|| location.clone()) != location => {
-                let what = "--realtime: it belongs to one volume, and the command has several";
+                let what = "--realtime: the device belongs to one volume, not to several";
                 Err(Failure::usage(what))
             }
             _ => Ok(()),
         }
     }
 
-    /// The options with those that concern every volume of the job.
+    /// Adds the options that apply to every volume of the job.
     pub fn with_opening(&self, options: VolumeOptions) -> VolumeOptions {
         let Opening { superblock, truncated, journal, realtime, .. } = &self.opening;
         let options = options.superblock(*superblock).truncated(*truncated);
         options.journal(journal.clone()).realtime(realtime.clone())
     }
 
-    /// Opens the device at a location, and notes faults of it that are passed over.
+    /// Opens the device at a location, and notes its faults that the library tolerates.
     ///
     /// # Errors
-    /// The library's.
+    /// The errors of the library.
     pub fn open_device(
         &self,
         location: &Location,
@@ -91,7 +92,7 @@ impl Context {
         Ok(opened)
     }
 
-    /// Notes faults of a device that were passed over: each once, however often the job opens it.
+    /// Notes tolerated faults of a device. Each fault is noted once, even if the job opens the device several times.
     pub fn tell_faults(&self, location: &Location, faults: &[String]) {
         for line in faults.iter().map(|fault| format!("{location}: {fault}")) {
             if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
@@ -100,7 +101,7 @@ impl Context {
         }
     }
 
-    /// Opens a volume, and prints what the user has to know of it.
+    /// Opens a volume, and prints the notices for the user.
     pub(crate) fn open_volume(
         &self,
         location: &Location,
@@ -119,21 +120,21 @@ impl Context {
             lines.iter().for_each(|line| self.note(format_args!("{location}: {line}")));
         }
         if matches!(location.data().medium, Medium::Image(_)) {
-            // An image that was not closed, for instance.
+            // For example, an image that was not closed.
             volume.notices().iter().for_each(|notice| self.note(notice));
         }
         self.tell_faults(location, volume.faults());
         Ok(volume)
     }
 
-    /// Opens a volume on a server, and says why if that takes long.
+    /// Opens a volume, and prints the reason if that takes long.
     fn announce_if_slow<T>(&self, location: &Location, open: impl FnOnce() -> T) -> T {
         const LONG: Duration = Duration::from_secs(2);
         let (opened, waits) = channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-                    let why = "opening takes long: multiple mount protection (MMP) waits until no other node can have \
+                    let why = "opening takes long: multiple mount protection (MMP) checks that no other node uses \
                                the volume, or the server does not answer";
                     self.note(format_args!("{location}: {why}"));
                 }

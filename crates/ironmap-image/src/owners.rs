@@ -1,11 +1,11 @@
-//! Whose the files of a new image are, where that is not whose they are in its sources.
+//! Maps the owners of source files to the owners of files in a new image.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use crate::failure::Failure;
 
-/// Other owners for files that are copied.
+/// The owners of copied files, where they differ from the source's.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
     all: Option<(u32, u32)>,
@@ -14,10 +14,10 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// One owner for all, and maps of users and groups, which `all` comes before.
+    /// `all` is one owner for all files. `map` is a file with maps of users and groups, which is ignored if `all` is given.
     ///
     /// # Errors
-    /// The file cannot be read, or a line is no `UID:GID UID:GID`.
+    /// The file cannot be read, or a line is not `UID:GID UID:GID`.
     pub fn new(all: Option<(u32, u32)>, map: Option<&Path>) -> Result<Self, Failure> {
         let mut owners = Self { all, ..Self::default() };
         let Some(path) = map else { return Ok(owners) };
@@ -27,14 +27,14 @@ impl Owners {
             let line = line.split('#').next().unwrap_or_default();
             if !line.trim().is_empty() && owners.add(line).is_none() {
                 let (path, number) = (path.display(), number + 1);
-                let what = "is not FROM-UID:FROM-GID TO-UID:TO-GID, with new numbers for each";
+                let what = "is not FROM-UID:FROM-GID TO-UID:TO-GID, or contradicts another";
                 return Err(Failure::usage(format!("{path}: line {number} {what}")));
             }
         }
         Ok(owners)
     }
 
-    /// `None` where the line is wrong, or says another thing than one before.
+    /// Adds a line. `None` if the line is invalid or contradicts an earlier line.
     fn add(&mut self, line: &str) -> Option<()> {
         let mut words = line.split_whitespace();
         let (from, to) = (pair(words.next()?)?, pair(words.next()?)?);
@@ -43,7 +43,7 @@ impl Owners {
         }
         for (map, from, to) in [(&mut self.users, from.0, to.0), (&mut self.groups, from.1, to.1)] {
             let (Some(from), Some(to)) = (from, to) else {
-                // Nothing on both sides says nothing.
+                // A pair without numbers on both sides maps nothing.
                 if from != to {
                     return None;
                 }
@@ -56,7 +56,7 @@ impl Owners {
         Some(())
     }
 
-    /// The owner and the group of a file that are these in its source.
+    /// The owner and group of a copy whose source has this owner and group.
     pub fn of(&self, uid: u32, gid: u32) -> (u32, u32) {
         self.all.unwrap_or_else(|| {
             let to = |map: &HashMap<u32, u32>, id| map.get(&id).copied().unwrap_or(id);
@@ -65,7 +65,7 @@ impl Owners {
     }
 }
 
-/// `UID:GID`, either of which may be empty.
+/// Parses `UID:GID`. Both numbers may be empty.
 fn pair(word: &str) -> Option<(Option<u32>, Option<u32>)> {
     let (user, group) = word.split_once(':')?;
     let number = |text: &str| match text {

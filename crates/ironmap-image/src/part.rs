@@ -1,9 +1,9 @@
-//! Files that are written beside the one that they replace.
+//! Temporary names of files that replace another file.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A name for a file that is written beside another one. It is random: processes of containers and machines that share a directory may have one number.
+/// A temporary name in the same directory. It is random, because processes of containers or machines that share the directory may have the same PID.
 pub fn part_name() -> String {
-    // Each state has other keys.
+    // Each state has different random keys.
     format!(".ironmap-{:016x}.part", RandomState::new().build_hasher().finish())
 }

@@ -1,4 +1,4 @@
-//! Where the content of a source is.
+//! The location of a source's content.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -11,17 +11,17 @@ use crate::archive::{Archive, Input};
 use crate::failure::Failure;
 use crate::stop::Stop;
 
-/// Where the content of a source is.
+/// The location of a source's content: a file, or a part of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
-    /// It is only a part of the file: begin and length.
+    /// The position and length, if the content is only a part of the file.
     pub(crate) part: Option<(u64, u64)>,
-    /// The file that it is a part of, in the place of a compressed one.
+    /// The decompressed file that holds the part, if the file at the path is compressed.
     pub(crate) unpacked: Option<Arc<File>>,
-    /// How messages name it.
+    /// The name of the source in messages.
     pub(crate) shown: String,
-    /// An image layout names it as a layer.
+    /// The source is a layer that an image layout names.
     pub(crate) in_layout: bool,
 }
 
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// How messages name a source.
+/// The name of a source in messages.
 pub fn shown(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
@@ -55,7 +55,7 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Keeps a stream in an unnamed file.
+/// Stores a stream in an unnamed file.
 pub(crate) fn spool(dir: &Path, name: &str, mut input: &mut dyn Read) -> Result<File, Failure> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);

@@ -1,6 +1,6 @@
-//! The progress of a copy: files and bytes that are done, and totals.
+//! The progress of a copy: the copied files and bytes, and the totals.
 //!
-//! A thread counts the files while they are copied. The totals are known when it has counted all of them.
+//! A thread counts the files during the copy. The totals are known when it has counted all files.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use crate::stop::Stop;
 /// A number of files, and the sum of their sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Total {
-    /// Files; directories are not counted.
+    /// The number of files, without directories.
     pub files: u64,
-    /// Bytes of their content.
+    /// The bytes of their content.
     pub bytes: u64,
 }
 
 impl Total {
-    /// Adds a name and the content that is copied for it. Directories are not counted.
+    /// Adds a name and the size of the content to copy. Directories are not counted.
     pub fn add(&mut self, kind: FileType, size: u64) {
         self.files += u64::from(kind != FileType::Directory);
         self.bytes = self.bytes.saturating_add(content(kind, size));
     }
 }
 
-/// The size of a file's content; only regular files have any.
+/// The size of a file's content. Only regular files have content.
 fn content(kind: FileType, size: u64) -> u64 {
     if kind == FileType::Regular { size } else { 0 }
 }
 
-/// Shows the progress of a copy. Two threads call it: the one that copies, and the one that counts.
+/// Shows the progress of a copy. Two threads call it: the copying thread and the counting thread.
 pub trait Bar: Send + Sync {
     /// The copy of a file begins.
     fn begin(&self, name: &str);
-    /// So many more bytes are done.
+    /// This number of further bytes is done.
     fn advance(&self, bytes: u64);
     /// One more file is done.
     fn add_file(&self);
@@ -52,37 +52,38 @@ pub trait Bar: Send + Sync {
 pub struct Progress {
     bar: Option<Arc<dyn Bar>>,
     stop: Stop,
-    /// The content that is left of the file that is being copied.
+    /// The remaining content of the file being copied.
     left: Cell<Option<u64>>,
     counter: Option<Counter>,
 }
 
-/// The thread that counts.
+/// The counting thread.
 struct Counter {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
 impl Progress {
-    /// Shows nothing.
+    /// A progress that is not shown.
     pub(crate) fn hidden() -> Self {
         Self { bar: None, stop: Stop::default(), left: Cell::new(None), counter: None }
     }
 
-    /// Of a copy whose totals are not known.
+    /// Shows the progress of a copy whose totals are not known.
     pub fn shown(context: &Context) -> Self {
         let (bar, stop) = (context.caller.show_progress(), context.stop().clone());
         Self { bar, stop, left: Cell::new(None), counter: None }
     }
 
-    /// Shows these totals from now on.
+    /// Sets the totals to show.
     pub fn set_total(&self, total: Total) {
         if let Some(bar) = &self.bar {
             bar.set_total(total);
         }
     }
 
-    /// Has a thread count, which is told when to stop; `None` if the totals cannot be known. Nothing is counted if nothing is shown.
+    /// Runs `count` in a thread, unless the progress is hidden. The argument of `count` returns whether to stop. `count` returns `None` if the totals
+    /// cannot be known.
     pub(crate) fn count(
         &mut self,
         count: impl FnOnce(&dyn Fn() -> bool) -> Option<Total> + Send + 'static,
@@ -96,12 +97,12 @@ impl Progress {
                 bar.set_total(total);
             }
         };
-        // Without a thread there are no totals.
+        // If the thread cannot be started, no totals are shown.
         let thread = thread::Builder::new().spawn(work).ok();
         self.counter = thread.map(|thread| Counter { stop, thread });
     }
 
-    /// Whether nothing is shown.
+    /// Whether the progress is not shown.
     pub(crate) fn is_hidden(&self) -> bool {
         self.bar.is_none()
     }
@@ -114,7 +115,7 @@ impl Progress {
         self.left.set((kind != FileType::Directory).then(|| content(kind, size)));
     }
 
-    /// So many bytes of it were copied, or are a hole.
+    /// This number of bytes of the file were copied, or are a hole.
     pub fn advance(&self, bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.advance(bytes);
@@ -122,12 +123,12 @@ impl Progress {
         self.left.set(self.left.get().map(|left| left.saturating_sub(bytes)));
     }
 
-    /// A further name of a file that was copied begins: no content is copied for it.
+    /// A further name of a copied file begins. No content is copied for it.
     pub(crate) fn begin_link(&self) {
         self.left.set(Some(0));
     }
 
-    /// The file is done. The rest of its size that was not copied is a hole, or was left out.
+    /// The file is done. The part of its size that was not copied is a hole, or was skipped.
     pub(crate) fn end(&self) {
         if let (Some(left), Some(bar)) = (self.left.take(), &self.bar) {
             bar.add_file();
@@ -135,11 +136,11 @@ impl Progress {
         }
     }
 
-    /// The copy has ended, and nothing is shown any more. A volume can be closed after this: the thread that reads it has ended.
+    /// Ends the progress display and the counting thread, which reads the volume. After this, the volume can be closed.
     pub(crate) fn finish(&mut self) {
         if let Some(Counter { stop, thread }) = self.counter.take() {
             stop.store(true, Ordering::Relaxed);
-            // If it has panicked, there were no totals.
+            // If the thread has panicked, the totals stay unknown.
             let _ = thread.join();
         }
         if let Some(bar) = self.bar.take() {

@@ -1,8 +1,8 @@
-//! Names in quotes, as GNU programs write them.
+//! Quotes names as GNU programs do.
 
 use std::fmt::Write as _;
 
-/// A name for a terminal, in quotes where a shell needs them, as GNU `ls` writes it there.
+/// A name for a terminal, with quotes if a shell needs them, as GNU `ls` prints it on a terminal.
 pub fn name(bytes: &[u8]) -> String {
     let plain = |char: char| match char {
         ' '..='~' => char.is_ascii_alphanumeric() || "#%+,-./:@]_{}~".contains(char),
@@ -14,9 +14,9 @@ pub fn name(bytes: &[u8]) -> String {
     }
 }
 
-/// A name in quotes, as a shell takes it and `stat -c %N` writes it.
+/// A name in quotes that a shell accepts, as `stat -c %N` prints it.
 pub fn quoted(name: &[u8]) -> String {
-    // Characters that are the same within both kinds of quotes.
+    // Characters that need no escape within quotes of either kind.
     let plain = |char: char| char.is_ascii_alphanumeric() || "%+,-./:@]_' ".contains(char);
     if let Ok(text) = std::str::from_utf8(name)
         && text.contains('\'')

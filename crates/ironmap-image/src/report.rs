@@ -1,4 +1,4 @@
-//! The failures of a job so far, and the way of its messages to the caller.
+//! Records the failures of a job, and passes its messages to the caller.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -17,12 +17,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of a job that nothing of has failed yet.
+    /// The report of a job without failures.
     pub fn new(context: Arc<Context>) -> Self {
         Self { worst: None, progress: Progress::hidden(), context }
     }
 
-    /// The data that the job has from its caller.
+    /// The data that the job got from its caller.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -32,12 +32,12 @@ impl Report {
         self.context.stop()
     }
 
-    /// Shows the progress of a copy whose totals are not known yet.
+    /// Shows the progress of a copy whose totals are not known.
     pub fn show_progress(&mut self) {
         self.progress = Progress::shown(&self.context);
     }
 
-    /// Prints a failure and remembers its reason.
+    /// Prints a failure and records its reason.
     pub fn error(&mut self, failure: &Failure) {
         let (reason, stopped) = (failure.reason(), |reason| matches!(reason, Reason::Stopped(_)));
         if stopped(reason) && self.worst.is_some_and(stopped) {
@@ -50,10 +50,10 @@ impl Report {
         }
     }
 
-    /// Works on each of several files: a failure is reported, and the rest goes on.
+    /// Calls a function for each of several files. A failure is reported, and the other files are still processed.
     ///
     /// # Errors
-    /// Nobody reads the output any more.
+    /// The reader of the output has closed its pipe.
     pub fn each<T>(
         &mut self,
         items: &[T],
@@ -69,20 +69,20 @@ impl Report {
         Ok(())
     }
 
-    /// Prints a line that does not change the result.
+    /// Prints a warning, which does not change the result.
     pub fn warning(&self, message: impl Display) {
         self.context.warning(message);
     }
 
-    /// The same for what went another way than the user may think.
+    /// Prints a note, which does not change the result.
     pub fn note(&self, message: impl Display) {
         self.context.note(message);
     }
 
-    /// A line on standard output about finished work, for `-v`. Where its reader has gone the work goes on.
+    /// Prints a line about finished work on standard output, for `-v`. If its reader has closed the pipe, the work goes on.
     ///
     /// # Errors
-    /// Of writing it.
+    /// The line cannot be written.
     pub fn say(&self, message: impl Display) -> Result<(), Failure> {
         let said = self.context.say(&message.to_string()).map_err(Failure::stdout);
         said.or_else(|failure| if failure.is_unread() { Ok(()) } else { Err(failure) })

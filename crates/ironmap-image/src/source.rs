@@ -1,4 +1,4 @@
-//! An open volume: the library's names for what the job needs.
+//! An open volume, with the operations that a job needs. Their failures name the volume and the path.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +26,18 @@ pub struct Source {
 }
 
 impl Source {
-    /// Opens for reading.
+    /// Opens a volume for reading.
     pub fn open(location: &Location, context: &Arc<Context>) -> Result<Self, Failure> {
         let options = VolumeOptions::new().no_load(context.no_load());
         Self::open_with(location, options, context)
     }
 
-    /// At the time of a reproducible build, where that is set.
+    /// Opens a volume for writing. If the time of a reproducible build is set, all changes have that time.
     pub fn open_for_writing(location: &Location, context: &Arc<Context>) -> Result<Self, Failure> {
         Self::open_at(location, context.source_date()?, context)
     }
 
-    /// Opens for writing: where a time is given everything happens then, and nothing depends on how long it takes.
+    /// Opens a volume for writing. If a time is given, all changes have that time, and the result does not depend on the duration of the job.
     pub fn open_at(
         location: &Location,
         time: Option<i64>,
@@ -63,17 +63,17 @@ impl Source {
         Ok(source)
     }
 
-    /// The data that the job has from its caller.
+    /// The data that the job got from its caller.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// All changes are on the device then, or the failure says that they are not.
+    /// Closes the volume. All changes are on the device afterwards, unless this fails.
     pub fn close(&self) -> Result<(), Failure> {
         self.volume.close().map_err(|error| Failure::at(&self.name, &error))
     }
 
-    /// Reports faults that were passed over and work that was left undone.
+    /// Reports tolerated faults and unfinished work.
     fn tell_left(&self) {
         for line in self.fs().take_notices() {
             self.context.warning(format_args!("{}: {line}", self.name));
@@ -85,7 +85,7 @@ impl Source {
         self.fs().sync().map_err(|error| Failure::at(&self.name, &error))
     }
 
-    /// The file system as the ext4 that it is.
+    /// The file system as ext4. Fails for other formats.
     pub fn ext4(&self) -> Result<&Arc<Ext4>, Failure> {
         let other = || {
             let what =
@@ -100,24 +100,24 @@ impl Source {
         self.volume.fs()
     }
 
-    /// The file of a path; `<12>` and paths after it begin at inode 12.
+    /// The file at a path. A path may begin at an inode, as in `<12>/name`.
     pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode, Failure> {
         let (from, rest) = inode_of(path).unwrap_or((self.fs().root(), path));
         let inode = self.fs().resolve_at(from, rest, follow);
         inode.map_err(|error| Failure::at(self.name(path), &error))
     }
 
-    /// As the user named it.
+    /// The location that the user named.
     pub fn location(&self) -> &Location {
         &self.location
     }
 
-    /// How a path of the volume is named in messages.
+    /// The name of a path of the volume in messages.
     pub fn name(&self, path: &[u8]) -> String {
         format!("{}:{}", self.name, String::from_utf8_lossy(path))
     }
 
-    /// The failure of reading a file's data, with the first sector that did not fit its tag where that is why.
+    /// The failure to read a file's data. If a sector did not match its tag, the message names the first such sector.
     pub fn read_failed(&self, path: &[u8], error: &Error) -> Failure {
         let failure = Failure::at(self.name(path), error);
         if error.kind() != ErrorKind::Io(Errno::EILSEQ) {
@@ -135,12 +135,12 @@ impl Source {
         queue.map_err(|error| Failure::at(&self.name, &error))
     }
 
-    /// The inode of a directory's entry; `path` is for the error.
+    /// The inode of a directory entry. `path` is for the error.
     pub fn inode(&self, number: InodeNo, path: &[u8]) -> Result<Inode, Failure> {
         self.volume.fs().known_inode(number).map_err(|error| Failure::at(self.name(path), &error))
     }
 
-    /// All entries of a directory, `.` and `..` among them, in the order of their bytes.
+    /// All entries of a directory, including `.` and `..`, sorted by the bytes of their names.
     pub fn entries(&self, dir: &Inode, path: &[u8]) -> Result<Vec<DirEntry>, Failure> {
         let entries = dir.read_dir().and_then(Iterator::collect::<ironmap::Result<Vec<_>>>);
         let mut entries = entries.map_err(|error| Failure::at(self.name(path), &error))?;
@@ -148,8 +148,8 @@ impl Source {
         Ok(entries)
     }
 
-    /// The same where blocks of the directory may be damaged: each of them is reported, and the names of all others are given. Says too
-    /// whether all was read.
+    /// The entries of a directory that may have damaged blocks. Each damaged block is reported, and the entries of all other blocks are returned,
+    /// with whether all blocks were read.
     pub fn entries_found(
         &self,
         dir: &Inode,
@@ -176,7 +176,7 @@ impl Source {
         file.map_err(|error| Failure::at(self.name(path), &error))
     }
 
-    /// The target of a symbolic link, `None` for any other file.
+    /// The target of a symbolic link. `None` for any other file.
     pub fn link_target(&self, inode: &Inode, path: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
         if inode.file_type() != FileType::Symlink {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The sources of a new volume: directories, archives and images, each over those before it, and a table of devices.
+//! The sources of a new volume: directories, archives and images, and a device table. A later source replaces files of earlier ones.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -31,9 +31,9 @@ pub struct SourceOptions<'a> {
     pub volume: &'a Location,
     /// Directories and archives, the lowest first; `-` is standard input.
     pub paths: &'a [PathBuf],
-    /// They are OCI image layouts, archives of these, or layers.
+    /// The paths are OCI image layouts, archives of layouts, or layers.
     pub oci: bool,
-    /// The image of a layout that has several.
+    /// The choice of an image, for a layout that has several.
     pub choice: Choice<'a>,
     /// The owner of all files.
     pub owner: Option<(u32, u32)>,
@@ -46,12 +46,12 @@ pub struct SourceOptions<'a> {
 /// The sources, opened.
 pub struct Layers(Vec<Layer>);
 
-/// A source that was looked at.
+/// A source whose type is known.
 enum Layer {
     Directory(PathBuf),
-    /// A file, which is opened when its turn comes: an image may have more layers than a process may have files.
+    /// A file, which is opened only when it is copied, because an image may have more layers than a process can have open files.
     File(Place),
-    /// A stream, whose first bytes were read.
+    /// A stream whose first bytes have been read.
     Stream(Box<Archive>),
 }
 
@@ -80,30 +80,30 @@ impl Layer {
     }
 }
 
-/// The sources of a new volume, which may be opened again.
+/// The sources of a new volume. They can be opened several times.
 pub struct Sources {
     volume: Location,
     context: Arc<Context>,
     oci: bool,
-    /// In place of an OCI image layout, its layers.
+    /// The locations of the sources. An OCI image layout is replaced by its layers.
     places: Vec<Place>,
-    /// For each path that can be read once only, where what it gave is kept.
+    /// For each source that can be read only once, the unnamed file that stores its content.
     kept: Vec<Option<File>>,
     table: Vec<Node>,
     owners: Owners,
-    /// The number of files in them, and their sizes, if these were counted.
+    /// The number of files in the sources and their sizes, if they were counted.
     total: Option<Total>,
 }
 
 impl Sources {
-    /// Looks at the sources, and opens image layouts.
+    /// Checks the sources, and opens image layouts.
     ///
     /// # Errors
     /// A layout, a table or a map cannot be read; a source is the volume itself.
     pub fn new(options: &SourceOptions<'_>, context: &Arc<Context>) -> Result<Self, Failure> {
         let SourceOptions { volume, paths, oci, .. } = *options;
         if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
-            return Err(Failure::usage("-d -: standard input is read once"));
+            return Err(Failure::usage("-d - may be given only once"));
         }
         refuse_own(options, paths, context)?;
         let mut places = Vec::new();
@@ -135,7 +135,7 @@ impl Sources {
         })
     }
 
-    /// Whether nothing goes into the volume.
+    /// Whether there is no source.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty() && self.table.is_empty()
     }
@@ -148,10 +148,10 @@ impl Sources {
         Spared::of(&self.volume, &self.context)
     }
 
-    /// Has standard input, pipes and their like kept in unnamed files of this directory.
+    /// Stores the content of standard input, pipes and other streams in unnamed files of this directory.
     ///
     /// # Errors
-    /// Of reading a source, or of writing the file.
+    /// A source cannot be read, or the file cannot be written.
     pub fn keep_streams(&mut self, dir: &Path) -> Result<(), Failure> {
         let stop = self.context.stop();
         for (place, kept) in self.places.iter().zip(&mut self.kept) {
@@ -172,17 +172,17 @@ impl Sources {
     /// Opens all sources.
     ///
     /// # Errors
-    /// A source is missing, or is no archive.
+    /// A source is missing, or is neither a directory nor an archive.
     pub fn open(&self) -> Result<Layers, Failure> {
         let places = self.places.iter().zip(&self.kept);
         let layers = places.map(|(place, kept)| open(place, kept.as_ref(), self.stop()));
         layers.collect::<Result<_, _>>().map(Layers)
     }
 
-    /// Counts what all sources need of a volume with content in pieces of this size.
+    /// Counts the space that all sources need in a volume with blocks or clusters of `unit` bytes.
     ///
     /// # Errors
-    /// Of reading a source.
+    /// A source cannot be read.
     pub fn count(&mut self, unit: u64) -> Result<Needs, Failure> {
         let (mut needs, stop) = (Needs::new(unit), self.stop());
         for layer in self.open()?.0 {
@@ -200,8 +200,8 @@ impl Sources {
         Ok(needs)
     }
 
-    /// Copies all layers into the new volume, one over the other. `time` is that of all changes. `advice` says which volume has room for what the
-    /// sources need, where this one has not.
+    /// Copies all layers into the new volume, in order. `time` is the time of all changes. If the volume is too small, `advice` describes a volume
+    /// with enough room.
     ///
     /// # Errors
     /// The volume has no room, or a source cannot be read.
@@ -245,7 +245,7 @@ impl Sources {
         })
     }
 
-    /// Adds what archives that were not begun need, and all directories.
+    /// Adds the needs of all directories, and of archives that have not been read.
     fn needs_of_rest(
         &self,
         layers: impl Iterator<Item = Layer>,
@@ -285,7 +285,7 @@ fn open(place: &Place, kept: Option<&File>, stop: &Stop) -> Result<Layer, Failur
     place.archive(stop).map(|archive| Layer::Stream(Box::new(archive)))
 }
 
-/// Refuses sources that the volume is in: it would be written while it is read.
+/// Refuses a source that stores the volume, because the copy would write it and read it at the same time.
 fn refuse_own(
     options: &SourceOptions<'_>,
     paths: &[PathBuf],
@@ -302,7 +302,7 @@ fn refuse_own(
     Ok(())
 }
 
-/// The directory for unnamed files: that of the image, which has room for it, or the one for temporary files.
+/// The directory for unnamed files: the directory of the image, which is expected to have room, or the directory for temporary files.
 fn beside(volume: &Location) -> PathBuf {
     let image = volume.data().path();
     let image = image.filter(|path| !path.exists() || path.is_file());

@@ -17,7 +17,7 @@ use crate::context::Context;
 pub struct Spared(Vec<(u64, u64)>);
 
 impl Spared {
-    /// The files that a volume is opened from, as far as they are there, with the further devices that the command line names.
+    /// The existing files that store a volume, with the further devices that the command line names.
     pub fn of(location: &Location, context: &Context) -> Self {
         let sites = |it: &Location| -> Vec<PathBuf> {
             let sites = [Some(it.data()), it.tags()].into_iter().flatten();
@@ -27,17 +27,17 @@ impl Spared {
         Self(paths.flat_map(|path| files_of(&path)).collect())
     }
 
-    /// Whether the file with this device and inode is one of them.
+    /// Whether the set has the file with this device and inode.
     pub fn contains(&self, device: u64, inode: u64) -> bool {
         self.0.contains(&(device, inode))
     }
 
-    /// Whether a path leads to one of them.
+    /// Whether a path leads to a file of the set.
     pub fn has(&self, path: &Path) -> bool {
         files_of(path).into_iter().any(|(device, inode)| self.contains(device, inode))
     }
 
-    /// Whether standard input is one of them.
+    /// Whether standard input is a file of the set.
     pub fn has_stdin(&self) -> bool {
         fstat(rustix::stdio::stdin()).is_ok_and(|stat| self.contains(stat.st_dev, stat.st_ino))
     }
@@ -55,7 +55,7 @@ fn paths_of(site: &Site) -> Vec<PathBuf> {
     }
 }
 
-/// The file of a path. A loop device or its partition also yields its image.
+/// The file at a path. For a loop device or its partition, also the image.
 fn files_of(path: &Path) -> Vec<(u64, u64)> {
     let Ok(found) = path.metadata() else { return Vec::new() };
     let mut files = vec![(found.dev(), found.ino())];

@@ -1,4 +1,4 @@
-//! The request to end a job early: it stops at the next file and tidies up, so that nothing is left to recover or to remove.
+//! The request to end a job early. The job stops at the next file and cleans up, so that the user need not recover or remove anything.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use rustix_libc::io::Errno;
 
 use crate::failure::Failure;
 
-/// The number of the last signal that came, or 0. A handler of signals sets it.
+/// The number of the last signal, or 0. A signal handler sets it.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
-    /// The number itself, for a handler of signals.
+    /// The number itself, for a signal handler.
     pub fn flag(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.0)
     }
@@ -24,15 +24,15 @@ impl Stop {
         self.0.load(Ordering::Relaxed) as i32
     }
 
-    /// Whether a signal came.
+    /// Whether a signal has arrived.
     pub fn is_set(&self) -> bool {
         self.signal() != 0
     }
 
-    /// Fails once a signal came.
+    /// Fails if a signal has arrived.
     ///
     /// # Errors
-    /// A signal came.
+    /// A signal has arrived.
     pub fn check(&self) -> Result<(), Failure> {
         match self.signal() {
             0 => Ok(()),
@@ -40,15 +40,15 @@ impl Stop {
         }
     }
 
-    /// The failure, or the signal if one came: anything can fail after that.
+    /// Returns the failure. If a signal has arrived, returns the signal instead, because it may have caused the failure.
     pub fn cause(&self, failure: Failure) -> Failure {
         self.check().err().unwrap_or(failure)
     }
 
-    /// Waits until there is something to read, or nobody who could write any more.
+    /// Waits until there is data to read, or the last writer has closed the file.
     ///
     /// # Errors
-    /// `INTR` once a signal came, `CANCELED` once it is not wanted any more.
+    /// `INTR` if a signal has arrived, `CANCELED` if the data is not wanted.
     pub fn wait(&self, fd: impl AsFd, is_wanted: impl Fn() -> bool) -> Result<(), Errno> {
         let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
         while !self.is_set() {
@@ -56,7 +56,7 @@ impl Stop {
                 return Err(Errno::CANCELED);
             }
             match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&turn)) {
-                // Interrupted by a signal, which the next turn sees: a read would wait for data that may never come.
+                // A signal may have interrupted the wait. The next turn checks that, because a read could wait forever.
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 // The read reports the error.
                 _ => return Ok(()),

@@ -1,4 +1,4 @@
-//! A tree of a volume as a tar archive, in the format pax.
+//! Writes a tree of a volume as a tar archive in the pax format.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,19 +18,19 @@ use crate::stop::Stop;
 use crate::volumes::Found;
 use crate::walk::{Visit, walk};
 
-/// Where an archive goes.
+/// The destination of an archive.
 #[derive(Debug)]
 pub struct Output {
     /// The open file.
     pub file: File,
-    /// How messages name it; `None` for standard output.
+    /// The name of the file in messages. `None` for standard output.
     pub place: Option<String>,
 }
 
-/// Writes a file, or a directory and all below it. With `sparse` holes are left out.
+/// Writes a file, or a directory and everything below it, to an archive. With `sparse`, holes are not written.
 ///
 /// # Errors
-/// Of reading a file, or of writing the archive. A directory that cannot be read is reported, and the rest goes on.
+/// A file cannot be read, or the archive cannot be written. If a directory cannot be read, that is reported, and the other files are written.
 pub fn write(tree: Found, to: Output, sparse: bool, report: &mut Report) -> Result<(), Failure> {
     let (name, file_type) = (&tree.name, tree.inode.file_type());
     let top = if file_type == FileType::Directory { b".".to_vec() } else { name.name.clone() };
@@ -56,7 +56,7 @@ pub fn write(tree: Found, to: Output, sparse: bool, report: &mut Report) -> Resu
     if let Some(failure) = first {
         return Err(failure);
     }
-    // The readable part of a damaged volume is kept. Without its end mark the archive is visibly truncated.
+    // The readable part of a damaged volume is kept. The missing end mark shows that the archive is incomplete.
     if intact { writer.finish() } else { writer.flush() }
 }
 
@@ -71,7 +71,7 @@ struct Writer {
     out: BufWriter<File>,
     /// `None` for standard output.
     place: Option<String>,
-    /// So much was written.
+    /// The number of bytes written.
     length: u64,
     queue: Queue,
     ahead: Ahead,
@@ -79,13 +79,13 @@ struct Writer {
     /// The prefix that replaces the path that the user gave, and the length of that path.
     top: Vec<u8>,
     above: usize,
-    /// Files with several names, and the first one of each.
+    /// The first name of each file with several names.
     links: HashMap<InodeNo, Vec<u8>>,
-    /// Holes are left out.
+    /// Holes are not written.
     sparse: bool,
 }
 
-/// The largest numbers of the fields of a header (POSIX.1-2008, ustar): seven and eleven octal digits.
+/// The largest numbers that fit in the fields of a header (POSIX.1-2008, ustar): seven and eleven octal digits.
 const MOST_7: u64 = 0o777_7777;
 const MOST_11: u64 = 0o777_7777_7777;
 const BLOCK: u64 = 512;
@@ -133,7 +133,7 @@ impl Writer {
         content.map_or(Ok(()), |content| self.content(found, &content))
     }
 
-    /// The type of a member; `None` for a file that is left out. The files of a directory are expected next.
+    /// The type of a member. `None` for a file that is skipped. For a directory, starts to read its files ahead.
     fn kind(&mut self, found: &Found, report: &Report) -> Result<Option<EntryType>, Failure> {
         Ok(Some(match found.inode.file_type() {
             FileType::Socket => {
@@ -143,7 +143,7 @@ impl Writer {
             }
             FileType::Directory if is_empty_lost_and_found(found)? => return Ok(None),
             FileType::Directory => {
-                // An error is reported when the walk enters it.
+                // The walk reports the error when it enters the directory.
                 if self.ahead.reads_together()
                     && let Ok(entries) = found.name.source.entries(&found.inode, found.name.path())
                 {
@@ -159,7 +159,7 @@ impl Writer {
         }))
     }
 
-    /// Opens a file for its content: without holes, where it has any that are worth it.
+    /// Opens a file for its content. Holes are skipped if that makes the archive smaller.
     fn open(&mut self, found: &Found) -> Result<Content, Failure> {
         let (source, path) = (&found.name.source, found.name.path());
         self.ahead.load(&mut self.queue, source, found.number());
@@ -182,14 +182,14 @@ impl Writer {
         Ok(Content { file, map: None, ranges: vec![(0, size)] })
     }
 
-    /// As it stands in the archive.
+    /// The path of a file in the archive.
     fn path(&self, found: &Found) -> Vec<u8> {
         let below = found.name.path().get(self.above..).unwrap_or_default();
         let slash: &[u8] = if below.is_empty() || below.starts_with(b"/") { b"" } else { b"/" };
         [&*self.top, slash, below].concat()
     }
 
-    /// Writes a header, and before it the fields that do not fit into it.
+    /// Writes a header, after an extended header with the fields that do not fit into it.
     fn header(&mut self, mut header: Header, records: &[u8]) -> Result<(), Failure> {
         if !records.is_empty() {
             let mut before = Header::new_ustar();
@@ -219,7 +219,7 @@ impl Writer {
         for (start, len) in &content.ranges {
             let range = *start..start + len;
             let end = ahead.read(queue, &content.file, range.clone(), unread, |bytes| {
-                // The size of a file on a damaged volume can be any number.
+                // On a damaged volume, a file's size can be any number, so the loop must be interruptible.
                 stop.check()?;
                 *length += bytes.len() as u64;
                 out.write_all(bytes).map_err(|error| unwritten(place.as_ref(), error))
@@ -241,13 +241,13 @@ impl Writer {
         written.map_err(|error| unwritten(self.place.as_ref(), error))
     }
 
-    /// Fills up the last block.
+    /// Pads the last block with zeros.
     fn pad(&mut self, block: u64) -> Result<(), Failure> {
         let rest = self.length.next_multiple_of(block) - self.length;
         self.write(&vec![0; rest as usize])
     }
 
-    /// The end mark, and the rest of the last record, as POSIX has it: 20 blocks.
+    /// Writes the end mark, and pads the last record to 20 blocks, as POSIX requires.
     fn finish(mut self) -> Result<(), Failure> {
         self.write(&[0; 2 * BLOCK as usize])?;
         self.pad(20 * BLOCK)?;
@@ -260,7 +260,7 @@ impl Writer {
     }
 }
 
-/// The header of a file without its type. Fields that do not fit into it become records.
+/// The header of a file, without its type. Fields that do not fit into it are added to `records`.
 fn header_of(stat: &Stat, name: &[u8], link: &[u8], size: u64, records: &mut Vec<u8>) -> Header {
     let mut header = Header::new_ustar();
     let mut field = |field: &mut [u8], key: &[u8], value: &[u8]| {
@@ -294,7 +294,7 @@ fn header_of(stat: &Stat, name: &[u8], link: &[u8], size: u64, records: &mut Vec
     header
 }
 
-/// A file's content, as it stands in the archive: in front of it, for a sparse file, the map of its ranges (the GNU tar manual, "PAX
+/// A file's content in the form of the archive. The content of a sparse file follows the map of its ranges (the GNU tar manual, "PAX
 /// Format, Version 1.0").
 struct Content {
     file: VolumeFile,
@@ -309,7 +309,7 @@ impl Content {
     }
 }
 
-/// The name of a sparse file for programs that do not know the form, and so extract the map with the content. It is cut to what a header has.
+/// The name of a sparse file for programs that do not know this form, and extract the map with the content. It is cut to fit into a header.
 fn placeholder(path: &[u8]) -> Vec<u8> {
     let slash = path.iter().rposition(|byte| *byte == b'/');
     let (dir, name) = path.split_at(slash.map_or(0, |slash| slash + 1));
@@ -318,7 +318,7 @@ fn placeholder(path: &[u8]) -> Vec<u8> {
     placeholder
 }
 
-/// A name within a keyword, which ends at its first `=`: as GNU tar writes it.
+/// Encodes a name within a keyword, as GNU tar does, because a keyword ends at its first `=`.
 fn encoded(name: &[u8]) -> Vec<u8> {
     let encode = |byte: &u8| match byte {
         b'%' => b"%25".to_vec(),
@@ -328,7 +328,7 @@ fn encoded(name: &[u8]) -> Vec<u8> {
     name.iter().flat_map(encode).collect()
 }
 
-/// The directory that mkfs made for e2fsck, if it is empty.
+/// Whether a file is the directory that mkfs makes for e2fsck, and is empty.
 fn is_empty_lost_and_found(found: &Found) -> Result<bool, Failure> {
     let name = &found.name;
     if name.dir != name.fs().root() || name.name != b"lost+found" {
@@ -337,7 +337,7 @@ fn is_empty_lost_and_found(found: &Found) -> Result<bool, Failure> {
     Ok(name.source.entries(&found.inode, name.path())?.len() <= 2)
 }
 
-/// Seconds since 1970 with decimals, which count away from zero.
+/// Seconds since 1970 with decimals. The decimals of a negative time count away from zero.
 fn decimal(time: Timestamp) -> String {
     let Timestamp { seconds, nanoseconds } = time;
     let text = if seconds < 0 && nanoseconds > 0 {

@@ -9,20 +9,20 @@ use ironmap::units::InodeNo;
 /// A file of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The volume that has it.
+    /// The volume that holds the file.
     pub volume: Location,
-    /// From the root of the volume, with a slash at the beginning; or from an inode, as `<12>`.
+    /// The path from the root of the volume, with a slash at the beginning; or from an inode, as in `<12>/name`.
     pub path: Vec<u8>,
 }
 
 impl Target {
-    /// As it is written on the command line.
+    /// The target as it is written on the command line.
     pub fn bytes(&self) -> Vec<u8> {
         [self.volume.to_string().as_bytes(), b":", &self.path].concat()
     }
 }
 
-/// The inode with which a path begins that does not begin at the root, and the rest: `<12>/name`.
+/// The inode at the beginning of a path such as `<12>/name`, and the rest of the path. `None` for a path from the root.
 pub fn inode_of(path: &[u8]) -> Option<(InodeNo, &[u8])> {
     let text = path.strip_prefix(b"<")?;
     let end = text.iter().position(|byte| *byte == b'>')?;
@@ -42,7 +42,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The file of a volume, if it is one.
+    /// The target, if the file is in a volume.
     pub fn target(&self) -> Option<&Target> {
         match self {
             Self::Volume(target) => Some(target),

@@ -1,5 +1,5 @@
-//! Reads and writes of files, one copy of each. The library inlines its own into every caller, with all backings and queues, for programs
-//! that do little else; here they have many callers, and each copy has 40 KB.
+//! Functions that read and write files, and are not inlined. The library's functions are inlined into every caller, with the code of all
+//! backings and queues. That suits programs that do little else, but here they have many callers, and each copy takes 40 KB.
 
 use ironmap::units::FilePos;
 use ironmap::{DioFlags, File, Queue, Result};
@@ -7,7 +7,7 @@ use ironmap::{DioFlags, File, Queue, Result};
 /// Reads from a file.
 ///
 /// # Errors
-/// As `File::read_at`.
+/// The errors of `File::read_at`.
 #[inline(never)]
 pub fn read(file: &File, queue: &mut Queue, buf: &mut [u8], pos: FilePos) -> Result<usize> {
     file.read_at(queue, buf, pos)
@@ -16,7 +16,7 @@ pub fn read(file: &File, queue: &mut Queue, buf: &mut [u8], pos: FilePos) -> Res
 /// Writes to a file.
 ///
 /// # Errors
-/// As `File::write_at_with`.
+/// The errors of `File::write_at_with`.
 #[inline(never)]
 pub fn write(
     file: &File,

@@ -1,4 +1,4 @@
-//! Deleted files, copied out of a volume.
+//! Copies deleted files out of a volume.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Permissions};
@@ -20,18 +20,18 @@ use crate::quote;
 use crate::report::Report;
 use crate::stop::Stop;
 
-/// How deleted files are copied out.
+/// The options for the copy of deleted files.
 #[derive(Clone, Copy, Debug)]
 pub struct Recovery<'a> {
     /// The volume, for messages.
     pub volume: &'a Location,
-    /// The directory that they are copied into.
+    /// The directory that receives the copies.
     pub dir: &'a Path,
-    /// Files that are not whole are copied too.
+    /// Incomplete files are copied too.
     pub partial: bool,
 }
 
-/// Copies deleted files into a directory. Failures go to the report, one by one, and the rest goes on.
+/// Copies deleted files into a directory. The failure of a file goes to the report, and the copy goes on.
 ///
 /// # Errors
 /// The directory cannot be made.
@@ -43,7 +43,7 @@ pub fn recover(files: &[&Deleted], to: &Recovery<'_>, report: &mut Report) -> Re
         let name = format!("{}:{}", to.volume, shown(file));
         if !file.is_whole() && !to.partial {
             return Err(Failure::new(format!(
-                "{name}: not copied without --partial: {}",
+                "{name}: copied only with --partial: {}",
                 state(file)
             )));
         }
@@ -53,7 +53,7 @@ pub fn recover(files: &[&Deleted], to: &Recovery<'_>, report: &mut Report) -> Re
         copy(file, &out, &mut buffer, report.stop()).map_err(|error| {
             let is_wanted = to.partial && matches!(error, Wrong::Reading(_));
             if !is_wanted {
-                // A part of a file would be taken for the whole. An error of the removal would hide this one.
+                // An incomplete copy could be mistaken for the whole file. An error of the removal is ignored, because it would hide this error.
                 let _ = std::fs::remove_file(&path);
             }
             match error {
@@ -71,7 +71,7 @@ pub fn recover(files: &[&Deleted], to: &Recovery<'_>, report: &mut Report) -> Re
     })
 }
 
-/// Its path, or its number where no name is known.
+/// The path of a deleted file, or its inode number if no name is known.
 pub fn shown(file: &Deleted) -> String {
     match &file.path {
         Some(path) => quote::name(path),
@@ -79,7 +79,7 @@ pub fn shown(file: &Deleted) -> String {
     }
 }
 
-/// Whether it is whole, or its problem.
+/// The state of a deleted file: whole, or the problem.
 pub fn state(file: &Deleted) -> String {
     let reused = file.blocks - file.free;
     match &file.problem {
@@ -89,15 +89,15 @@ pub fn state(file: &Deleted) -> String {
     }
 }
 
-/// The directory that files are copied into. A symbolic link below it could lead to any file of the host: each name is opened by itself,
-/// and none is followed.
+/// The directory that receives the copies. A symbolic link below it could lead to any file of the host. So each component of a path is opened
+/// separately, and symbolic links are not followed.
 struct Root<'a> {
     dir: &'a Path,
     fd: OwnedFd,
 }
 
 impl<'a> Root<'a> {
-    /// Opens it; makes it if it is missing.
+    /// Opens the directory, and makes it if it is missing.
     fn make(dir: &'a Path) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::host(dir.display(), error);
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
@@ -106,10 +106,10 @@ impl<'a> Root<'a> {
         Ok(Self { dir, fd: opened.map_err(|errno| failed(errno.into()))? })
     }
 
-    /// Makes the file that one is copied to, and the directories above it; gives its path, also with an error.
+    /// Makes the file for a copy, and the directories above it. Returns its path, also with an error.
     fn place(&self, file: &Deleted) -> Result<(File, PathBuf), (PathBuf, Errno)> {
         let suffix = format!(".inode-{}", file.number());
-        // A path of the library begins with a slash, and has neither `.` nor `..`.
+        // A path from the library begins with a slash, and has neither `.` nor `..`.
         let path = match &file.path {
             Some(path) => path[1..].to_vec(),
             None => suffix.as_bytes()[1..].to_vec(),
@@ -126,8 +126,8 @@ impl<'a> Root<'a> {
     }
 }
 
-/// Makes something of this name in a directory, and adds the name to the path. If the name is taken, which another deleted file may have
-/// had too, the suffix makes it another one.
+/// Makes a file or directory in a directory, and adds its name to the path. If the name exists, the suffix is appended to it. Another deleted
+/// file may have had the same name.
 fn free_name(
     parent: BorrowedFd<'_>,
     name: &[u8],
@@ -149,7 +149,7 @@ fn free_name(
     .map_err(|errno| (path.clone(), errno))
 }
 
-/// Opens a directory, which is made if it is missing. It is for its owner alone: modes of directories are not known.
+/// Opens a directory, and makes it if it is missing. A new directory is accessible only to its owner, because its original mode is not known.
 fn subdirectory(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -164,7 +164,7 @@ fn new_file(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd>
     openat(parent, name, how, Mode::RUSR | Mode::WUSR)
 }
 
-/// Copies content, permissions and time of the last change. Ranges without blocks become holes.
+/// Copies the content, the permissions and the modification time. Ranges without blocks become holes.
 fn copy(file: &Deleted, out: &File, buffer: &mut Buffer, stop: &Stop) -> Result<(), Wrong> {
     copy_content(file, out, buffer, stop)?;
     let modified = &file.stat.modified;
@@ -176,7 +176,7 @@ fn copy(file: &Deleted, out: &File, buffer: &mut Buffer, stop: &Stop) -> Result<
 enum Wrong {
     Reading(Error),
     Writing(std::io::Error),
-    /// By a signal.
+    /// A signal has stopped the copy.
     Stopped(Failure),
 }
 

@@ -1,4 +1,4 @@
-//! The volumes that a command changes, and names in them.
+//! The volumes that a command uses, and names in them.
 
 use std::fmt;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ fn canonical(location: &Location) -> Location {
     location.with_paths(&|path| path.canonicalize().ok())
 }
 
-/// The volumes of one command, each opened once, however many of the arguments are in it.
+/// The volumes of one command. Each volume is opened once, even if several arguments are in it.
 pub struct Volumes {
     write: bool,
     opened: Vec<(Location, Rc<Source>)>,
@@ -28,12 +28,12 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// Of a command that changes nothing.
+    /// The volumes of a command that only reads them.
     pub fn to_read(context: &Arc<Context>) -> Self {
         Self { write: false, opened: Vec::new(), context: Arc::clone(context) }
     }
 
-    /// Runs a command and closes what it has opened. A volume that cannot be closed is a failure of the command.
+    /// Runs a command and closes the volumes that it has opened. If a volume cannot be closed, the command fails.
     pub fn change(
         report: &mut Report,
         work: impl FnOnce(&mut Self, &mut Report) -> Result<(), Failure>,
@@ -50,7 +50,7 @@ impl Volumes {
         result
     }
 
-    /// The same for each target by itself: a failure is reported, and the rest goes on.
+    /// Runs a command for each target, and closes the volumes. A failure is reported, and the other targets are still processed.
     pub fn change_each(
         targets: &[Target],
         report: &mut Report,
@@ -79,23 +79,23 @@ impl Volumes {
         Ok(source)
     }
 
-    /// The last name of a path, and the directory that it is in.
+    /// The last name of a path, and the directory that holds the name.
     pub fn name(&mut self, target: &Target) -> Result<Name, Failure> {
         if inode_of(&target.path).is_some() {
-            let what = "an inode number, where a name is needed";
+            let what = "is an inode number, but a name is needed";
             return Err(Failure::usage(format_args!("{target}: {what}")));
         }
         Name::of(self.open(&target.volume)?, &target.path)
     }
 
-    /// The file of a path.
+    /// The file at a path.
     pub fn find(&mut self, target: &Target, follow: Follow) -> Result<Found, Failure> {
         let name = self.name(target)?;
         let inode = name.find(follow)?;
         Ok(Found { name, inode })
     }
 
-    /// The file of a path, or of an inode's number, for a command that only reads it.
+    /// The file at a path, or with an inode number, for a command that only reads it.
     pub fn file(&mut self, target: &Target, follow: Follow) -> Result<Found, Failure> {
         let source = self.open(&target.volume)?;
         let inode = source.resolve(&target.path, follow)?;
@@ -137,22 +137,22 @@ impl Volumes {
 /// The options of a command for its DEST.
 #[derive(Clone, Copy)]
 pub struct DestinationIs {
-    /// It has to be a directory (`-t`, or several sources), or is the name itself even if it is one (`-T`).
+    /// `Some(true)` if DEST must be a directory (`-t`, or several sources); `Some(false)` if it is always the name itself (`-T`).
     pub directory: Option<bool>,
-    /// A symbolic link to a directory is that directory.
+    /// A symbolic link to a directory counts as a directory.
     pub follows: bool,
 }
 
-/// Where something goes.
+/// The destination of a file.
 pub enum Destination {
-    /// Into this directory, by its own name.
+    /// This directory. The file keeps its last name.
     Into(Name, InodeNo),
     /// The new name of the file.
     As(Name),
 }
 
 impl Destination {
-    /// The name that a source gets whose last name is this one.
+    /// The destination of a source with this last name.
     pub fn name_for(&self, last: &[u8]) -> Name {
         match self {
             // The content of `..` goes into the directory itself, not above it.
@@ -163,7 +163,7 @@ impl Destination {
     }
 }
 
-/// A name in a directory of a volume, with or without a file. The volume's root is `.` in itself.
+/// A name in a directory of a volume. A file with this name may exist or not. The volume's root is the name `.` in itself.
 #[derive(Clone)]
 pub struct Name {
     /// The volume.
@@ -172,7 +172,7 @@ pub struct Name {
     pub dir: InodeNo,
     /// The name in it.
     pub name: Vec<u8>,
-    /// As the user wrote it, or from what he wrote on.
+    /// The path that the user wrote, or a path that begins with it.
     path: Vec<u8>,
 }
 
@@ -208,28 +208,28 @@ impl Name {
         &self.path
     }
 
-    /// A slash at the end asks for a directory.
+    /// Whether the path ends with a slash, and so must be a directory.
     pub fn wants_directory(&self) -> bool {
         self.path.ends_with(b"/")
     }
 
-    /// Whether they are on one volume.
+    /// Whether both names are on the same volume.
     pub fn is_beside(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.source, &other.source)
     }
 
-    /// The failure of an operation here.
+    /// The failure of an operation on this name.
     pub fn failed(&self, error: &Error) -> Failure {
         Failure::at(self, error)
     }
 
-    /// A name in the directory that this name stands for, whose number is given.
+    /// A name in the directory of this name. `dir` is the inode number of that directory.
     pub fn below(&self, dir: InodeNo, name: &[u8]) -> Self {
         let (source, path) = (Rc::clone(&self.source), join(&self.path, name));
         Self { source, dir, name: name.to_vec(), path }
     }
 
-    /// The file of a path that begins in the directory of this name, as the target of a symbolic link does.
+    /// The name at a path that begins in the directory that holds this name, as the target of a symbolic link does.
     pub fn beside(&self, path: &[u8]) -> Result<Self, Failure> {
         let path = match path.first() {
             Some(b'/') => path.to_vec(),
@@ -248,7 +248,7 @@ impl Name {
         self.try_find(follow).map_err(|error| self.failed(&error))
     }
 
-    /// The same where that may be nothing.
+    /// The file of this name. `None` if it does not exist.
     pub fn look(&self, follow: Follow) -> Result<Option<Inode>, Failure> {
         self.try_look(follow).map_err(|error| self.failed(&error))
     }
@@ -261,7 +261,7 @@ impl Name {
         }
     }
 
-    /// Refuses the name of a new file other than a directory if a slash after it asks for one, with the error of the kernel.
+    /// Refuses a slash at the end of the name of a new file that is not a directory, with the error of the kernel.
     pub fn check_new_file(&self) -> Result<(), Failure> {
         if !self.wants_directory() {
             return Ok(());
@@ -271,7 +271,7 @@ impl Name {
         Err(self.failed(&error))
     }
 
-    /// Refuses a name that is removed or renamed where a path with a slash at the end asks for a directory. A link to one is not one.
+    /// Refuses to remove or rename a file that is not a directory if the path ends with a slash. A link to a directory is not a directory.
     pub fn check_directory(&self) -> Result<(), Failure> {
         let inode = self.fs().lookup(self.dir, &self.name).map_err(|error| self.failed(&error))?;
         match inode.file_type() {
@@ -280,7 +280,7 @@ impl Name {
         }
     }
 
-    /// As `-v` of coreutils shows it.
+    /// The name as coreutils show it with `-v`.
     pub fn quoted(&self) -> String {
         let volume = self.source.location().to_string();
         quoted(&[volume.as_bytes(), b":", &self.path].concat())
@@ -305,7 +305,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A file and the name by which it was found. The name's directory counts only where the command changes names.
+/// A file and the name by which it was found. The name's directory is valid only in a command that changes names.
 pub struct Found {
     /// The name.
     pub name: Name,
@@ -319,17 +319,17 @@ impl Found {
         self.name.fs()
     }
 
-    /// Its inode.
+    /// The inode number.
     pub fn number(&self) -> InodeNo {
         self.inode.number()
     }
 
-    /// Whether it is a directory.
+    /// Whether the file is a directory.
     pub fn is_directory(&self) -> bool {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// The file that a symbolic link leads to, if it is one and leads to a file.
+    /// The file that the symbolic link leads to. `None` if this is not a symbolic link, or its target does not exist.
     pub fn link_leads_to(&self) -> Option<InodeNo> {
         let link = self.inode.file_type() == FileType::Symlink;
         let target = || self.fs().resolve(self.name.path(), Follow::All).ok();
@@ -341,13 +341,13 @@ impl Found {
         self.name.below(self.number(), name)
     }
 
-    /// The failure of an operation on it.
+    /// The failure of an operation on this file.
     pub fn failed(&self, error: &Error) -> Failure {
         self.name.failed(error)
     }
 }
 
-/// The path of the directory, and the last name; slashes at the end do not count.
+/// The path of the directory, and the last name. Slashes at the end are ignored.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);

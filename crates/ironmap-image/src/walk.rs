@@ -1,4 +1,4 @@
-//! A tree of a volume, file by file, for commands with `-R`.
+//! Walks a tree of a volume, file by file, for commands with `-R`.
 
 use std::collections::HashSet;
 use std::vec;
@@ -10,14 +10,14 @@ use crate::failure::Failure;
 use crate::report::Report;
 use crate::volumes::Found;
 
-/// When a file is visited.
+/// The order of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// A directory, before its content; and any other file.
+    /// The first visit of a directory, before its entries; and the only visit of any other file.
     First,
-    /// A directory, after everything in it was visited.
+    /// The second visit of a directory, after everything below it.
     Last {
-        /// Nothing in it has failed.
+        /// No visit below it has failed.
         intact: bool,
     },
 }
@@ -28,10 +28,10 @@ struct Level {
     failed: bool,
 }
 
-/// Visits a file and, where it is a directory, all below it. Symbolic links are visited, never followed. A failure is reported, and the
-/// rest goes on; says whether nothing failed.
+/// Visits a file and, if it is a directory, everything below it. Symbolic links are visited, but not followed. A failure is reported, and
+/// the walk goes on. Returns whether nothing failed.
 ///
-/// It keeps its own stack: the depth of a volume's tree has no limit.
+/// The walk does not recurse, because the depth of a volume's tree has no limit.
 pub fn walk(
     root: Found,
     report: &mut Report,
@@ -40,7 +40,7 @@ pub fn walk(
     walk_to(root, usize::MAX, report, visit)
 }
 
-/// The same, at most so many levels below the root. Deeper levels are not read, and a directory that is not entered has no last visit.
+/// Walks at most `most` levels below the root. Deeper levels are not read, and a directory that is not entered gets no second visit.
 pub fn walk_to(
     root: Found,
     most: usize,
@@ -95,12 +95,12 @@ pub fn walk_to(
     }
 }
 
-/// A directory with what it holds; nothing where that cannot be read.
+/// A directory with its entries. If it cannot be read, it has no entries.
 fn enter(dir: Found, seen: &mut HashSet<InodeNo>, report: &mut Report) -> Level {
     let entries = if seen.insert(dir.number()) {
         dir.name.source.entries(&dir.inode, dir.name.path())
     } else {
-        let what = format!("directory inode {} stands in several places", dir.number());
+        let what = format!("directory inode {} has more than one entry", dir.number());
         Err(Failure::corrupt(&dir.name, &what))
     };
     let failed = entries.as_ref().err().inspect(|failure| report.error(failure)).is_some();

@@ -17,7 +17,7 @@ pub(super) enum Beneath {
     IntegrityJournal,
 }
 
-/// The smallest sector that has a tag of its own, and the usual one.
+/// The smallest unit with a separate tag, and the usual one, in bytes.
 const SECTORS: (u64, u64) = (512, 4096);
 
 impl Beneath {

@@ -22,11 +22,11 @@ pub(super) enum FixtureKind {
     Zram,
     /// Loop devices over files in memory (root): block devices that support NOWAIT.
     Loop,
-    /// Loop devices with the file system on a partition (root): the disk below it keeps a page cache of its own.
+    /// Loop devices with the file system on a partition (root): the disk has a separate page cache.
     Partition,
-    /// Image files in memory: needs no root, has no host: and kernel: targets.
+    /// Image files in memory: root is not needed, but there are no host: and kernel: targets.
     Shm,
-    /// Image files in the directory of temporary files: if that is on a disk, a device that leaves the processors idle.
+    /// Image files in the directory for temporary files: on a disk, its latency leaves the processors idle.
     Disk,
 }
 
@@ -48,7 +48,7 @@ impl FixtureKind {
 pub(super) enum FsKind {
     /// ext4 with blocks of 4 KiB.
     Ext4,
-    /// XFS with blocks of 4 KiB: no vol: target for writes.
+    /// XFS with blocks of 4 KiB: there is no vol: target for writes.
     Xfs,
 }
 
@@ -118,7 +118,7 @@ impl Fixture {
             }
             let mount = Mount::new(fs, &twin.volume(), &tree)?;
             if fs == FsKind::Xfs && writes.is_none() {
-                // With reflink, XFS may move the data of any other file by dedupe.
+                // With reflink, dedupe could move the data of the file. An immutable file cannot be deduped.
                 run("chattr", &["+i".into(), file.display().to_string()])?;
             }
             Some(Mounted { file, _mount: mount, device: twin })
@@ -167,7 +167,7 @@ impl Fixture {
         notes
     }
 
-    /// The targets: raw:, vol: if ironmap can read or write the file system, and those of the mount if there is one.
+    /// The targets: raw:, vol: if ironmap can read or write the file system, and host: and kernel: if it is mounted.
     pub(super) fn targets(&self) -> Vec<TargetSpec> {
         let raw = |path: PathBuf| TargetSpec::Raw { path, offset: None };
         let volume = self.free.volume();
@@ -325,7 +325,7 @@ impl Drop for Device {
         match self {
             Self::Zram { number, .. } => {
                 retry(|| std::fs::write(format!("/sys/block/zram{number}/reset"), "1").is_ok());
-                // Another program may open any new device for a moment.
+                // Another program may briefly open any new device.
                 let remove = "/sys/class/zram-control/hot_remove";
                 if retry(|| std::fs::write(remove, number.as_str()).is_ok()) {
                     let _ = std::fs::remove_file(format!("{ZRAM_MARKS}/zram{number}"));
@@ -369,7 +369,7 @@ impl Drop for Mount {
     }
 }
 
-/// Retries an action on something that may be busy for a moment, for at most two seconds. Returns whether it succeeded.
+/// Retries an action on a device or mount that may be busy briefly, for at most two seconds. Returns whether the action succeeded.
 fn retry(mut attempt: impl FnMut() -> bool) -> bool {
     for _ in 0..20 {
         if attempt() {

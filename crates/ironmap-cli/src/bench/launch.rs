@@ -78,7 +78,7 @@ fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
     let output = output.map_err(|error| failed(io(&error, "a launch")))?;
     match output.status.code() {
         Some(0) => {}
-        // It has said why.
+        // The launch has reported its failure.
         Some(code) => return Err(told(code)),
         None => return Err(Failure::new(format!("bench: a launch was ended: {}", output.status))),
     }

@@ -1,5 +1,5 @@
-//! Names instead of data: files created, looked up and removed, and syncs of many threads, by ironmap and by the kernel's ext4 in turn on the
-//! same device.
+//! Measures operations on names instead of data: files are created, looked up and removed, and many threads sync. ironmap and the kernel's ext4
+//! take turns on the same device.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -236,7 +236,7 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
     Ok(rates)
 }
 
-/// Measures both in turn in each round, and prints the medians and their ratio.
+/// Measures ironmap and the kernel in turn in each round, and prints the medians and their ratio.
 pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<Table> {
     let scratch = Scratch::new(kind)?;
     let (mut ours, mut kernel) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! The results as a picture: bars of the ratio to the first target, with a group for each combination.
+//! Draws the results: bars with the ratio to the first target, in a group for each combination of options.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::Row;
 
-/// The colours of the first series; `colour` computes those of further ones.
+/// The colours of the first series. `colour` computes the colours of further series.
 const COLOURS: [RGBColor; 5] = [
     RGBColor(90, 90, 90),
     RGBColor(221, 132, 82),
@@ -17,7 +17,7 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(196, 78, 82),
 ];
 
-/// The width of a character in pixels, like all sizes here. It is an estimate, because the fonts of the viewer are unknown.
+/// The estimated width of a character, because the fonts of the viewer are unknown. All sizes here are in pixels.
 const CHARACTER: u32 = 7;
 const MARGIN: u32 = 12;
 const LINE: u32 = 20;
@@ -35,7 +35,7 @@ pub(super) fn svg(rows: &[Row]) -> Result<String> {
     Ok(picture)
 }
 
-/// The reason to refuse a file name for SVG that programs take for another format.
+/// The reason to refuse a file name for SVG, if its extension belongs to another format.
 pub(super) fn other_name(path: &Path) -> Option<String> {
     const OTHERS: [&str; 13] = [
         "png", "jpg", "jpeg", "gif", "webp", "avif", "bmp", "tif", "tiff", "pdf", "ps", "eps",
@@ -45,7 +45,7 @@ pub(super) fn other_name(path: &Path) -> Option<String> {
     let instead = path.with_extension("svg");
     OTHERS.contains(&&*extension).then(|| {
         let (path, instead) = (path.display(), instead.display());
-        format!("{path}: the picture is SVG, which is not what the name says: write {instead}")
+        format!("{path}: the picture is SVG, but its name ends otherwise: write {instead}")
     })
 }
 
@@ -60,7 +60,7 @@ fn colour(at: usize) -> RGBColor {
     })
 }
 
-/// A label in words for a reader who does not know the bench's own names.
+/// A label in words, for readers who do not know the bench's names.
 fn in_words(label: &str) -> String {
     let (kind, rest) = label.split_once(' ').unwrap_or((label, ""));
     let what = match kind {
@@ -90,7 +90,7 @@ fn combination(row: &Row) -> String {
     format!("{work} of {size}, {engine}, {iodepth} in flight{jobs}")
 }
 
-/// A label, and its number among equal labels in a group: two engines can end up as one.
+/// A label, and its number among equal labels in a group. Labels are equal if two requested engines fall back to the same engine.
 type Series<'a> = (&'a str, usize);
 
 /// The groups and the series of a picture.
@@ -188,12 +188,12 @@ fn draw(rows: &[Row], picture: &mut String) -> std::result::Result<(), Box<dyn s
         .x_label_area_size(LINE + MARGIN)
         .y_label_area_size(AXIS - MARGIN)
         .build_cartesian_2d(0.0..step * groups.len() as f64, 0.0..top)?;
-    // The axis would place names of its own at arbitrary positions.
+    // The library's own labels would be at arbitrary positions of the axis.
     let axis = if *counted { "instructions" } else { "requests a second; the first target is 1" };
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh().x_labels(0).y_desc(axis).label_style(("sans-serif", 12)).draw()?;
     for (group, (_, rows)) in groups.iter().enumerate() {
-        // The bars are centred in the group, which the largest group fills.
+        // The bars are centred in the group. The group with the most bars has no free space.
         let first = group as f64 * step + (step - rows.len() as f64) / 2.0;
         for (at, (series, row)) in rows.iter().enumerate() {
             let (left, value) = (first + at as f64, layout.value(row));
@@ -259,7 +259,7 @@ mod tests {
         format!("#{red:02X}{green:02X}{blue:02X}")
     }
 
-    /// Each row has its own bar, its own line for the spread and its own colour, also if two rows have one name, and words.
+    /// Each row has a separate bar, line for the spread and colour, even if two rows have the same name.
     #[test]
     fn no_bar_hides_another_and_no_colour_comes_twice() {
         let distinct: std::collections::BTreeSet<_> = (0..24).map(hex).collect();
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Each group has its name below its own bars, and no two names meet; each bar has its figure above it; the legend is beside all bars.
+    /// Each group has its name below its bars, and names do not overlap. Each bar has its figure above it. The legend is beside the bars.
     #[test]
     fn every_group_is_named_and_the_legend_hides_no_bar() {
         let labels = ["raw", "kernel", "vol simple=1", "vol simple=0"];

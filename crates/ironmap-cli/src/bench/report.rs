@@ -1,4 +1,4 @@
-//! The results: rows, printed as a table and as JSON.
+//! Prints the results as a table and as JSON.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! `ironmap cat`: the bytes of files to standard output.
+//! `ironmap cat`: writes the bytes of files to standard output.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,9 +16,9 @@ use ironmap_image::{Failure, Report};
 use crate::host_source::HostSource;
 use crate::target::{self, Subject, Target};
 
-/// Writes the content of files to standard output, one after the other
+/// Writes the content of files to standard output, in order
 ///
-/// If the kernel has to serve a file of a mounted file system, a note on standard error says why.
+/// If a file of a mounted file system must be read through the kernel, a note on standard error gives the reason.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    // `File` avoids the line buffering of io::Stdout: the chunks are large already.
+    // `File` avoids the line buffering of io::Stdout, which large chunks do not need.
     let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let mut cat = Cat { out, volumes: Volumes::to_read(report.context()), queue: None, host: None };
     report.each(&args.targets, |target, report| match target {

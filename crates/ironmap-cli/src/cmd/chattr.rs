@@ -1,4 +1,4 @@
-//! `ironmap chattr`: inode flags.
+//! `ironmap chattr`: changes inode flags.
 
 use ironmap::fs::{FileType, Follow, InodeFlags};
 use ironmap_image::volumes::{Found, Volumes};
@@ -9,7 +9,7 @@ use crate::target::{self, Target};
 
 /// Sets and clears the flags of files: i for immutable, a for append-only, and others
 ///
-/// The letters are those of lsattr: a, A, c, d, D, i, P, s, S, t, T, u. With -R symbolic links are not changed.
+/// The letters are those of lsattr: a, A, c, d, D, i, P, s, S, t, T, u. With -R, symbolic links are not changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -17,7 +17,7 @@ Examples:
   ironmap chattr -R -- -ia disk.img:/var/log
   ironmap chattr =d disk.img:/cache")]
 pub(crate) struct Args {
-    /// Change all files below directories too
+    /// Also change all files below directories
     #[arg(short = 'R', long)]
     recursive: bool,
     /// +LETTERS, -LETTERS or =LETTERS

@@ -15,10 +15,10 @@ use crate::output::{print_json, progress};
 use crate::target;
 use crate::terminal::{one_line, stdout};
 
-/// Checks a volume: all metadata, read and compared, nothing changed
+/// Checks all metadata of a volume, and changes nothing
 ///
-/// Each finding is a line: severity, place and fault. Notes are not faults. A dirty journal is recovered in memory, and the
-/// result is checked. e2fsck and xfs_repair repair; this command does not.
+/// Each finding is a line with severity, location and fault. Notes are not faults. A dirty journal is recovered in memory, and the
+/// result is checked. To repair a volume, use e2fsck or xfs_repair.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     } else {
         print(args, &source, &checked).map_err(Failure::stdout)
     };
-    // The exit code gives the verdict, even if no program reads the findings.
+    // The exit code must be right even if no program reads the findings.
     if !checked.is_clean() {
         let count = checked.counts.iter().skip(1).sum::<u64>();
         let s = if count == 1 { "" } else { "s" };

@@ -1,4 +1,4 @@
-//! `ironmap chmod`: permissions.
+//! `ironmap chmod`: changes permissions.
 
 use ironmap::fs::{FileType, Follow, SetAttributes};
 use ironmap_image::new::umask;
@@ -13,7 +13,7 @@ use crate::target::{self, Target};
 
 /// Changes the permissions of files
 ///
-/// A symbolic link in an argument is followed; those below a directory are not changed.
+/// A symbolic link in an argument is followed. Symbolic links below a directory are not changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,7 +21,7 @@ Examples:
   ironmap chmod -R u=rwX,go=rX disk.img:/srv/www
   ironmap chmod -- -x disk.img:/a disk.img:/b")]
 pub(crate) struct Args {
-    /// Change all files below directories too
+    /// Also change all files below directories
     #[arg(short = 'R', long)]
     recursive: bool,
     /// Print a line for each file

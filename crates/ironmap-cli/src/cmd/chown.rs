@@ -1,4 +1,4 @@
-//! `ironmap chown`: owners and groups.
+//! `ironmap chown`: changes owners and groups.
 
 use ironmap::fs::{Follow, SetAttributes, Stat};
 use ironmap_image::quote::quoted;
@@ -12,8 +12,8 @@ use crate::target::{self, Target};
 
 /// Changes the owner and the group of files
 ///
-/// Names of users and groups are those of this host. With -R symbolic links themselves are changed, and not followed. A program
-/// loses its set-id bits and capabilities when its owner changes.
+/// User and group names come from this host. With -R, symbolic links themselves are changed, not their targets. A change of owner
+/// clears the set-id bits and capabilities of a program.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -24,7 +24,7 @@ Examples:
   ironmap chown :www-data disk.img:/srv/www"
 )]
 pub(crate) struct Args {
-    /// Change all files below directories too
+    /// Also change all files below directories
     #[arg(short = 'R', long)]
     recursive: bool,
     /// Change symbolic links, not their targets
@@ -78,7 +78,7 @@ enum Outcome {
     Failed,
 }
 
-/// Changes owners, and reports in the words of chown.
+/// Changes owners, and prints the messages of chown.
 struct Change<'a> {
     args: &'a Args,
     owners: Owners,

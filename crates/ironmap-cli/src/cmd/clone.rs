@@ -20,19 +20,19 @@ use crate::interrupt;
 use crate::room::{self, Room};
 use crate::target;
 
-/// Bytes of one request.
+/// The length of a request in bytes.
 const CHUNK: u64 = 1 << 20;
 /// The number of requests in flight. With a server that takes 20 ms for each, they reach 400 MiB/s.
 const WORKERS: usize = 8;
 /// The unit of zeros that are not written. It is a multiple of every device's unit.
 const GRAIN: usize = 64 << 10;
-/// The data are compared with these zeros, part by part.
+/// The zeros with which the data is compared, part by part.
 static ZEROS: [u8; 4096] = [0; 4096];
 
-/// Copies a whole device, image or export, or a part of it, to another one
+/// Copies a device, image or export, or a part of it, to another one
 ///
-/// Ranges that read as zeros are neither transferred nor written: holes of images, ranges that an NBD server or a qcow2 image has no data for, and zeros
-/// in the data. A TARGET that does not exist is made as a raw image with holes; an existing one may be larger than SOURCE, and the rest of it stays unchanged.
+/// Ranges that read as zeros are neither transferred nor written: holes of images, ranges for which an NBD server or a qcow2 image has no data, and
+/// zeros in the data. A missing TARGET is made as a raw image with holes. An existing TARGET may be larger than SOURCE; its remaining part is not changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -43,10 +43,10 @@ pub(crate) struct Args {
     /// Overwrite a file system or a partition table
     #[arg(short = 'F', long)]
     force: bool,
-    /// The source of all bytes: a block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, or a part of one
+    /// The source: a block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, or a part of one
     #[arg(value_name = "SOURCE", value_parser = target::volume())]
     source: Location,
-    /// The destination of the copy, at least as large
+    /// The destination, at least as large as the source
     #[arg(value_name = "TARGET", value_parser = target::volume())]
     target: Location,
 }
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     for notice in source.notices.iter().chain(&target.notices) {
         report.warning(notice);
     }
-    // Zeros of the target are not written. They must be durable, so that a later crash of a server cannot restore old data.
+    // Ranges of zeros in the target are not written. They must be durable, because otherwise a crash of a server could restore old data there.
     target.device.flush().map_err(|error| Failure::at(&args.target, &error))?;
     let progress = Progress::shown(report.context());
     let mut total = Total::default();
@@ -132,7 +132,7 @@ fn refuse_unlikely(target: &Location) -> Result<(), Failure> {
     if name != "-" && prefix.is_none() {
         return Ok(());
     }
-    let what = "not an address or an image that ironmap knows; for a new file of this name write";
+    let what = "is not a known address or image; for a new file with this name, write";
     Err(Failure::usage(format!("{name}: {what} ./{name}")))
 }
 
@@ -161,7 +161,7 @@ struct Copy<'a> {
     unit: u64,
     zeros: Buffer,
     next: Mutex<Next>,
-    /// The last range of zeros found in the target. No other program writes to it, and this copy writes each place once.
+    /// The last range of zeros found in the target. It stays valid, because only this copy writes to the target, and writes each range once.
     blank: Mutex<Range<u64>>,
     /// The first failure.
     failed: Mutex<Option<Failure>>,
@@ -208,7 +208,7 @@ impl Copy<'_> {
     fn work(&self, done: &Sender<u64>) {
         if let Err(failure) = self.copy_parts(done) {
             self.stops.store(true, Ordering::Relaxed);
-            // Failures of other threads may only follow from the first.
+            // Only the first failure is kept, because it may have caused the failures of other threads.
             let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
             failed.get_or_insert(failure);
         }
@@ -232,7 +232,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// The next part. No other thread takes it.
+    /// Takes the next part. Each part goes to only one thread.
     fn take(&self) -> Result<Option<Part>, Failure> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let size = self.source.size();
@@ -288,7 +288,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Makes a range read as zeros, if it does not yet.
+    /// Makes a range read as zeros. Ranges that already do are not written.
     fn zero(&self, range: Range<u64>) -> Result<(), Failure> {
         let mut at = range.start;
         while at < range.end && !self.stops.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! `ironmap complete`: names in a volume, for the completion of shells.
+//! `ironmap complete`: prints names in a volume, for the completion of shells.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -11,9 +11,9 @@ use ironmap_image::{Failure, Report};
 use crate::target;
 use crate::terminal::stdout;
 
-/// Prints all paths of a volume that begin with a word, one on a line, as the scripts of ironmap completions need them
+/// Prints all paths of a volume that begin with a word, one per line, for the scripts of ironmap completions
 ///
-/// A directory ends with a slash. Names that begin with a dot are left out unless the word has the dot, and so are names with a newline.
+/// A directory ends with a slash. Names that begin with a dot are printed only if the word has the dot. Names with a newline are not printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,4 +1,4 @@
-//! `ironmap cp`: out of volumes, into them, and within them.
+//! `ironmap cp`: copies out of volumes, into them, and within them.
 
 use ironmap::fs::Follow;
 use ironmap_image::copy::{CopyOptions, Keep, Times, copy};
@@ -6,18 +6,18 @@ use ironmap_image::{Failure, Report};
 
 use crate::target::{self, Subject};
 
-/// Copies files and directories out of a volume, into one, or within it
+/// Copies files and directories out of a volume, into a volume, or within a volume
 ///
-/// Into a volume it does what cp does: without -p or -a a copy is the caller's, made now, with the mode as far as the umask lets it.
-/// Holes stay holes. What is there is written into, a directory is filled. Of pipes and devices of the host (/dev/stdin, say) the content is
-/// copied without -r or -a, and with them the file itself.
+/// Into a volume, it copies as cp does. Without -p or -a, a copy has the caller as its owner, the current time, and the source's mode
+/// without the bits of the umask. Holes stay holes. An existing file is overwritten in place, and an existing directory is filled. Without
+/// -r or -a, the content of host pipes and devices (such as /dev/stdin) is copied; with -r or -a, the pipe or device itself.
 ///
-/// Out of a volume everything is kept as with -a: modes, times, symbolic links, hard links within the copy, extended attributes and
-/// holes; owners, device nodes and set-id bits of other owners' files only as root. An existing file is replaced by a new one, never
-/// written into; nothing is written through a symbolic link below DEST.
+/// Out of a volume, everything is kept as with -a: modes, times, symbolic links, hard links within the copy, extended attributes and
+/// holes. Owners, device nodes, and set-id bits of other owners' files are kept only as root. An existing file is replaced by a new file,
+/// and is not overwritten in place. Symbolic links below DEST are not followed.
 ///
-/// What cannot be copied is reported, and the rest goes on. On a terminal the program shows files, bytes, rate and time left; the totals are
-/// counted during the copy. Of a pipe there are none.
+/// If a file cannot be copied, the failure is reported, and the copy goes on. On a terminal, the program shows files, bytes, rate and
+/// remaining time. It counts the totals during the copy; a pipe has no totals.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,13 +30,13 @@ pub(crate) struct Args {
     /// Copy directories and everything below them; copy symbolic links as links
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
-    /// Everything as it is: -r -d --preserve=all
+    /// Keep everything: -r -d --preserve=all
     #[arg(short, long)]
     archive: bool,
     /// Keep mode, owner and times
     #[arg(short = 'p')]
     preserve_usual: bool,
-    /// Keep these: mode (with access lists), ownership, timestamps, links, xattr, all; without a list as -p
+    /// Attributes to keep: mode (with access lists), ownership, timestamps, links, xattr, all; without a list, as -p
     #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0.., require_equals = true)]
     preserve: Option<Vec<Kept>>,
     /// Copy symbolic links as links, and keep hard links
@@ -45,19 +45,19 @@ pub(crate) struct Args {
     /// Copy symbolic links as links
     #[arg(short = 'P', long)]
     no_dereference: bool,
-    /// Leave what is there as it is
+    /// Do not change existing files
     #[arg(short, long)]
     no_clobber: bool,
-    /// Replace without asking, which is always so
+    /// Replace without asking, which is the default
     #[arg(short, long, overrides_with = "no_clobber")]
     force: bool,
-    /// DEST is the copy's name, also where a directory has it
+    /// DEST is the copy's name, even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Say what is copied
+    /// Print each file that is copied
     #[arg(short, long)]
     verbose: bool,
-    /// What to copy; '-' is standard input. host:PATH is a path of the host that holds ':/'
+    /// Source; '-' is standard input. Write host:PATH for a host path that contains ':/'
     #[arg(value_name = "VOLUME:/PATH|PATH", value_parser = target::anywhere(), required = true)]
     sources: Vec<Subject>,
     /// A directory to copy into, or the name of the copy
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     dest: Subject,
 }
 
-/// What `--preserve` names.
+/// An attribute that `--preserve` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Kept {
     Mode,
@@ -88,7 +88,7 @@ impl Args {
         if itself { Follow::NotLast } else { Follow::All }
     }
 
-    /// What the copies have of their sources.
+    /// The attributes that the copies keep.
     fn keep(&self) -> Keep {
         let mut keep = if self.archive { Keep::ALL } else { Keep::default() };
         keep.links |= self.links;

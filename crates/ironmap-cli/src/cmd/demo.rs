@@ -1,4 +1,4 @@
-//! `ironmap demo`: a real tree in a real image, read back and compared, and measured.
+//! `ironmap demo`: copies a directory tree into an image, reads it back, compares it, and measures the reads.
 
 use std::fs;
 use std::io::{self, Write};
@@ -23,17 +23,17 @@ const MAX_BYTES: u64 = 64 << 20;
 /// The number of lines shown of the listing.
 const SHOWN: usize = 12;
 
-/// Makes an ext4 image of a real directory tree, reads every file back, compares, and measures
+/// Makes an ext4 image of a directory tree, reads and compares every file, and measures the reads
 ///
-/// Leaves the image, the table, the results as JSON and a picture in the output directory. Without root the image is
-/// measured as a file in memory; as root on RAM disks, beside the kernel's ext4.
+/// The output directory gets the image, the table, the results as JSON, and a picture. Without root, the image is
+/// measured as a file in memory; with root, on RAM disks and compared with the kernel's file system.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap demo
   ironmap demo --tree /usr/share/doc --out /tmp/demo")]
 pub(crate) struct Args {
-    /// The tree to put into the image; only parts of a large one
+    /// The tree to put into the image; of a large tree, only a part is copied
     #[arg(long)]
     tree: Option<PathBuf>,
     /// The output directory
@@ -108,7 +108,7 @@ impl Taken {
                         .and_then(|target| symlink(target, to.join(&path)));
                     copied.map_err(host(&path))?;
                 } else if found.is_file() && self.bytes + found.size() <= MAX_BYTES {
-                    // A file that cannot be read is left out.
+                    // A file that cannot be read is skipped.
                     if fs::copy(from.join(&path), to.join(&path)).is_ok() {
                         self.file(path, found.size());
                     }
@@ -211,7 +211,7 @@ fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<()
     let fixture = if zram { "zram" } else { "shm" };
     let (json, svg) = (out.join("bench.json"), out.join("bench.svg"));
     let (json, svg) = (json.display().to_string(), svg.display().to_string());
-    // The metadata of a mounted ext4 on a whole disk is in that disk's page cache, which makes its host rows slower than usual.
+    // The metadata of a mounted ext4 on a whole disk is in the disk's page cache, which slows down the host: rows. So XFS is preferred.
     let xfs = zram
         && std::env::var_os("PATH").is_some_and(|path| {
             std::env::split_paths(&path).any(|dir| dir.join("mkfs.xfs").exists())
@@ -225,7 +225,7 @@ fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<()
         return Ok(());
     }
     say(
-        "a mounted ext4 on a disk without partitions is slower, since its metadata lie in the disk's page cache: the same with --fs ext4 shows it",
+        "a mounted ext4 on a disk without partitions is slower, because its metadata is in the disk's page cache; the same bench with --fs ext4 shows that",
     )
 }
 

@@ -1,4 +1,4 @@
-//! `ironmap df`: the free space of volumes.
+//! `ironmap df`: shows the free space of volumes.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use crate::show::human;
 use crate::target::{self, Target};
 use crate::terminal::{one_line, stdout};
 
-/// Shows how large volumes are, and how much of them is free, in KiB
+/// Shows the size and the free space of volumes, in KiB
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -20,7 +20,7 @@ Examples:
   ironmap df -i disk.img"
 )]
 pub(crate) struct Args {
-    /// Show 1.5K, 234M, 2G
+    /// Show sizes as 1.5K, 234M, 2G
     #[arg(short = 'h', long)]
     human_readable: bool,
     /// Show inodes, not space
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// The volumes; of VOLUME:/PATH, the volume
+    /// The volumes; VOLUME:/PATH stands for its volume
     #[arg(value_name = "VOLUME", value_parser = target::tree(), required = true)]
     targets: Vec<Target>,
 }
@@ -80,7 +80,7 @@ fn row(args: &Args, name: String, usage: &Usage) -> [String; 5] {
             (false, false) => count.div_ceil(1024).to_string(),
         }
     };
-    // The percentage is of the space for users: neither side counts the superuser's reserve.
+    // The percentage is of the space for users, so the superuser's reserve is not counted.
     let whole = u128::from(used) + u128::from(available);
     let percent = match whole {
         0 => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! `ironmap du`: the space that trees take.
+//! `ironmap du`: shows the space that trees take.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use crate::show::human;
 use crate::target::{self, Target};
 use crate::terminal::{Out, stdout};
 
-/// Shows how much space trees take, in KiB: each directory with all below it
+/// Shows the space that each directory takes with everything below it, in KiB
 ///
 /// A file counts once, even if it has several names or is in several of the trees.
 #[derive(Debug, clap::Args)]
@@ -28,13 +28,13 @@ Examples:
   ironmap du -ab disk.img:/srv | sort -n | tail"
 )]
 pub(crate) struct Args {
-    /// Show files too, not only directories
+    /// Also show files, not only directories
     #[arg(short, long, conflicts_with = "summarize")]
     all: bool,
     /// Show sizes in bytes, not the space used
     #[arg(short, long)]
     bytes: bool,
-    /// Show 1.5K, 234M, 2G
+    /// Show sizes as 1.5K, 234M, 2G
     #[arg(short = 'h', long)]
     human_readable: bool,
     /// Show only a sum for each argument
@@ -63,9 +63,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 struct Sums<'a> {
     args: &'a Args,
     out: Out,
-    /// There are several trees, and one may contain another.
+    /// There are several trees, and a tree may contain another tree.
     several: bool,
-    /// The sums of the directories on the current path, each with everything counted below it. `None` for a directory that was counted before.
+    /// The sums so far of the directories on the current path, including everything below them. `None` for a directory that was counted before.
     above: Vec<Option<u64>>,
     /// Counted files that the walk may find again, with their volumes.
     seen: HashSet<(*const Source, InodeNo)>,

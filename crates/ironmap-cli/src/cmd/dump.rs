@@ -1,4 +1,4 @@
-//! `ironmap dump`: on-disk structures, field by field.
+//! `ironmap dump`: shows on-disk structures, field by field.
 
 use ironmap::Location;
 use ironmap::fs::ext4::dump::{Fields, Value};
@@ -12,7 +12,7 @@ use crate::target;
 
 /// Shows the fields of an inode, a block, a group, a superblock or the journal, as JSON
 ///
-/// Fields have the names of Linux's documentation and their values on disk, right or wrong. Nothing is written.
+/// Fields have the names of Linux's documentation. Their values are those on disk, even if they are wrong. Nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     print_json(&Json(&Value::Record(record)))
 }
 
-/// A value as JSON: bytes become hexadecimal digits, and invalid UTF-8 in a record's texts is escaped as in all JSON output.
+/// A value as JSON. Bytes become hexadecimal digits. Invalid UTF-8 in a record's texts is escaped as in all JSON output.
 struct Json<'a>(&'a Value);
 
 impl Serialize for Json<'_> {
@@ -77,7 +77,7 @@ impl Serialize for Json<'_> {
         match self.0 {
             Value::Number(number) => serializer.serialize_u64(*number),
             Value::Flag(flag) => serializer.serialize_bool(*flag),
-            // This text is an element of a list. Texts of records are written below.
+            // This text is an element of a list. The code below writes the texts of records.
             Value::Text(text) => serializer.serialize_str(&String::from_utf8_lossy(text)),
             Value::Bytes(bytes) => serializer.serialize_str(&hex(bytes)),
             Value::List(values) => serializer.collect_seq(values.iter().map(Json)),

@@ -1,4 +1,4 @@
-//! `ironmap fallocate`: space without content.
+//! `ironmap fallocate`: allocates and frees the space of files.
 
 use ironmap::fs::{Fallocate, Follow};
 use ironmap::units::FilePos;
@@ -11,7 +11,7 @@ use crate::target::{self, Target};
 
 /// Allocates or frees the space of a range of a file
 ///
-/// Without one of the options -p, -z, -c, -i the range is allocated, and holes read as zeros; a missing file is made.
+/// Without -p, -z, -c and -i, the range is allocated, and its holes read as zeros. A missing file is made.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// The length of the range
     #[arg(short, long, value_name = "BYTES", value_parser = size)]
     length: u64,
-    /// Keep the file's size, even if the range extends past it
+    /// Keep the file's size, even if the range extends past the end
     #[arg(short = 'n', long, conflicts_with_all = ["collapse_range", "insert_range"])]
     keep_size: bool,
     /// Punch a hole: free the range
@@ -35,10 +35,10 @@ pub(crate) struct Args {
     /// Allocate the range, and make it read as zeros
     #[arg(short, long, group = "what")]
     zero_range: bool,
-    /// Remove the range from the file: whole blocks
+    /// Remove the range, which must be whole blocks, from the file
     #[arg(short, long, group = "what")]
     collapse_range: bool,
-    /// Insert a hole of this length: whole blocks
+    /// Insert a hole of this length, which must be whole blocks
     #[arg(short, long, group = "what")]
     insert_range: bool,
     /// The file

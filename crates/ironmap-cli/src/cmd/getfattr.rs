@@ -1,4 +1,4 @@
-//! `ironmap getfattr`: extended attributes.
+//! `ironmap getfattr`: shows extended attributes.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::terminal::{Out, stdout};
 
 /// Shows the extended attributes of files
 ///
-/// Without -d only names are shown. Text is shown without a NUL at its end.
+/// Without -d, only names are shown. A NUL at the end of a text is not shown.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -27,16 +27,16 @@ Examples:
   ironmap getfattr -n user.origin --only-values disk.img:/srv/data"
 )]
 pub(crate) struct Args {
-    /// Show values too
+    /// Also show values
     #[arg(short, long)]
     dump: bool,
     /// The encoding of values; by default text as text, and other bytes as base64
     #[arg(short, long, value_enum)]
     encoding: Option<Encoding>,
-    /// The attributes whose names match this regular expression; '-' for all
+    /// Show the attributes whose names match this regular expression; '-' for all
     #[arg(short, long, value_name = "PATTERN", default_value = "^user\\.", value_parser = Names::parse)]
     r#match: Names,
-    /// The value of this attribute
+    /// Show the value of this attribute
     #[arg(short, long, conflicts_with = "match")]
     name: Option<OsString>,
     /// Show attributes of symbolic links, not of their targets
@@ -134,7 +134,7 @@ fn text_of(value: &[u8]) -> &[u8] {
     value.strip_suffix(b"\0").unwrap_or(value)
 }
 
-/// Text, if at most one byte of eight cannot be printed.
+/// The default encoding of a value: text, if at most one byte of eight is not printable.
 fn usual(value: &[u8]) -> Encoding {
     let text = text_of(value);
     let odd = text.iter().filter(|byte| !matches!(byte, b' '..=b'~')).count();

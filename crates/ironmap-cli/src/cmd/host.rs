@@ -1,4 +1,4 @@
-//! `ironmap host`: how files of mounted file systems are served, and why.
+//! `ironmap host`: shows how files of mounted file systems are read, and the reason.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -14,20 +14,20 @@ use crate::host_source::HostSource;
 use crate::output::{Encoding, JsonArray, Served};
 use crate::terminal::{one_line, stdout};
 
-/// Shows how files of mounted file systems are read: around the kernel, or through it and why
+/// Shows whether files of mounted file systems are read around the kernel, or the reason why not
 ///
-/// A file is read around the kernel (raw) while a lease keeps writers out; the device beneath its file system is then read
-/// directly. If that is not possible, the reason is shown. A file that the kernel serves is not a failure.
+/// A file is read around the kernel (raw), directly from the device, while a lease keeps writers out. If that is not possible, the
+/// file is read through the kernel, and the reason is shown. That is not a failure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap host /srv/index/*
   ironmap host --json /srv/index/* | jq '.[] | select(.served_by == \"kernel\") | .refusal.reason'")]
 pub(crate) struct Args {
-    /// For XFS with reflink: promise that no program dedupes these files meanwhile
+    /// For XFS with reflink: promise that no program dedupes these files during the command
     #[arg(long)]
     assume_no_dedupe: bool,
-    /// Write a JSON array, one object a file
+    /// Write a JSON array with an object for each file
     #[arg(long)]
     json: bool,
     /// Files of mounted file systems
@@ -123,7 +123,7 @@ impl DeviceRecord {
     }
 }
 
-/// Whether the lease is held, or why not.
+/// Whether the lease is held, or the reason why not.
 fn lease(report: &HostReport) -> &'static str {
     match &report.refusal {
         None => "stands",

@@ -1,4 +1,4 @@
-//! `ironmap ln`: further names for files, and symbolic links.
+//! `ironmap ln`: makes hard links and symbolic links.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -13,9 +13,9 @@ use ironmap_image::{Failure, Report};
 
 use crate::target::{self, split_destination};
 
-/// Gives files further names, or makes symbolic links
+/// Gives files further names (hard links), or makes symbolic links
 ///
-/// With -s the first arguments are the links' targets, stored as they are: paths as they will be on the mounted volume.
+/// With -s, the first arguments are the targets of the links. They are stored unchanged, so write paths as on the mounted volume.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Replace an existing file
     #[arg(short, long)]
     force: bool,
-    /// Replace a destination that is a symbolic link to a directory, do not enter it
+    /// Replace a destination that is a symbolic link to a directory, instead of making the link in the directory
     #[arg(short, long)]
     no_dereference: bool,
     /// Treat the last argument as the new name, even if it is a directory
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Print each link
     #[arg(short, long)]
     verbose: bool,
-    /// The targets of the links, and at last VOLUME:/PATH: the name, or the directory for the names
+    /// The targets of the links, and last VOLUME:/PATH: the new name, or the directory for the new names
     #[arg(value_name = "TARGET", required = true)]
     targets: Vec<OsString>,
 }
@@ -121,7 +121,7 @@ fn make(subject: &Subject<'_>, name: &Name, last: &[u8]) -> ironmap::Result<()> 
     }
 }
 
-/// Makes the link under a temporary name, and renames it: at every moment a file has the name.
+/// Makes the link under a temporary name, and renames it, so that the name exists at every moment.
 fn replace(
     subject: &Subject<'_>,
     name: &Name,
@@ -138,10 +138,10 @@ fn replace(
         if found.name.dir == name.dir && found.name.name == name.name {
             return Err(Failure::new(format!("'{}' and '{name}' are the same file", found.name)));
         }
-        // The two names are links of one file already.
+        // Both names already belong to the same file.
         return Ok(());
     }
-    // The link would lead to itself, and the old file would be lost.
+    // Without this check, the link would lead to itself, and the old file would be lost.
     if let Subject::Text(text) = subject
         && let Ok(target) = name.beside(text.as_bytes())
         && let Ok(Some(target)) = target.look(Follow::All)
@@ -160,7 +160,7 @@ fn replace(
                 let moved = fs.writable().and_then(|writer| {
                     writer.rename((dir, &other), (dir, &name.name), RenameFlags::empty(), &caller())
                 });
-                // The link goes again where it could not get its name.
+                // If the rename fails, the temporary link is removed.
                 Some(moved.map_err(|error| {
                     fs.writable()
                         .and_then(|writer| writer.unlink(dir, &other))

@@ -1,4 +1,4 @@
-//! `ironmap man`: the manual pages.
+//! `ironmap man`: writes the manual pages.
 
 use ironmap_image::Failure;
 
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
-/// Pages of other programs that explain more about a command. A program of the same name needs no row.
+/// Pages of other programs that explain more about a command. A program with the command's name needs no row.
 const OTHERS: [(&str, &[&str]); 10] = [
     ("check", &["e2fsck(8)"]),
     ("getfattr", &["getfattr(1)", "attr(5)", "xattr(7)"]),
@@ -188,7 +188,7 @@ fn section(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
         }
         match line {
             "" => writeln!(page, ".PP")?,
-            // `\&` keeps the first character from being a request.
+            // `\&` prevents that roff reads the line as a request.
             line => writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?,
         }
     }

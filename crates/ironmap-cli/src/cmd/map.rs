@@ -1,4 +1,4 @@
-//! `ironmap map`: the location of a file's data, in the style of `filefrag -v`.
+//! `ironmap map`: shows the location of a file's data, in the style of `filefrag -v`.
 
 use ironmap::device::Joined;
 use ironmap::fs::{FileType, Follow, Inode};
@@ -17,11 +17,11 @@ use crate::output::{Encoding, Served, print_json};
 use crate::target::{self, Subject, Target};
 use crate::terminal::{one_line, stdout};
 
-/// Shows the extents of files: where their blocks lie on the device
+/// Shows the extents of files: the locations of their blocks on the device
 ///
-/// Blocks that follow each other in the file and on the device are one extent, however many entries the volume has for them.
-/// Preallocated blocks past the end of a volume's file are shown too, not those of a host file. For a host file that the kernel has
-/// to serve, the reason is shown instead of the extents.
+/// Blocks that are contiguous in the file and on the device are shown as one extent, even if the volume has several entries for them.
+/// Preallocated blocks past the end of a file are shown for a volume's file, but not for a host file. If a host file must be read
+/// through the kernel, the reason is shown instead of the extents.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -102,7 +102,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
     let (file, report) = HostSource::open()?.file(path, FileOptions::default())?;
     let (extents, report) = match extents(&file, report.size) {
         Ok(extents) => (Some(extents), report),
-        // The file may have lost its lease.
+        // The file may have lost its lease, so the kernel must serve it.
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             (None, file.host().unwrap_or(report))
         }
@@ -123,7 +123,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
 
 fn extents(file: &impl MapFile, size: u64) -> Result<Vec<ExtentRecord>, Error> {
     let mut extents = Vec::new();
-    // The loop ends with the map, not with the file: preallocated extents of a volume lie past the file's end.
+    // The loop ends with the map, not with the file's size, because preallocated extents may lie past the end.
     for iomap in Mappings::new(file, FilePos(0), FilePos(i64::MAX as u64)) {
         let iomap = iomap?;
         if iomap.kind != IomapType::Hole {
@@ -158,8 +158,8 @@ fn extent(iomap: &Iomap, size: u64) -> ExtentRecord {
     }
 }
 
-/// Prints the map in blocks, like filefrag. `expected` is the position without a gap on the device. An extent that leaves exactly the space of
-/// a hole free has no gap.
+/// Prints the map in blocks, like filefrag. `expected` is the position at which an extent would be without a gap on the device. If the distance
+/// to the previous extent is exactly the length of the hole between them, there is no gap.
 fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     let (name, block) = (one_line(&target.to_string()), u64::from(map.block_size));
     let (size, blocks) = (map.size, map.size.div_ceil(block));

@@ -1,4 +1,4 @@
-//! `ironmap mkdir`: new directories.
+//! `ironmap mkdir`: makes directories.
 
 use ironmap::fs::{FileSystem, FileType, Follow, NewFile, SetAttributes};
 use ironmap::units::InodeNo;
@@ -20,10 +20,10 @@ Examples:
   ironmap mkdir disk.img:/srv
   ironmap mkdir -p -m 750 disk.img@p2:/srv/www/log")]
 pub(crate) struct Args {
-    /// Make parent directories too, and accept existing directories
+    /// Also make parent directories, and accept existing directories
     #[arg(short, long)]
     parents: bool,
-    /// The mode, as chmod takes it; of the last directory only
+    /// The mode, in the syntax of chmod; only for the last directory of a path
     #[arg(short, long, value_name = "MODE", value_parser = ModeChange::parse)]
     mode: Option<ModeChange>,
     /// Print each new directory
@@ -76,7 +76,7 @@ fn make_missing(args: &Args, name: &Name, new: NewMode, report: &Report) -> Resu
 }
 
 fn make(args: &Args, name: &Name, new: NewMode, report: &Report) -> Result<(), Failure> {
-    // A default access list of the parent replaces the umask.
+    // A default access control list of the parent replaces the umask.
     let mut who = caller();
     who.umask = new.umask;
     let fs = name.fs();

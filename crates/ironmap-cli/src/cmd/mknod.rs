@@ -1,4 +1,4 @@
-//! `ironmap mknod`: device nodes and pipes.
+//! `ironmap mknod`: makes device nodes and pipes.
 
 use clap::ValueEnum;
 use ironmap::fs::NewFile;
@@ -18,7 +18,7 @@ Examples:
   ironmap mknod -m 660 disk.img:/dev/sda b 8 0
   ironmap mknod disk.img:/run/initctl p")]
 pub(crate) struct Args {
-    /// The mode, as chmod takes it
+    /// The mode, in the syntax of chmod
     #[arg(short, long, value_name = "MODE", value_parser = ModeChange::parse)]
     mode: Option<ModeChange>,
     /// The new file
@@ -27,10 +27,10 @@ pub(crate) struct Args {
     /// The type of the file
     #[arg(value_enum)]
     kind: Kind,
-    /// The number of the driver; decimal, 0x... or 0...
+    /// The major number (of the driver); decimal, 0x... or 0...
     #[arg(value_parser = number, required_if_eq_any([("kind", "b"), ("kind", "c")]))]
     major: Option<u32>,
-    /// The number of the device
+    /// The minor number (of the device)
     #[arg(value_parser = number, required_if_eq_any([("kind", "b"), ("kind", "c")]))]
     minor: Option<u32>,
 }
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         None => (0o666, umask()),
     };
     if permissions & !0o777 != 0 {
-        return Err(Failure::usage("the mode has more than the bits of permissions"));
+        return Err(Failure::usage("the mode has more bits than permissions"));
     }
     Volumes::change(report, |volumes, _| {
         let name = volumes.name(&args.target)?;

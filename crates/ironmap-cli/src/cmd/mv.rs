@@ -11,8 +11,8 @@ use crate::target::{self, Target};
 
 /// Renames files, or moves them to another directory of their volume
 ///
-/// An existing file of the new name is replaced atomically: a crash leaves the old file or the new one. Between volumes nothing is moved: cp -a
-/// copies, and rm -r removes.
+/// An existing file with the new name is replaced atomically: a crash leaves the old file or the new one. Files cannot be moved between volumes:
+/// copy them with cp -a, and remove them with rm -r.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Print each move
     #[arg(short, long)]
     verbose: bool,
-    /// The files to move, and at last the destination
+    /// The files to move, and last the destination
     #[arg(value_name = "VOLUME:/PATH", value_parser = target::target(), required = true)]
     targets: Vec<Target>,
 }
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-/// Whether a symbolic link leads to a file by this name, and not by another name of the file.
+/// Whether a symbolic link leads to a file through this name, and not through another name of the file.
 fn leads_to_name(link: &Name, to: &Name) -> bool {
     let path = path_without_links(&link.source, link.path()).ok();
     let name = path.and_then(|path| link.beside(&path).ok());

@@ -1,4 +1,4 @@
-//! `ironmap readlink`: the targets of symbolic links.
+//! `ironmap readlink`: shows the targets of symbolic links.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ Examples:
   ironmap readlink disk.img:/etc/localtime
   ironmap readlink -f disk.img:/usr/bin/python3")]
 pub(crate) struct Args {
-    /// Follow every link of the path, and show the final path from the root of the volume; the last name need not exist
+    /// Follow every link of the path, and show the resulting path from the root of the volume; the last name need not exist
     #[arg(short = 'f', long)]
     canonicalize: bool,
     /// The symbolic links; with -f any files

@@ -14,14 +14,14 @@ use crate::size::some;
 use crate::target::{self, named};
 use crate::terminal::{one_line, stdout};
 
-/// Makes a volume larger or smaller, as resize2fs
+/// Makes a volume larger or smaller, as resize2fs does
 ///
-/// Without SIZE the volume gets the whole device or image. An image file is extended if SIZE is larger, and cut after its volume has become
-/// smaller. A last group that is hardly larger than its own metadata is left out: the volume may become smaller than SIZE. A volume
+/// Without SIZE, the volume gets the whole device or image. If SIZE is larger than an image file, the file is extended; if the volume becomes smaller,
+/// the file is truncated. A last group with hardly more room than for its metadata is omitted, so the volume may become smaller than SIZE. A volume
 /// that was not unmounted cleanly is recovered first.
 ///
-/// The volume is checked first. A smaller volume needs all data beyond the new end to move: nothing is written unless all of it can. After a power
-/// cut the volume has the old size or the new one; docs/SAFETY.md says what e2fsck may find.
+/// The volume is checked first. To make a volume smaller, all data beyond the new end is moved. If some of it cannot be moved, nothing is written.
+/// After a power cut, the volume has the old size or the new one; docs/SAFETY.md lists what e2fsck may find.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Make the volume as small as possible
     #[arg(short = 'M', long, conflicts_with = "size")]
     minimum: bool,
-    /// Print the smallest possible SIZE, which -M uses, and change nothing
+    /// Print the smallest possible SIZE, which -M would use, and change nothing
     #[arg(short = 'P', long, conflicts_with_all = ["size", "minimum"])]
     print_minimum: bool,
     /// Print the sizes as JSON
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// A block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
-    /// Bytes of the volume, with an optional K, M, G or T, or sectors of 512 bytes with s; a plain number means bytes (in resize2fs: blocks)
+    /// The size in bytes, with an optional K, M, G or T, or in sectors of 512 bytes with s; a plain number means bytes (in resize2fs: blocks)
     #[arg(value_parser = some)]
     size: Option<u64>,
 }
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         return print_minimum(args, report);
     }
     let image = args.volume.whole_file();
-    // A second signal ends the program like a power cut.
+    // The first signal is recorded. A second one ends the program at any point, which is as safe as a power cut.
     interrupt::catch();
     let room = match (image, args.size) {
         (Some(image), Some(size)) => {
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     print(args, &resized)
 }
 
-/// Refuses a volume that cannot be read, above all one that was cut short: an extension would hide that.
+/// Refuses a volume that cannot be read. The main case is a truncated image, because an extension would hide the truncation.
 fn check_whole(args: &Args, report: &Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
     let opened =
@@ -126,7 +126,7 @@ fn resize(args: &Args, room: &Room, report: &Report) -> Result<Resized, Failure>
     Ok(resized)
 }
 
-/// The reason if a volume ends before its image or device, and a way to make its place larger.
+/// For a volume in a part of a disk or image: the limit of its size, and a way to raise the limit.
 fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
     match volume.data().part {
         Part::Partition(_) => {

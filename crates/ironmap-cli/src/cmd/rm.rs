@@ -1,4 +1,4 @@
-//! `ironmap rm`: removes names, and frees files without a name.
+//! `ironmap rm`: removes names, and frees files that have no further name.
 
 use ironmap::fs::Follow;
 use ironmap::{Error, ErrorKind};
@@ -10,7 +10,7 @@ use crate::target::{self, Target};
 
 /// Removes files, and directories with their content
 ///
-/// rm never asks. The root of a volume, `.` and `..` are not removed.
+/// rm never asks. It refuses to remove the root of a volume, `.` and `..`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-/// Ignores with `-f` that a file does not exist, or cannot exist.
+/// With `-f`, ignores the failure if the file does not exist or cannot exist.
 fn forgive(args: &Args, removed: Result<(), Failure>) -> Result<(), Failure> {
     match removed {
         Err(failure) if args.force && failure.is_missing() => Ok(()),

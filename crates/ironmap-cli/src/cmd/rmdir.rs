@@ -14,7 +14,7 @@ Examples:
   ironmap rmdir disk.img:/lost+found
   ironmap rmdir -p disk.img:/a/b/c")]
 pub(crate) struct Args {
-    /// Then remove its parent directories too, as long as they are empty
+    /// Also remove the parent directories, as long as they are empty
     #[arg(short, long)]
     parents: bool,
     /// Ignore directories that are not empty

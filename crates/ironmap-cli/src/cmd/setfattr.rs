@@ -1,4 +1,4 @@
-//! `ironmap setfattr`: extended attributes.
+//! `ironmap setfattr`: sets and removes extended attributes.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use crate::target::{self, Target};
 
 /// Sets or removes an extended attribute of files
 ///
-/// A value is text; "text" in quotes may have \ooo for bytes in octal, \\ and \"; 0x... is hexadecimal, 0s... is base64.
+/// A value is text. Text in double quotes may contain \ooo (a byte in octal), \\ and \". 0x... is hexadecimal, and 0s... is base64.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,

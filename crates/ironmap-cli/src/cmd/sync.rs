@@ -1,4 +1,4 @@
-//! `ironmap sync`: writes the blocks of a journal to their places.
+//! `ironmap sync`: writes the blocks of a journal to their final locations.
 
 use std::ffi::OsString;
 
@@ -11,9 +11,9 @@ use crate::target;
 
 /// Recovers a volume that was not unmounted cleanly, and leaves it clean
 ///
-/// Every command that changes a volume commits before it ends; this one does nothing else. The journal is recovered to the device, files
-/// that were deleted while open are freed, and the device's cache is flushed. If the argument is the directory of a volume that ironmap mount serves, all
-/// writes become durable, also those in the kernel's cache: syncfs and sync -f do not do that on a FUSE mount.
+/// The journal is recovered to the device, files that were deleted while open are freed, and the device's cache is flushed. Every other command that
+/// changes a volume does that too. If the argument is the directory of a volume that ironmap mount serves, all writes become durable, including writes
+/// in the kernel's cache. syncfs and sync -f do not do that on a FUSE mount.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,4 +1,4 @@
-//! `ironmap tar`: a tree of a volume as a tar archive.
+//! `ironmap tar`: writes a tree of a volume as a tar archive.
 
 use std::fs::File;
 use std::io;
@@ -18,11 +18,11 @@ use crate::room;
 use crate::target::{self, Target};
 use crate::whole::Whole;
 
-/// Writes a directory of a volume, and all below it, as a tar archive
+/// Writes a directory of a volume, and everything below it, as a tar archive
 ///
 /// The format is pax: times to the nanosecond, owners by number, hard links, devices, extended attributes (in the form of GNU tar --xattrs). Names are
-/// in the order of their bytes: the same volume gives the same archive. Sockets, which tar cannot hold, and an empty lost+found are left out. Of a
-/// file with holes only the data is stored, as with GNU tar --sparse; allocated space that was not written counts as a hole.
+/// sorted by their bytes, so the same volume gives the same archive. Sockets, which tar cannot hold, and an empty lost+found are skipped. Holes are not
+/// stored, as with GNU tar --sparse; allocated space that was not written counts as a hole.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,13 +30,13 @@ Examples:
   ironmap tar -f www.tar /dev/sdb1:/srv/www
   ironmap tar old.img:/ | ironmap mkfs --shrink -d - new.img")]
 pub(crate) struct Args {
-    /// Write to this file, not to standard output, which is also "-"
+    /// Write to this file; by default or with "-", to standard output
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Overwrite a FILE that holds a file system, a partition table or an image
     #[arg(short = 'F', long, requires = "file")]
     force: bool,
-    /// Write holes as zeros, for programs that do not know sparse members (GNU.sparse of pax)
+    /// Write holes as zeros, for programs that cannot read sparse members (GNU.sparse of pax)
     #[arg(long)]
     no_sparse: bool,
     /// A directory, or a file

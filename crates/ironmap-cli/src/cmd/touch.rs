@@ -1,4 +1,4 @@
-//! `ironmap touch`: time stamps.
+//! `ironmap touch`: sets timestamps.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 
 use crate::target::{self, Target};
 
-/// Sets the times of files, and makes missing ones
+/// Sets the times of files, and makes missing files
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Change symbolic links, not their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// Set this time: @SECONDS[.FRACTION], 2026-11-21T10:05:00Z, or local without a zone
+    /// Set this time: @SECONDS[.FRACTION] or 2026-11-21T10:05:00Z; without a zone, local time
     #[arg(short, long, value_name = "TIME", value_parser = parse_time, conflicts_with = "reference")]
     date: Option<Timestamp>,
     /// Set the times of this file
@@ -62,14 +62,14 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let inode = match (args.no_dereference, args.no_create) {
             (false, no_create) => find_or_create(&name, !no_create)?,
             (true, true) => name.look(Follow::NotLast)?,
-            // With -h no file is made.
+            // With -h, a missing file is not made.
             (true, false) => Some(name.find(Follow::NotLast)?),
         };
         let Some(inode) = inode else { return Ok(()) };
         let set = SetAttributes::new()
             .accessed((both || args.access).then_some(accessed))
             .modified((both || args.modification).then_some(modified))
-            // As in the kernel, an append-only file accepts the present for both times, and no other times.
+            // As in the kernel, an append-only file accepts only the current time, and only for both times.
             .times_of_use(both && !chosen);
         let set =
             name.fs().writable().and_then(|writer| writer.set_attributes(inode.number(), &set));
@@ -93,7 +93,7 @@ fn parse_time(text: &str) -> Result<Timestamp, String> {
         let local: DateTime = text.parse().map_err(|_| wrong())?;
         local.to_zoned(TimeZone::system()).map_err(|_| wrong())?.timestamp()
     };
-    // Nanoseconds count forward from the second below.
+    // Nanoseconds are never negative: they count upwards from the earlier second.
     let nanoseconds = at.as_nanosecond();
     Ok(Timestamp {
         seconds: nanoseconds.div_euclid(1_000_000_000) as i64,
@@ -113,7 +113,7 @@ fn parse_seconds(text: &str) -> Option<Timestamp> {
     if !whole.starts_with('-') {
         return Some(Timestamp { seconds, nanoseconds });
     }
-    // Nanoseconds count forward from the second below.
+    // Nanoseconds are never negative: they count upwards from the earlier second.
     let nanoseconds = nanoseconds + u32::from(lost.bytes().any(|byte| byte != b'0'));
     let (borrow, nanoseconds) = match nanoseconds {
         0 => (0, 0),

@@ -11,7 +11,7 @@ use crate::target::{self, Target};
 
 /// Makes files longer or shorter
 ///
-/// The added part reads as zeros and takes no space; a missing file is made.
+/// The added part reads as zeros and takes no space. A missing file is made.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,11 +23,11 @@ pub(crate) struct Args {
     /// Do not make missing files
     #[arg(short = 'c', long)]
     no_create: bool,
-    /// The size in bytes, with K, M, G, ... (of 1024) or KB, ... (of 1000); with a sign before it: + longer by it, - shorter by it,
-    /// < at most, > at least, / rounded down, % rounded up to a multiple
+    /// The size in bytes, with K, M, G, ... (of 1024) or KB, ... (of 1000). A sign before it: + longer by SIZE, - shorter by SIZE,
+    /// < at most SIZE, > at least SIZE, / rounded down or % rounded up to a multiple of SIZE
     #[arg(short, long, value_parser = Size::parse, allow_hyphen_values = true, group = "to")]
     size: Option<Size>,
-    /// Set the size of this file; then -s is relative to it
+    /// Set the size of this other file; with it, -s must be relative
     #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = target::target(), group = "to")]
     reference: Option<Target>,
     /// The files

@@ -1,4 +1,4 @@
-//! `ironmap undelete`: recovers deleted files whose maps still exist.
+//! `ironmap undelete`: recovers deleted files whose block maps still exist.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -19,11 +19,11 @@ use crate::show::{Clock, rfc3339};
 use crate::target;
 use crate::terminal::stdout;
 
-/// Lists deleted regular files whose blocks are still known, and copies them out
+/// Lists deleted regular files whose blocks are still known, and copies the files out
 ///
-/// ext2 and debugfs leave the maps of deleted files in their inodes. Otherwise they remain in older copies of inodes in the journal, until it
-/// overwrites them. A file is whole if its map is complete and none of its blocks is in use again. A block that was used and freed again
-/// cannot be told from one that was not. The volume is never changed; do not mount it for writing before.
+/// ext2 and debugfs leave the block map of a deleted file in its inode. Otherwise, the map remains in older copies of the inode in the journal, until
+/// they are overwritten. A file is whole if its map is complete and none of its blocks is in use again. A block that was reused and freed again looks
+/// like an unused one. The command never changes the volume. Do not mount the volume for writing before.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,11 +35,11 @@ pub(crate) struct Args {
     /// List the files, which is the default without -o
     #[arg(short, long, conflicts_with = "output")]
     list: bool,
-    /// Copy the files into this directory, by their paths, or as inode-N if no name is known. No file is overwritten, and no symbolic link
-    /// below it is followed: a name that exists gets .inode-N
+    /// Copy the files into this directory, by their paths, or as inode-N if no name is known. No file is overwritten: if a name exists,
+    /// .inode-N is appended. Symbolic links below the directory are not followed
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Copy also files that are not whole: reused blocks have other data, and unknown blocks are zeros
+    /// Also copy files that are not whole: reused blocks contain other data, and unknown blocks are zeros
     #[arg(long, requires = "output")]
     partial: bool,
     /// Write a JSON array
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// The volume
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
-    /// Only files whose path or last name matches: *, ?, [a-z]; or inode N, written `<N>`
+    /// Only files whose path or last name matches (*, ?, [a-z]); or inode N, written `<N>`
     #[arg(value_name = "PATTERN")]
     pattern: Option<OsString>,
 }
@@ -132,7 +132,7 @@ fn deletion(file: &Deleted) -> Option<Timestamp> {
     file.deleted.map(|seconds| Timestamp { seconds: seconds.into(), nanoseconds: 0 })
 }
 
-/// Prints a line for each file: inode, time of the deletion, size, share of the blocks that are free, path, and the problem.
+/// Prints a line for each file: inode, time of the deletion, size, share of its blocks that are free, path, and the problem.
 fn print(files: &[&Deleted]) -> std::io::Result<()> {
     let (mut out, clock) = (stdout(), Clock::local());
     for file in files {

@@ -12,9 +12,9 @@ use crate::interrupt;
 use crate::size::size;
 use crate::target::{self, Target};
 
-/// Writes standard input to a file, which is made if it does not exist
+/// Writes standard input to a file, and makes the file if it does not exist
 ///
-/// Without --append and --offset the input replaces the content of the file.
+/// Without --append and --offset, the input replaces the content of the file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         if let Some(inode) = name.look(Follow::All)? {
             check_kind(&name, &inode)?;
         }
-        // The first chunk is read before the file is truncated: an unreadable input must not empty it.
+        // The first chunk is read before the file is truncated, so that an unreadable input does not empty the file.
         let mut chunk = Vec::with_capacity(CHUNK);
         let ended = fill(&mut chunk)?;
         let Some(inode) = find_or_create(&name, true)? else { return Ok(()) };
@@ -108,13 +108,13 @@ fn write_all(fs: &dyn FileSystem, number: InodeNo, pos: u64, chunk: &[u8]) -> ir
 
 /// Reads up to a chunk, and returns whether the input has ended.
 fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
-    // The standard library would treat a descriptor that is not readable as an empty one.
+    // The standard library would treat an unreadable descriptor as empty input.
     let input = rustix::stdio::stdin();
     while chunk.len() < CHUNK {
-        // Only a signal ends the wait without data.
+        // Without data, only a signal ends the wait.
         interrupt::stop().wait(input, || true).or_else(|_| interrupt::check())?;
         let room = (CHUNK - chunk.len()) as u64;
-        // One read takes the available bytes: a second read might block, and delay a signal.
+        // One read gets the available bytes. A second read might block, and delay the reaction to a signal.
         let mut part = vec![0; room.min(64 << 10) as usize];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(input, &mut part));
         let count = count.map_err(|error| Failure::host("standard input", error))?;

@@ -1,4 +1,4 @@
-//! The commands on a volume of another format, compared with coreutils, find and tar on the host.
+//! Runs the commands on a volume of another format, and compares their results with coreutils, find and tar on the host.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -16,7 +16,7 @@ use super::format::{Kind, MemFs};
 use crate::cli::Cli;
 use crate::console::Console;
 
-/// The name of the variable that marks the child. Standard output belongs to the process, so the commands run in a process without other tests.
+/// The variable that marks the child. The commands run in a child process without other tests, because standard output belongs to the process.
 const CHILD: &str = "IRONMAP_TEST_OTHER_FORMAT";
 
 #[test]
@@ -157,7 +157,7 @@ fn commands() {
     ok("rm -r memory:/tree");
     assert_eq!(ok("ls memory:/"), "");
 
-    // Commands of ext4 alone are refused by name.
+    // Commands that support only ext4 are refused, and the error names the format.
     for words in [["info", "memory"], ["undelete", "memory"]] {
         let failure = run(&words).unwrap_err();
         assert_eq!(
@@ -165,6 +165,6 @@ fn commands() {
             "{words:?}"
         );
     }
-    // A check of a format without one is refused too.
+    // A check is refused if the format has no check.
     assert_eq!(run(&["check", "memory"]).unwrap_err(), "memory: a check of mem (EOPNOTSUPP)");
 }

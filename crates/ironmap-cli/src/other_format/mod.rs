@@ -1,4 +1,4 @@
-//! A format that only tests have: the program may use only the features that every format has.
+//! A file system format that exists only in tests. It shows that the program uses only features that every format has.
 
 #[path = "../../../../tests/mem_fs/format/mod.rs"]
 #[allow(dead_code, reason = "these tests use a part of it")]
@@ -16,10 +16,10 @@ use ironmap_image::progress::Bar;
 use self::format::MemFs;
 use crate::console::Console;
 
-/// The place of the volume in command lines. No file has this name.
+/// The name of the volume on command lines. No file has this name.
 const NAME: &str = "memory";
 
-/// The program's side of a job, with a volume in memory.
+/// The program's functions for a job, with a volume in memory.
 struct WithMemory {
     console: Console,
     fs: MemFs,

@@ -249,8 +249,8 @@ fn a_damaged_archive_is_refused() {
         ("checksum", flipped, "at byte 512: a header has a wrong checksum"),
         ("cut content", whole[..1030].to_vec(), "is truncated: it ends at byte 1030"),
         ("no end mark", whole[..1536].to_vec(), "is truncated: it ends at byte 1536"),
-        ("loop", of(&[(LINK, "a", "b"), (LINK, "b", "a")]), "a: is a hard link to what is not"),
-        ("itself", of(&[(LINK, "a", "a")]), "a: is a hard link to what is not"),
+        ("loop", of(&[(LINK, "a", "b"), (LINK, "b", "a")]), "a: is a hard link to a missing file"),
+        ("itself", of(&[(LINK, "a", "a")]), "a: is a hard link to a missing file"),
         ("directory", of(&[(DIR, "d", ""), (LINK, "a", "d")]), "a hard link to a directory"),
         ("file above", of(&[(FILE, "a", ""), (FILE, "a/b", "")]), "(ENOTDIR)"),
     ];

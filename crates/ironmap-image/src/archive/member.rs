@@ -1,4 +1,4 @@
-//! The members of an archive, one after the other.
+//! Reads the members of an archive in order.
 
 use std::io::{self, Read};
 
@@ -11,46 +11,46 @@ use super::stream::{Input, Stream};
 use super::{sparse, stream};
 use crate::failure::Failure;
 
-/// Headers in front of a member (a long name, extended headers) are held in memory up to this length.
+/// The maximum length of the headers before a member (a long name, extended headers), which are held in memory.
 const HEADERS_MAX: u64 = 8 << 20;
 const BLOCK: u64 = 512;
 
-/// An archive that is read.
+/// An archive being read.
 pub(crate) struct Archive {
     name: String,
     input: Stream,
     /// The position in the decompressed stream.
     position: u64,
-    /// For all members that follow.
+    /// The global extended headers, which apply to all later members.
     global: Overrides,
-    /// The unread bytes of the last member's content, and of the block where it ends.
+    /// The number of unread bytes of the last member's content, and of the padding after it.
     content: u64,
     padding: u64,
     ended: bool,
 }
 
-/// A member of an archive. Of its content only the ranges that are not holes are in the archive, in this order.
+/// A member of an archive. The archive holds only the ranges of its content that are not holes, in this order.
 pub(crate) struct Member {
-    /// From the root, without a slash at either end, `.` or `..`; empty for the root itself.
+    /// The path from the root, without `.` and `..`, and without a slash at the beginning or end. Empty for the root.
     pub(crate) path: Vec<u8>,
-    /// As far as an archive says it.
+    /// The attributes that the archive gives.
     pub(crate) stat: Stat,
-    /// The path of another member, normalised too, whose further name it is.
+    /// For a hard link, the normalised path of the other member.
     pub(crate) link: Option<Vec<u8>>,
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub(crate) target: Option<Vec<u8>>,
     pub(crate) xattrs: Vec<Xattr>,
-    /// It has an access list in words, which is not read.
+    /// The member has an access control list in text form, which is not read.
     pub(crate) access_list: bool,
-    /// Positions and lengths of the ranges in the archive.
+    /// The positions and lengths of the ranges that are in the archive.
     pub(crate) data: Vec<(u64, u64)>,
 }
 
-/// Why an archive cannot be read.
+/// The reason why an archive cannot be read.
 enum Wrong {
-    /// The fault in its content.
+    /// A fault in its content.
     Format(String),
-    /// The device, the pipe or the compression.
+    /// An error of the device, the pipe or the decompression.
     Read(io::Error),
 }
 
@@ -67,10 +67,10 @@ impl From<io::Error> for Wrong {
 }
 
 impl Archive {
-    /// Begins to read an archive; the name is for messages.
+    /// Opens an archive. The name is for messages.
     ///
     /// # Errors
-    /// It cannot be opened or read, or is compressed in a way that is not read.
+    /// The archive cannot be read, or its compression is not supported.
     pub(crate) fn new(
         name: String,
         open: impl FnOnce() -> io::Result<Input>,
@@ -91,17 +91,17 @@ impl Archive {
         &self.name
     }
 
-    /// Whether it is a file that is not compressed.
+    /// Whether the archive is an uncompressed file.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.input, Stream::Plain(_))
     }
 
-    /// How far the decompressed stream was read: after a member, where its content begins.
+    /// The position in the decompressed stream. After [`next`](Self::next), it is the beginning of the member's content.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// The next member; the unread rest of the last one is skipped.
+    /// Reads the next member. Unread content of the last member is skipped.
     ///
     /// # Errors
     /// The next bytes are not a member, or the archive ends before its end mark.
@@ -113,10 +113,10 @@ impl Archive {
         self.try_next().map_err(|wrong| self.failed(wrong, begin))
     }
 
-    /// Fills memory with the next content of the last member.
+    /// Fills `bytes` with the next content of the last member.
     ///
     /// # Errors
-    /// The archive ends before.
+    /// The archive or the member's content ends before `bytes` is full.
     pub(crate) fn read(&mut self, bytes: &mut [u8]) -> Result<(), Failure> {
         let position = self.position;
         let read = match self.content.checked_sub(bytes.len() as u64) {
@@ -147,7 +147,7 @@ impl Archive {
         loop {
             let block = self.block()?;
             if block == [0; BLOCK as usize] {
-                // One empty block at the end is too few, and is let pass as GNU tar does.
+                // The format requires two empty blocks. One is accepted, as GNU tar does.
                 self.ended = true;
                 self.drain()?;
                 return Ok(None);
@@ -173,7 +173,7 @@ impl Archive {
                     self.global.add(&records)?;
                     own.add(&records)?;
                 }
-                // The label of a volume, and access lists as Solaris had them.
+                // Skips the label of a volume, and access control lists of Solaris.
                 kind if matches!(kind.as_byte(), b'V' | b'A') => {
                     let size = number(header.entry_size(), &header.as_old().size)?;
                     self.skip(padded(size).ok_or("a size is too large")?)?;
@@ -187,13 +187,13 @@ impl Archive {
         }
     }
 
-    /// The member of the last header and the headers in front of it.
+    /// The member that the last header and the headers before it describe.
     fn member(&mut self, header: &Header, mut own: Overrides) -> Result<Member, Wrong> {
         let path = own.path.take().unwrap_or_else(|| header.path_bytes().into_owned());
         let kind = kind_of(header, &path)?;
         let again = header.entry_type().as_byte() == b'1';
         let place = normal(&path);
-        // All that is in the volume would have to go for it.
+        // Such a member would replace the root, and so the whole content of the volume.
         if place.is_empty() && (again || kind != FileType::Directory) {
             let path = String::from_utf8_lossy(&path);
             return Err(Wrong::Format(format!("{path} is the root, but not a directory")));
@@ -222,7 +222,7 @@ impl Archive {
         Ok(Member { path: place, stat, link, target, xattrs, access_list, data })
     }
 
-    /// The size of a member's content, and the ranges of it that are in the archive. They follow.
+    /// The size of a member's content, and its ranges in the archive. The content of the ranges follows.
     fn ranges(
         &mut self,
         header: &Header,
@@ -234,7 +234,7 @@ impl Archive {
             Some(size) => size,
             None => number(header.entry_size(), &header.as_old().size)?,
         };
-        // Whatever a further name or a device says of a size: no content follows. Content of directories is skipped.
+        // A hard link or a device has no content, even if its header has a size. The content of a directory is skipped.
         let follows = !again && matches!(kind, FileType::Regular | FileType::Directory);
         self.content = if follows { size } else { 0 };
         self.padding = padded(self.content).ok_or("a size is too large")? - self.content;
@@ -255,7 +255,7 @@ impl Archive {
         Ok((whole, data))
     }
 
-    /// The map of GNU tar's own format: in the header, and in blocks that follow it.
+    /// The map of GNU tar's old sparse format: in the header, and in the blocks after it.
     fn old_map(&mut self, header: &Header) -> Result<Vec<(u64, u64)>, Wrong> {
         let gnu = header.as_gnu().ok_or("a sparse file has a header of another format")?;
         let (mut map, mut more) = (Vec::new(), gnu.is_extended());
@@ -286,7 +286,7 @@ impl Archive {
         })
     }
 
-    /// A name of GNU tar's, which is the content of a member of its own.
+    /// A long name of GNU tar, which is stored as the content of a separate member.
     fn long_name(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
         let mut name = self.headers(header)?;
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
@@ -294,7 +294,7 @@ impl Archive {
         Ok(name)
     }
 
-    /// The content of a header in front of a member.
+    /// The content of an extended header, or of a long name, before a member.
     fn headers(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
         let size = number(header.entry_size(), &header.as_old().size)?;
         if size > HEADERS_MAX {
@@ -337,7 +337,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Reads to the end after the end mark, so that the writer of a pipe does not get SIGPIPE.
+    /// Reads the rest of the stream after the end mark, so that the writer of a pipe does not get SIGPIPE.
     fn drain(&mut self) -> Result<(), Wrong> {
         io::copy(&mut self.input, &mut io::sink())?;
         Ok(())
@@ -376,7 +376,7 @@ fn device_of(header: &Header, kind: FileType, path: &[u8]) -> Result<Option<(u32
     Ok(Some(number))
 }
 
-/// The other attributes, as far as an archive has them.
+/// The other attributes that the archive gives.
 fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wrong> {
     let old = header.as_old();
     let owner = |given: Option<u32>, field, raw: &[u8]| match given {
@@ -404,7 +404,7 @@ fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wro
         .changed(modified))
 }
 
-/// The sum of a header's bytes; some old programs took them as signed.
+/// Whether a header's checksum is right. Some old programs summed the bytes as signed numbers.
 fn has_checksum(header: &Header) -> bool {
     let bytes = header.as_bytes();
     let others = || bytes[..148].iter().chain(&bytes[156..]);
@@ -415,7 +415,7 @@ fn has_checksum(header: &Header) -> bool {
     written.is_ok_and(|sum| sum == unsigned || sum == signed)
 }
 
-/// The number of a field; an empty one is 0.
+/// The number in a field. An empty field is 0.
 fn number(field: io::Result<u64>, raw: &[u8]) -> Result<u64, Wrong> {
     if raw.iter().all(|byte| matches!(byte, 0 | b' ')) {
         return Ok(0);
@@ -423,17 +423,17 @@ fn number(field: io::Result<u64>, raw: &[u8]) -> Result<u64, Wrong> {
     field.map_err(|error| Wrong::Format(error.to_string()))
 }
 
-/// Whether Linux has device numbers so large: 12 bits for the major one, and 20 for the minor one.
+/// Whether Linux supports a device number: it has 12 bits for the major number, and 20 for the minor number.
 pub(crate) fn is_device_number((major, minor): (u32, u32)) -> bool {
     major < 1 << 12 && minor < 1 << 20
 }
 
-/// With the rest of the last block.
+/// A length rounded up to whole blocks.
 fn padded(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(BLOCK)
 }
 
-/// A path from the root: without slashes at its ends and in a row, and without `.`; `..` leads up, at most to the root.
+/// Normalises a path: removes `.`, and slashes at the ends and in a row. `..` leads up, but never above the root.
 pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in path.split(|byte| *byte == b'/') {

@@ -1,6 +1,6 @@
-//! tar archives: a stream of members is read once, from its beginning to its end, with bounded memory.
+//! Reads tar archives: a stream of members, once from the beginning to the end, with bounded memory.
 //!
-//! Read are the formats of POSIX (ustar, pax), of GNU tar and of Unix V7, plain or compressed by gzip or zstd.
+//! The formats are those of POSIX (ustar, pax), GNU tar and Unix V7, uncompressed or compressed by gzip or zstd.
 
 mod member;
 mod pax;

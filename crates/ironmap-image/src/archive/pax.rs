@@ -13,29 +13,29 @@ pub(super) struct Overrides {
     pub(super) modified: Option<Timestamp>,
     pub(super) accessed: Option<Timestamp>,
     pub(super) xattrs: Vec<Xattr>,
-    /// It has an access list in words, which is not read.
+    /// The member has an access control list in text form, which is not read.
     pub(super) access_list: bool,
     pub(super) sparse: Sparse,
 }
 
-/// Their fields of a sparse file of GNU tar.
+/// The fields of a sparse file of GNU tar in extended headers.
 #[derive(Clone, Default)]
 pub(super) struct Sparse {
-    /// `path` is then one for programs that do not know sparse files, wherever it stands.
+    /// The real path. If it is set, `path` is only a placeholder for programs that cannot read sparse files.
     pub(super) name: Option<Vec<u8>>,
-    /// 1.0 has its map in front of the content.
+    /// The major version of the format. In version 1.0, the map is before the content.
     pub(super) major: Option<u32>,
     pub(super) size: Option<u64>,
-    /// Offset and length of each range that is not a hole.
+    /// The offset and length of each range that is not a hole.
     pub(super) map: Option<Vec<(u64, u64)>>,
-    /// Of a record whose length follows.
+    /// The offset of a range whose length is in a later record.
     offset: Option<u64>,
 }
 
-/// Why a record is not understood.
+/// The reason why a record is invalid.
 pub(super) type Wrong = &'static str;
 
-/// A value that must be text.
+/// Parses a value that must be text.
 fn parsed<T: std::str::FromStr>(value: &[u8], wrong: Wrong) -> Result<Option<T>, Wrong> {
     if value.is_empty() {
         return Ok(None);
@@ -44,13 +44,13 @@ fn parsed<T: std::str::FromStr>(value: &[u8], wrong: Wrong) -> Result<Option<T>,
     text.parse().map(Some).map_err(|_| wrong)
 }
 
-/// An empty value removes the earlier one.
+/// The bytes of a value. An empty value removes an earlier value.
 fn bytes(value: &[u8]) -> Option<Vec<u8>> {
     (!value.is_empty()).then(|| value.to_vec())
 }
 
 impl Overrides {
-    /// Takes in the records of a header.
+    /// Adds the records of a header.
     pub(super) fn add(&mut self, mut records: &[u8]) -> Result<(), Wrong> {
         while !records.is_empty() {
             let (key, value, rest) = split(records).ok_or("a record has a wrong length")?;
@@ -100,7 +100,7 @@ impl Overrides {
     }
 }
 
-/// The name of an attribute. GNU tar writes `=`, which ends a keyword, as `%3D`, and so `%` as `%25`; all else stands for itself.
+/// Decodes the name of an extended attribute. GNU tar writes `=` as `%3D`, because `=` ends a keyword, and therefore `%` as `%25`.
 fn decoded(name: &[u8]) -> Vec<u8> {
     let (mut decoded, mut rest) = (Vec::with_capacity(name.len()), name);
     while let Some(first) = rest.first() {
@@ -117,7 +117,7 @@ fn decoded(name: &[u8]) -> Vec<u8> {
 
 const WRONG_SPARSE: Wrong = "the map of a sparse file is wrong";
 
-/// The first record, and the rest: `LENGTH KEY=VALUE\n`, where the length counts all of it.
+/// Splits off the first record, `LENGTH KEY=VALUE\n`. The length includes the whole record.
 fn split(records: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = records.iter().take(20).position(|byte| *byte == b' ')?;
     let len: usize = std::str::from_utf8(&records[..space]).ok()?.parse().ok()?;
@@ -140,7 +140,7 @@ fn map(value: &[u8]) -> Result<Vec<(u64, u64)>, Wrong> {
     Ok(pairs.iter().map(|[offset, len]| (*offset, *len)).collect())
 }
 
-/// Seconds since 1970 with any number of decimals; digits below a nanosecond are dropped.
+/// Parses seconds since 1970 with any number of decimals. Digits below a nanosecond are dropped.
 fn time(value: &[u8]) -> Result<Option<Timestamp>, Wrong> {
     const WRONG: Wrong = "a time is not a number of seconds";
     let Some(text) = parsed::<String>(value, WRONG)? else { return Ok(None) };
@@ -151,7 +151,7 @@ fn time(value: &[u8]) -> Result<Option<Timestamp>, Wrong> {
     }
     let digits = decimals.bytes().chain(std::iter::repeat(b'0')).take(9);
     let nanoseconds = digits.fold(0, |number, digit| number * 10 + u32::from(digit - b'0'));
-    // A time before 1970 counts its decimals away from zero, a time stamp towards it.
+    // In the text of a negative time, the decimals count away from zero. In a timestamp, the nanoseconds always count upwards.
     if whole.starts_with('-') && nanoseconds > 0 {
         let seconds = seconds.checked_sub(1).ok_or(WRONG)?;
         return Ok(Some(Timestamp { seconds, nanoseconds: 1_000_000_000 - nanoseconds }));
@@ -163,7 +163,7 @@ fn time(value: &[u8]) -> Result<Option<Timestamp>, Wrong> {
 pub(crate) fn push(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     let rest = key.len() + value.len() + 3;
     let mut len = rest + 1;
-    // Its own digits count too.
+    // The length includes its own digits.
     while len != rest + len.to_string().len() {
         len = rest + len.to_string().len();
     }
@@ -175,7 +175,7 @@ pub(crate) fn push(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
 mod tests {
     use super::*;
 
-    /// A value may hold line breaks, and the length counts its own digits, also where they become more.
+    /// A value may hold line breaks. The length includes its own digits, even if they add a digit.
     #[test]
     fn records_are_read_as_they_are_written() {
         for len in [0, 1, 2, 70, 71, 72, 73, 74, 75, 76, 77, 78, 79, 80, 960, 970, 979, 980] {

@@ -1,13 +1,13 @@
-//! The maps of sparse files of GNU tar ("Storing Sparse Files" in its manual).
+//! The maps of GNU tar's sparse files (the GNU tar manual, "Storing Sparse Files").
 
 use super::pax::Wrong;
 
-/// How many ranges a file may have: a map is held in memory.
+/// The maximum number of ranges of a file, because a map is held in memory.
 pub(super) const MOST: usize = 1 << 20;
-/// The unit of an archive, in bytes.
+/// The block size of an archive, in bytes.
 const BLOCK: usize = 512;
 
-/// Checks a map: ranges in order, within the file, and as long together as the content; gives those that are not empty.
+/// Checks a map, and returns the ranges that are not empty. The ranges must be in order, within the file, and as long as the content in total.
 pub(super) fn checked(
     map: &[(u64, u64)],
     size: u64,
@@ -29,8 +29,8 @@ pub(super) fn checked(
     Ok(ranges)
 }
 
-/// Reads the map that stands in front of the content, in blocks of 512 bytes: numbers, each with a line break; how many ranges there are comes
-/// first. `block` gives the next block.
+/// Reads the map before the content. The map is in blocks of 512 bytes, and holds numbers, each with a line break. The first one is the number
+/// of ranges. `block` returns the next block.
 pub(super) fn in_front<E: From<Wrong>>(
     mut block: impl FnMut() -> Result<[u8; 512], E>,
 ) -> Result<Vec<(u64, u64)>, E> {
@@ -64,7 +64,7 @@ pub(super) fn in_front<E: From<Wrong>>(
     (0..count).map(|_| Ok((number()?, number()?))).collect()
 }
 
-/// The ranges of a file that are written, of which the rest is holes.
+/// The ranges of a file that are written to an archive. The rest of the file is holes.
 #[derive(Default)]
 pub(crate) struct Written {
     ranges: Vec<(u64, u64)>,
@@ -73,7 +73,7 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Adds a range after those before it. Where there would be too many to be read again, the smallest holes are given up.
+    /// Appends a range. If there are more ranges than a reader accepts, the smallest holes are written as zeros.
     pub(crate) fn push(&mut self, start: u64, len: u64) {
         self.push_one(start, len);
         while self.ranges.len() >= MOST {
@@ -96,10 +96,10 @@ impl Written {
         &self.ranges
     }
 
-    /// The map that stands in front of the content, in whole blocks; `None` where the file with holes as zeros is not longer.
+    /// The map before the content, in whole blocks. `None` if the file takes no more space with its holes written as zeros.
     pub(crate) fn map(&self, size: u64) -> Option<Vec<u8>> {
         let end = self.ranges.last().map_or(0, |(start, len)| start + len);
-        // The size is an entry too, where a hole ends the file: GNU tar cuts the file there.
+        // If the file ends with a hole, the last entry is its size, at which GNU tar truncates the file.
         let last = (end < size).then_some((size, 0));
         let mut map = format!("{}\n", self.ranges.len() + usize::from(last.is_some()));
         for (start, len) in self.ranges.iter().chain(&last) {
@@ -138,7 +138,7 @@ mod tests {
         assert!(whole.map(40960).is_none() && whole.map(41000).is_none());
     }
 
-    /// No file has more ranges than are read again, and all of its data is in them.
+    /// A file never has more ranges than a reader accepts, and the ranges hold all its data.
     #[test]
     fn the_smallest_holes_of_a_file_of_many_are_given_up() {
         let mut written = Written::default();

@@ -1,4 +1,4 @@
-//! The bytes of an archive, decompressed. How they are compressed, the first of them tell.
+//! The decompressed bytes of an archive. The first bytes show the compression.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -13,10 +13,10 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use crate::stop::Stop;
 
-/// How much is read from a file or a pipe at once.
+/// The number of bytes of one read from a file or a pipe.
 const BUFFER: usize = 256 << 10;
 
-/// Begins of compressed files: gzip (RFC 1952), zstd (RFC 8878), and formats that are only recognised.
+/// The first bytes of compressed files: gzip (RFC 1952), zstd (RFC 8878), and formats that are recognised, but not read.
 const GZIP: &[u8] = &[0x1F, 0x8B];
 const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 const ZSTD_SKIPPED: &[u8] = &[0x2A, 0x4D, 0x18];
@@ -29,13 +29,13 @@ const UNREAD: [(&[u8], &str); 4] = [
 
 /// The decompressed bytes of an archive.
 pub(super) enum Stream {
-    /// A file that is not compressed: a skip seeks, and reads nothing.
+    /// An uncompressed file. A skip seeks instead of reading.
     Plain(BufReader<Input>),
     Packed(Box<dyn Read + Send>),
 }
 
 impl Stream {
-    /// Skips so many bytes, fewer where the stream ends before; says how many.
+    /// Skips up to `len` bytes, as far as the end of the stream. Returns the number of skipped bytes.
     pub(super) fn skip(&mut self, len: u64) -> io::Result<u64> {
         match self {
             Self::Plain(source) => {
@@ -77,13 +77,13 @@ fn is_plain(head: &[u8]) -> bool {
     !packed.into_iter().any(|magic| head.starts_with(magic)) && !is_skipped_frame(head)
 }
 
-/// Whether a frame of zstd begins that is for others.
+/// Whether these bytes begin a skippable frame of zstd.
 fn is_skipped_frame(head: &[u8]) -> bool {
     head.get(1..4) == Some(ZSTD_SKIPPED) && head[0] & 0xF0 == 0x50
 }
 
 fn unpacked(mut source: BufReader<impl Read + Send + 'static>) -> io::Result<Box<dyn Read + Send>> {
-    // A pipe may give little at first: less than a block is not a tar archive.
+    // A read from a pipe may be short, so the head is read until it is full. Less than a block is not a tar archive.
     let mut head = Vec::new();
     (&mut source).take(512).read_to_end(&mut head)?;
     let begins = |magic: &[u8]| head.starts_with(magic);
@@ -104,15 +104,15 @@ fn unpacked(mut source: BufReader<impl Read + Send + 'static>) -> io::Result<Box
     })
 }
 
-/// A file whose reads end when a signal has come, also while there is nothing to read.
+/// A file. A signal interrupts its reads, even while they wait for data.
 pub(crate) struct Input {
     file: File,
-    /// Its reads wait until there is something to read.
+    /// The request to stop, for a file whose reads wait for data.
     waits: Option<Stop>,
-    /// Others read the same open file: it is read without its position.
+    /// The open file has other readers, so the reads do not use its position.
     is_shared: bool,
     at: u64,
-    /// The end of a file that can be read from any place; it is not read further.
+    /// The end of the bytes to read, if the file can be read at any position.
     end: Option<u64>,
 }
 
@@ -124,12 +124,12 @@ impl Input {
         let kind = file.metadata().map(|found| found.file_type());
         let ends = kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device());
         let end = ends.then(|| file.seek(SeekFrom::End(0)).ok()).flatten();
-        // Files of /proc say that they are empty.
+        // Files of /proc report a size of 0.
         let end = end.filter(|end| *end > 0 && file.seek(SeekFrom::Start(at)).is_ok());
         Self { file, waits: None, is_shared: false, at, end }
     }
 
-    /// Opens so many bytes of a file from a position on.
+    /// Opens `len` bytes of a file from position `at`.
     pub(crate) fn part(path: &Path, at: u64, len: u64) -> io::Result<Self> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(at))?;
@@ -137,7 +137,7 @@ impl Input {
         Ok(Self { file, waits: None, is_shared: false, at, end })
     }
 
-    /// So many bytes from a position on of a file that is open, and that others may read too.
+    /// Reads `len` bytes from position `at` of an open file, which may have other readers.
     pub(crate) fn shared(file: &File, at: u64, len: u64) -> io::Result<Self> {
         let (file, end) = (file.try_clone()?, Some(at.saturating_add(len)));
         Ok(Self { file, waits: None, is_shared: true, at, end })
@@ -147,7 +147,7 @@ impl Input {
         self.end.map_or(u64::MAX, |end| end.saturating_sub(self.at))
     }
 
-    /// Opens a file. A fifo is opened whether a program writes to it or not.
+    /// Opens a file. The open does not wait for a writer of a FIFO.
     pub(crate) fn open(path: &Path, stop: &Stop) -> io::Result<Self> {
         let mut options = File::options();
         if path.metadata()?.file_type().is_fifo() {
@@ -185,7 +185,7 @@ impl Read for Input {
         while let Some(stop) = &self.waits {
             stop.wait(&self.file, || true).map_err(|_| io::Error::other("interrupted"))?;
             match self.file.read(bytes) {
-                // Another program has taken the bytes.
+                // Another process has read the bytes.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
@@ -200,9 +200,9 @@ impl Read for Input {
     }
 }
 
-/// The members of gzip, one after the other. Zeros that follow the last one are ignored, as by gzip(1): tapes pad their blocks with them.
+/// Reads the members of a gzip file in order. Zeros after the last member are ignored, as by gzip(1), because tapes pad their blocks with zeros.
 struct Gzip<R> {
-    /// Always there between two reads.
+    /// Always `Some` between two reads.
     decoder: Option<GzDecoder<R>>,
 }
 
@@ -220,10 +220,10 @@ impl<R: BufRead> Read for Gzip<R> {
     }
 }
 
-/// Whether a further member of gzip follows. Zeros up to the end are read.
+/// Whether a further member of gzip follows. Zeros up to the end of the file are skipped.
 ///
 /// # Errors
-/// Other bytes follow: gzip(1) warns of them and drops them, and tar(1) fails.
+/// Other bytes follow. gzip(1) drops them with a warning, and tar(1) fails.
 fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
     let mut padded = false;
     loop {
@@ -242,14 +242,14 @@ fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
     }
 }
 
-/// The error of a whole stream that bytes follow which do not belong to it.
+/// The error for a complete stream with other bytes after it.
 fn trailing(format: &str, part: &str) -> io::Error {
     io::Error::other(format!(
         "{format}: trailing bytes follow the last {part}, where the stream ends: remove them, or give the output of {format} -dc"
     ))
 }
 
-/// The frames of zstd, one after the other; those for others are skipped.
+/// Reads the frames of zstd in order. Skippable frames are skipped.
 struct Zstd<R> {
     source: R,
     decoder: FrameDecoder,
@@ -317,7 +317,7 @@ mod tests {
         stream.read_to_end(&mut found).map(|_| found)
     }
 
-    /// Members of gzip in a row are one stream. gzip(1) ignores zeros that follow the last one, and nothing else.
+    /// Consecutive members of gzip are one stream. Only zeros may follow the last member, and gzip(1) ignores them.
     #[test]
     fn zeros_past_the_last_member_of_gzip_are_ignored() {
         let member = |text: &[u8]| {
@@ -334,7 +334,7 @@ mod tests {
         assert!(read(all[..all.len() - 1].to_vec()).is_err());
     }
 
-    /// Bytes that follow a whole stream are called trailing, however many they are, and a stream that is cut short has none.
+    /// Any number of bytes after a complete stream are reported as trailing. A truncated stream is not reported as such.
     #[test]
     fn trailing_bytes_are_no_truncation() {
         let level = flate2::Compression::fast();
@@ -355,7 +355,7 @@ mod tests {
         }
     }
 
-    /// Frames in a row are one stream, with skippable ones in between; a truncated one is an error.
+    /// Consecutive frames are one stream, with skippable frames in between. A truncated frame is an error.
     #[test]
     fn all_frames_are_read() {
         let frame = |text: &[u8]| {

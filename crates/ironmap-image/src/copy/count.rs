@@ -1,4 +1,4 @@
-//! The number of files that a copy has, and their sizes.
+//! Counts the files to copy and their sizes, for the progress display.
 
 use std::collections::HashSet;
 use std::fs::FileType as HostType;
@@ -19,7 +19,7 @@ use crate::spared::Spared;
 use crate::target::{Subject, Target};
 use crate::volumes::Volumes;
 
-/// The progress of a command, whose files are counted during the copy. With `links` further names of a file become links.
+/// Starts the progress display. A thread counts the files during the copy. With `links`, further names of a file become hard links.
 pub(super) fn start(
     options: &CopyOptions,
     volumes: &mut Volumes,
@@ -36,14 +36,14 @@ pub(super) fn start(
     progress
 }
 
-/// A tree that is copied.
+/// A tree to copy.
 pub(crate) enum Tree {
     Host(PathBuf, Follow),
     Volume(Arc<dyn FileSystem>, InodeNo),
 }
 
 impl Tree {
-    /// The trees of a command line; `None` if one of them has no size.
+    /// The trees of a command line. `None` if a source has no size, or cannot be opened.
     fn of_all(options: &CopyOptions, volumes: &mut Volumes) -> Option<Vec<Self>> {
         let follow = options.follow;
         let tree = |source: &Subject| match source {
@@ -54,26 +54,26 @@ impl Tree {
         options.sources.iter().map(tree).collect()
     }
 
-    /// The copy reports what is wrong.
+    /// A failure is not reported here, because the copy fails in the same way and reports it.
     fn of_volume(target: &Target, follow: Follow, volumes: &mut Volumes) -> Option<Self> {
         let found = volumes.file(target, follow).ok()?;
         Some(Self::Volume(Arc::clone(found.name.fs()), found.number()))
     }
 }
 
-/// Which names are counted.
+/// Selects the names to count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counted {
-    /// Directories are copied.
+    /// The copy includes directories.
     pub(crate) recurses: bool,
-    /// Further names of a file become links, without content.
+    /// Further names of a file become hard links, which copy no content.
     pub(crate) links: bool,
-    /// Files that are left out.
+    /// The files to skip.
     pub(crate) spared: Spared,
 }
 
 impl Counted {
-    /// Counts all files; `None` if a tree cannot be read, or a file has no size.
+    /// Counts all files. `None` if a tree cannot be read, a file has no size, or `stopped` is true.
     pub(crate) fn count(&self, trees: &[Tree], stopped: &dyn Fn() -> bool) -> Option<Total> {
         let (mut total, mut seen) = (Total::default(), HashSet::new());
         for tree in trees {
@@ -148,7 +148,7 @@ impl Counted {
     }
 }
 
-/// The type of a file of the host; for special files one of them.
+/// The type of a file of the host. All special files count as FIFOs.
 pub(super) fn file_type(kind: HostType) -> FileType {
     if kind.is_dir() {
         FileType::Directory

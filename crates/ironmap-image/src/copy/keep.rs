@@ -1,41 +1,41 @@
-//! What of a file a copy keeps.
+//! The attributes of a file that a copy keeps.
 
-/// What a copy has of its source.
+/// The attributes that a copy takes from its source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// Permissions with set-id bits, and access lists.
+    /// The permissions with set-id bits, and access control lists.
     pub mode: bool,
-    /// Owner and group.
+    /// The owner and the group.
     pub ownership: bool,
-    /// What times it has.
+    /// The source of the copy's timestamps.
     pub times: Times,
-    /// Files with several names have them in the copy too.
+    /// The names of a file with several names are hard links in the copy too.
     pub links: bool,
-    /// Extended attributes other than access lists.
+    /// Extended attributes other than access control lists.
     pub xattrs: bool,
 }
 
-/// What times a copy has.
+/// The timestamps of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Times {
-    /// Those of the copying.
+    /// The time of the copy.
     #[default]
     Now,
-    /// The source's.
+    /// The timestamps of the source.
     Kept,
-    /// That of the source's last change, also as that of the last access: that the tree was read before does not show.
+    /// The source's modification time, also as the access time: earlier reads of the tree then make no difference.
     Changed,
 }
 
 impl Keep {
-    /// Everything.
+    /// All attributes.
     pub const ALL: Self =
         Self { mode: true, ownership: true, times: Times::Kept, links: true, xattrs: true };
-    /// Mode, owner and times, as `cp -p` keeps them.
+    /// The attributes that `cp -p` keeps: mode, owner and times.
     pub const USUAL: Self =
         Self { mode: true, ownership: true, times: Times::Kept, links: false, xattrs: false };
 
-    /// What either keeps, with the times of the other.
+    /// Keeps each attribute that `self` or `other` keeps. The times are those of `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -47,12 +47,12 @@ impl Keep {
         }
     }
 
-    /// Whether there is a reason to read extended attributes.
+    /// Whether the copy needs the extended attributes of the source.
     pub(super) fn any_xattr(self) -> bool {
         self.xattrs || self.mode
     }
 
-    /// Whether this one is kept: access lists are a part of the mode. XFS shows root their own form too.
+    /// Whether an attribute is kept. Access control lists count as a part of the mode. XFS also shows them to root in its own form, which is skipped.
     pub(super) fn xattr(self, name: &[u8]) -> bool {
         if is_access_list(name) {
             self.mode

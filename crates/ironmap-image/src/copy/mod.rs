@@ -14,27 +14,27 @@ use crate::failure::Failure;
 use crate::report::Report;
 use crate::target::Subject;
 
-/// What is copied, and how.
+/// The sources of a copy, and its options.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
-    /// What is copied; the path `-` of the host is standard input.
+    /// The files to copy. The host path `-` is standard input.
     pub sources: Vec<Subject>,
-    /// Directories are copied with everything below them; special files are copied themselves.
+    /// Directories are copied with everything below them, and a special file is copied as a special file.
     pub recurses: bool,
     /// Whether a symbolic link that the user named is copied itself.
     pub follow: Follow,
-    /// What a copy into a volume has of its source. A copy out of one has everything that the host keeps.
+    /// The attributes that a copy into a volume keeps. A copy out of a volume keeps everything that the host can store.
     pub keep: Keep,
-    /// An existing file stays as it is.
+    /// An existing file is not changed.
     pub no_clobber: bool,
     /// The destination is the copy's name, even if it is a directory.
     pub no_target_directory: bool,
-    /// Each copy is a message.
+    /// Each copied file is reported in a message.
     pub verbose: bool,
 }
 
 impl CopyOptions {
-    /// Refuses a directory without `-r`.
+    /// Refuses to copy a directory without `-r`.
     fn check_kind(&self, source: impl Display, kind: FileType) -> Result<(), Failure> {
         if kind == FileType::Directory && !self.recurses {
             let what = "is a directory, and -r is not given (EISDIR)";
@@ -43,7 +43,7 @@ impl CopyOptions {
         Ok(())
     }
 
-    /// Refuses, without `-r`, a special file of a volume: the content that the copy would have is not there, and on no other host.
+    /// Refuses, without `-r`, to copy a special file of a volume, because a volume stores no content for a special file.
     fn check_content(&self, source: impl Display, kind: FileType) -> Result<(), Failure> {
         let kind = match kind {
             FileType::Regular | FileType::Directory | FileType::Symlink => return Ok(()),
@@ -54,20 +54,20 @@ impl CopyOptions {
         if self.recurses {
             return Ok(());
         }
-        Err(Failure::new(format!("{source}: is {kind}, without content: -r copies it as it is")))
+        Err(Failure::new(format!("{source}: is {kind}, and has no content: copy it with -r")))
     }
 
-    /// Whether DEST has to be a directory (`Some(true)`), or counts as none.
+    /// `Some(true)` if DEST must be a directory, `Some(false)` if DEST is always the name of the copy.
     fn directory(&self) -> Result<Option<bool>, Failure> {
         let several = self.sources.len() > 1;
         if self.no_target_directory && several {
-            return Err(Failure::usage("with -T there is one source and one destination"));
+            return Err(Failure::usage("-T takes exactly one source and one destination"));
         }
         Ok(if self.no_target_directory { Some(false) } else { several.then_some(true) })
     }
 }
 
-/// Copies to a destination: a directory to copy into, or the name of the copy. Failures go to the report, one by one, and the rest goes on.
+/// Copies to a destination: a directory to copy into, or the name of the copy. The failure of a file goes to the report, and the copy goes on.
 ///
 /// # Errors
 /// The options contradict each other, or the destination cannot be reached.

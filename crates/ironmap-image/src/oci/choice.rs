@@ -1,14 +1,14 @@
-//! Which of several images is meant: by a name, by a digest, by a platform, or that of this machine.
+//! Chooses one of several images: by a name, a digest or a platform, or the image for this machine.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// So many images are named in an error.
+/// The maximum number of images that an error lists.
 const LISTED: usize = 16;
 
-/// The choice of the command line.
+/// The choice that the user made.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
     /// A name or a digest.
@@ -38,7 +38,7 @@ impl Platform {
         Self { os: "linux".to_owned(), architecture: architecture.to_owned(), variant: None }
     }
 
-    /// Whether an image for the other one is meant too.
+    /// Whether this platform includes the other one. A platform without a variant includes all variants.
     pub(super) fn takes(&self, other: &Self) -> bool {
         let variant = self.variant.is_none() || self.variant == other.variant;
         (&self.os, &self.architecture) == (&other.os, &other.architecture) && variant
@@ -55,7 +55,7 @@ impl FromStr for Platform {
             (Some(os), Some(architecture)) if !os.is_empty() && !architecture.is_empty() => {
                 Ok(Self { os, architecture, variant })
             }
-            _ => Err(format!("{text} is not OS/ARCH, as linux/arm64 is")),
+            _ => Err(format!("{text} is not OS/ARCH, for example linux/arm64")),
         }
     }
 }
@@ -70,16 +70,16 @@ impl fmt::Display for Platform {
 /// An image that can be chosen.
 pub(super) struct Candidate<'a, T> {
     pub(super) names: Vec<&'a str>,
-    /// `algorithm:encoded`.
+    /// The digest as `algorithm:encoded`.
     pub(super) digest: String,
     pub(super) platform: Option<Platform>,
-    /// It may hold further images.
+    /// It is an index, which may hold further images.
     pub(super) is_index: bool,
     pub(super) image: T,
 }
 
 impl<T> Candidate<'_, T> {
-    /// Whether this is a name of it, perhaps without its registry, or its digest, perhaps only the begin.
+    /// Whether `image` is a name of the candidate, with or without the registry, or the beginning of its digest.
     fn is(&self, image: &str) -> bool {
         let named = |name: &&str| {
             name.strip_suffix(image).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
@@ -109,7 +109,7 @@ impl<T> Candidate<'_, T> {
     }
 }
 
-/// The image that is meant, and whether its name was looked for. The error is a text, which lists the images.
+/// Returns the chosen image, and whether its name or digest chose it. The error is a text that lists the images.
 pub(super) fn choose<'a, T>(
     mut images: Vec<Candidate<'a, T>>,
     choice: Choice<'_>,
@@ -160,7 +160,7 @@ fn list<T>(images: &[Candidate<'_, T>]) -> String {
 mod tests {
     use super::*;
 
-    /// An image is chosen by each of its names, by its digest or the begin of it, and by its platform; nothing that fits several is a choice.
+    /// An image is chosen by each of its names, by its digest or the beginning of its digest, and by its platform. A choice that fits several images fails.
     #[test]
     fn an_image_is_chosen_by_name_digest_or_platform() {
         let all = || {

@@ -1,4 +1,4 @@
-//! Where the files of an image layout are: in a directory, or in a tar archive of one, where each is a range of the archive.
+//! The files of an image layout: in a directory, or in a tar archive, where each file is a range of the archive.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,11 +15,11 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::stop::Stop;
 
-/// The longest index or manifest. The specification asks registries to take 4 MiB; archives of ten thousands of layers have longer ones.
+/// The maximum length of an index or manifest. The specification asks registries to accept 4 MiB, but archives of ten thousands of layers need more.
 const LARGEST: u64 = 16 << 20;
-/// The memory that names of an archive may take. One of images has some hundred names for each.
+/// The maximum memory for the names of an archive. An archive of images has some hundred names for each image.
 const NAMES: usize = 16 << 20;
-/// How often a name of an archive may lead to another one.
+/// The maximum number of links to follow from a name of an archive.
 const LINKS: u32 = 8;
 
 /// An image layout.
@@ -36,21 +36,21 @@ enum Files {
 /// An archive of images.
 struct Packed {
     path: PathBuf,
-    /// Its content, if it is compressed.
+    /// Its decompressed content, if it is compressed.
     unpacked: Option<Arc<File>>,
 }
 
 /// A member of an archive.
 enum Kept {
-    /// Where its content begins, and how long it is.
+    /// The position and the length of its content.
     Content(u64, u64),
-    /// The member that it stands for.
+    /// The path of the member that the link leads to.
     Link(Vec<u8>),
 }
 
 impl Layout {
-    /// A directory, or an archive where one of its members has one of these names. `None` for all else, also for an archive that can be read once
-    /// only. `spool` keeps the content of a compressed archive that may be one of images.
+    /// Opens a directory, or an archive with a member that shows an archive of images. `None` for any other file, and for an archive that can
+    /// be read only once. `spool` stores the content of a compressed archive that may hold images.
     ///
     /// # Errors
     /// The archive cannot be read, or is damaged.
@@ -71,7 +71,7 @@ impl Layout {
         let mut packed = Packed { path: path.to_owned(), unpacked: None };
         let mut archive = packed.members(stop)?;
         let is_plain = archive.is_plain();
-        // Most are layers, and may have millions of members.
+        // Most archives are layers, which may have millions of members.
         loop {
             let Some(member) = archive.next()? else { return Ok(None) };
             if marks.iter().any(|mark| member.path == mark.as_bytes())
@@ -79,7 +79,7 @@ impl Layout {
             {
                 break;
             }
-            // Plain ones are passed over without being read.
+            // In an uncompressed archive, a skip reads nothing, so all members can be checked.
             if !is_plain && !may_be_of_images(&member) {
                 return Ok(None);
             }
@@ -116,7 +116,7 @@ impl Layout {
         Ok(Some(Self { files: Files::Archive(packed, kept), stop: stop.clone() }))
     }
 
-    /// How messages name a file of it.
+    /// The name of a file of the layout in messages.
     pub(super) fn shown(&self, name: &str) -> String {
         match &self.files {
             Files::Directory(dir) => dir.join(name).display().to_string(),
@@ -124,10 +124,10 @@ impl Layout {
         }
     }
 
-    /// A file of it, and its length.
+    /// A file of the layout, and its length.
     ///
     /// # Errors
-    /// `NotFound`: it has no file of this name.
+    /// `NotFound`: the layout has no file of this name.
     pub(super) fn find(&self, name: &str) -> io::Result<(Place, u64)> {
         let missing = || io::Error::from(Errno::NOENT);
         let shown = self.shown(name);
@@ -156,10 +156,10 @@ impl Layout {
         }
     }
 
-    /// The content of an index or a manifest; `None` where there is no such file.
+    /// The content of an index or a manifest. `None` if the file does not exist.
     ///
     /// # Errors
-    /// It cannot be read, or is too long.
+    /// The file cannot be read, or is too long.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
         let failed = |error| self.failed(name, error);
         let place = match self.find(name) {
@@ -176,7 +176,7 @@ impl Layout {
         Ok(Some(text))
     }
 
-    /// The failure of finding or reading a file.
+    /// The failure to find or read a file.
     pub(super) fn failed(&self, name: &str, error: impl Into<io::Error>) -> Failure {
         Failure::host(self.shown(name), error)
     }
@@ -195,7 +195,7 @@ impl Packed {
     }
 }
 
-/// Whether a member of such a name shows that the archive holds images: a tree may have a file of this name too.
+/// Whether a member shows that the archive holds images. Its content is checked too, because any tree may have a file of its name.
 fn shows_images(archive: &mut Archive, member: &Member) -> Result<bool, Failure> {
     let len = match member.data[..] {
         [(0, len)] if len == member.stat.size && len <= LARGEST => len,
@@ -206,7 +206,8 @@ fn shows_images(archive: &mut Archive, member: &Member) -> Result<bool, Failure>
     Ok(is_of_images(&member.path, &content))
 }
 
-/// Whether an archive with this member may be one of images: names that layouts and `docker save` have, and directories. A layer has others soon.
+/// Whether an archive with this member may hold images: the member is a directory, or has a name as in layouts and in the output of `docker save`.
+/// A layer soon has a member with another name.
 fn may_be_of_images(member: &Member) -> bool {
     if member.stat.file_type == FileType::Directory {
         return true;

@@ -1,7 +1,7 @@
-//! The layers of an image: of an OCI image layout, which has a file `oci-layout`, an `index.json`, and blobs that are named by their digests (OCI
-//! image specification 1.1, "Image Layout", "Image Index", "Image Manifest"); or of what `docker save` and `podman save` wrote before they
-//! wrote that, which has a `manifest.json` (Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset Format").
-//! Either is a directory or an archive of one.
+//! Finds the layers of an image. The source is an OCI image layout, which has a file `oci-layout`, an `index.json`, and blobs that are named by
+//! their digests (OCI image specification 1.1, "Image Layout", "Image Index", "Image Manifest"); or the older output of `docker save` and
+//! `podman save`, which has a `manifest.json` (Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset Format").
+//! Both forms may be a directory or an archive of the directory.
 
 mod choice;
 mod layout;
@@ -22,27 +22,27 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::stop::Stop;
 
-/// An index may name another one.
+/// The maximum depth of indexes: an index may name another index.
 const DEEPEST: u32 = 4;
 
-/// The file that an image layout has, and the file that the archives of before have.
+/// The file that shows an image layout, and the file that shows the older format.
 const MARK: &str = "oci-layout";
 const MANIFEST: &str = "manifest.json";
 
-/// Types of layers without the suffix of their compression, which the first bytes of an archive tell.
+/// The media types of layers, without the suffix for the compression. The first bytes of an archive show its compression.
 const LAYERS: [&str; 3] = [
     "application/vnd.oci.image.layer.v1.tar",
     "application/vnd.oci.image.layer.nondistributable.v1.tar",
     "application/vnd.docker.image.rootfs.diff.tar",
 ];
 
-/// Types of descriptors that lead to an index.
+/// The media types of descriptors that lead to an index.
 const INDEXES: [&str; 2] = [
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 ];
 
-/// The names that an index gives an image.
+/// The annotations with which an index names an image.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 
 #[derive(Deserialize)]
@@ -51,7 +51,7 @@ struct Version {
     image_layout_version: String,
 }
 
-/// An image index or an image manifest: the blobs that it names.
+/// An image index or an image manifest, reduced to the blobs that it names.
 #[derive(Deserialize)]
 struct Document {
     manifests: Option<Vec<Descriptor>>,
@@ -80,11 +80,11 @@ struct Saved {
     layers: Vec<String>,
 }
 
-/// The layers of the image at a path, the lowest first. `None` for a source of neither form. `spool` keeps the content of a compressed archive.
+/// The layers of the image at a path, the lowest first. `None` if the source has neither form. `spool` stores the content of a compressed archive.
 ///
 /// # Errors
-/// A file cannot be read or is not as the specification says; there are several images, and not one is chosen or for this machine; a layer is of an
-/// unknown type, for instance encrypted.
+/// A file cannot be read or violates the specification; there are several images, and none is chosen or for this machine; a layer has an
+/// unknown type (an encrypted layer, for example).
 pub(crate) fn layers(
     path: &Path,
     mut choice: Choice<'_>,
@@ -94,7 +94,7 @@ pub(crate) fn layers(
     let Some(layout) = Layout::open(path, &[MARK, MANIFEST], stop, spool)? else { return Ok(None) };
     let Some(version) = layout.read(MARK)? else {
         let manifest = layout.read(MANIFEST)?;
-        // Any tree may have a file of this name.
+        // A file of this name alone proves nothing, because any tree may have one.
         let Some(images) = manifest.as_deref().and_then(saved) else { return Ok(None) };
         return layers_of_saved(&layout, &images, choice).map(Some);
     };
@@ -131,9 +131,9 @@ pub(crate) fn layers(
                 blob(&layout, image)?;
                 name = name_of_blob(&layout, image)?;
             }
-            // Tools that read both differ in which of them counts.
+            // If a document is both, tools differ in how they read it.
             Document { manifests: Some(_), .. } => {
-                return Err(layout.wrong(&name, "is an image index and an image manifest at once"));
+                return Err(layout.wrong(&name, "is both an image index and an image manifest"));
             }
             _ => {
                 let what = "is neither an image index nor an image manifest";
@@ -141,15 +141,15 @@ pub(crate) fn layers(
             }
         }
     }
-    Err(layout.wrong(&name, "is an image index too deep in others"))
+    Err(layout.wrong(&name, "is an image index nested too deep"))
 }
 
-/// Whether a member of an archive shows that this holds images and is no layer of one. `content` is its beginning.
+/// Whether a member shows that its archive holds images, and is not a layer. `content` is the beginning of the member's content.
 pub(crate) fn is_of_images(name: &[u8], content: &[u8]) -> bool {
     name == MARK.as_bytes() || name == MANIFEST.as_bytes() && saved(content).is_some()
 }
 
-/// The images of a `manifest.json`; `None` where it is another file of this name.
+/// The images of a `manifest.json`. `None` if the file has another format.
 fn saved(text: &[u8]) -> Option<Vec<Saved>> {
     serde_json::from_slice(text).ok()
 }
@@ -173,7 +173,7 @@ fn layers_of_saved(
     image.layers.iter().map(place).collect()
 }
 
-/// An image of `manifest.json`. Its platform stands in its configuration, whose digest is the image's (Docker Image Specification v1.2, "Image JSON").
+/// An image of `manifest.json`. Its configuration names its platform, and has the image's digest (Docker Image Specification v1.2, "Image JSON").
 fn candidate_of_saved<'a>(
     layout: &Layout,
     image: &'a Saved,
@@ -189,12 +189,12 @@ fn candidate_of_saved<'a>(
     }
 }
 
-/// Whether a name leads out of no directory.
+/// Whether a path has no `.`, `..` or empty component, and so cannot lead out of its directory.
 fn is_plain(name: &str) -> bool {
     name.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-/// The platform that a configuration names; `None` where it names none or is not there.
+/// The platform that a configuration names. `None` if it names no platform, or does not exist.
 fn platform_of(layout: &Layout, config: &str) -> Option<Platform> {
     if !is_plain(config) {
         return None;
@@ -202,7 +202,7 @@ fn platform_of(layout: &Layout, config: &str) -> Option<Platform> {
     serde_json::from_slice(&layout.read(config).ok()??).ok()
 }
 
-/// The images of an index. An image with several names is one.
+/// The images of an index. An image with several names is listed once.
 fn candidates(images: &[Descriptor]) -> Vec<Candidate<'_, &Descriptor>> {
     let mut all: Vec<Candidate<'_, &Descriptor>> = Vec::new();
     for image in images {
@@ -232,13 +232,13 @@ fn blob_of_layer(layout: &Layout, layer: &Descriptor) -> Result<Place, Failure> 
     let bare = media.rsplit_once(['+', '.']);
     let bare = bare.filter(|(_, packed)| matches!(*packed, "gzip" | "zstd"));
     if !LAYERS.contains(&bare.map_or(media.as_str(), |(bare, _)| bare)) {
-        let what = format!("is of the unknown type {media}");
+        let what = format!("has the unknown type {media}");
         return Err(layout.wrong(&format!("layer {}", layer.digest), &what));
     }
     blob(layout, layer)
 }
 
-/// The file of a blob, which has the size that its descriptor says.
+/// The file of a blob. Its size must match the descriptor.
 fn blob(layout: &Layout, descriptor: &Descriptor) -> Result<Place, Failure> {
     let name = name_of_blob(layout, descriptor)?;
     let (place, len) = layout.find(&name).map_err(|error| layout.failed(&name, error))?;
@@ -252,7 +252,7 @@ fn blob(layout: &Layout, descriptor: &Descriptor) -> Result<Place, Failure> {
 
 fn name_of_blob(layout: &Layout, descriptor: &Descriptor) -> Result<String, Failure> {
     let digest = &descriptor.digest;
-    // `algorithm:encoded`, of letters that lead to no other directory.
+    // A digest is `algorithm:encoded`. The allowed characters cannot lead to another directory.
     let parts = digest.split_once(':').filter(|(algorithm, encoded)| {
         let word = |text: &str, more: &str| {
             let fits = |c: char| c.is_ascii_alphanumeric() || more.contains(c);

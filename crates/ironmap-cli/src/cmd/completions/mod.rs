@@ -1,4 +1,4 @@
-//! `ironmap completions`: completion scripts for shells.
+//! `ironmap completions`: writes completion scripts for shells.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use crate::terminal::stdout;
 
 /// Writes a completion script for a shell to standard output
 ///
-/// In bash, zsh and fish it also completes VOLUME:/PATH, with the names in the volume.
+/// In bash, zsh and fish, the script also completes VOLUME:/PATH with the names in the volume.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

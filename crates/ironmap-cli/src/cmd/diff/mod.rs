@@ -1,4 +1,4 @@
-//! `ironmap diff`: two trees, compared.
+//! `ironmap diff`: compares two trees.
 
 mod side;
 
@@ -17,10 +17,10 @@ use crate::show::type_name;
 use crate::target::{self, Subject};
 use crate::terminal::{Out, one_line, stdout};
 
-/// Compares two trees, each of a volume or of the host
+/// Compares two trees of volumes or of the host
 ///
-/// Names, types, modes, owners, device numbers, content, targets of links and extended attributes are compared, times are not. Each
-/// difference is a line. The exit code is 0 without a difference, and 1 otherwise.
+/// Compares names, types, modes, owners, device numbers, content, targets of links and extended attributes, but not times. Each
+/// difference is a line. The exit code is 0 if the trees are equal, and 1 otherwise.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,7 +28,7 @@ Examples:
   ironmap diff -x lost+found before.img:/ after.img:/
   ironmap diff disk.img:/srv disk.img:/srv.bak")]
 pub(crate) struct Args {
-    /// Leave out files whose last name matches; may be given several times
+    /// Skip files whose last name matches; can be repeated
     #[arg(short = 'x', long, value_name = "GLOB")]
     exclude: Vec<String>,
     /// One tree
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         seen: [BTreeSet::new(), BTreeSet::new()],
     };
     let compared = diff.trees(a, b, report).and_then(|()| Ok(diff.out.flush()?));
-    // The exit code gives the verdict, even if no program reads the differences.
+    // The exit code must be right even if no program reads the differences.
     if !diff.same {
         report.error(&told(1));
     }
@@ -68,7 +68,7 @@ struct Diff {
     /// No difference was found yet.
     same: bool,
     readers: [Reader; 2],
-    /// The visited directories of volumes: in a damaged volume a directory may be below itself.
+    /// The visited directories of volumes, because in a damaged volume a directory may be below itself.
     seen: [BTreeSet<u64>; 2],
 }
 
@@ -140,7 +140,7 @@ impl Diff {
     ) -> Result<Vec<(Side, Side, Vec<u8>)>, Failure> {
         for ((side, stat), seen) in [a, b].into_iter().zip(stats).zip(&mut self.seen) {
             if matches!(side, Side::Volume(_)) && !seen.insert(stat.inode.0) {
-                let what = format!("directory inode {} stands in several places", stat.inode);
+                let what = format!("directory inode {} has more than one entry", stat.inode);
                 return Err(Failure::corrupt(side, &what));
             }
         }

@@ -1,4 +1,4 @@
-//! A file of one of the compared trees: of a volume, or of the host.
+//! A file of one of the compared trees, in a volume or on the host.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -101,7 +101,7 @@ impl Side {
         match self {
             Self::Volume(found) => {
                 let (source, path) = (&found.name.source, found.name.path());
-                // An open file keeps the inode as it was at the open.
+                // The inode is read again, because an open file keeps the inode from the time of the open.
                 let inode = source.inode(found.number(), path)?;
                 let file = source.file(inode, path)?;
                 Ok(Content::Volume { file, source: Rc::clone(source), path: path.to_vec() })
@@ -130,7 +130,7 @@ enum Content {
 }
 
 impl Content {
-    /// The first range from `pos` on that may hold data: the rest reads as zeros. `None` if no data follows.
+    /// The first range at or after `pos` that may hold data. The bytes before the range read as zeros. `None` if no data follows.
     fn data(&self, pos: u64, size: u64) -> Result<Option<Range<u64>>, Failure> {
         match self {
             Self::Volume { file, source, path } => {
@@ -140,7 +140,7 @@ impl Content {
                 Ok(Some(start.0..end.map_or(size, |end| end.0)))
             }
             Self::Host(file, _) => {
-                // Offsets of files are within 63 bits.
+                // Seek offsets have 63 bits.
                 let start = match seek(file, SeekFrom::Data(pos)) {
                     Ok(start) => start,
                     Err(Errno::NXIO) => return Ok(None),
@@ -154,7 +154,7 @@ impl Content {
     }
 }
 
-/// Reads files of one tree, with the same memory and queue.
+/// Reads files of one tree, and reuses its memory and queue.
 pub(super) struct Reader {
     buffer: Buffer,
     queue: Option<Queue>,
@@ -202,7 +202,7 @@ pub(super) fn first_difference(
         if pos >= end && pos < size {
             let found = [a.data(pos, size)?, b.data(pos, size)?];
             let next = found.into_iter().flatten().min_by_key(|data| data.start);
-            // Holes of both files are skipped up to the size. Past the size the loop goes on reading, because a file may have grown.
+            // Common holes are skipped up to the size. The loop reads beyond the size, because a file may have grown.
             (pos, end) = next.map_or((size, size), |data| (data.start.max(pos), data.end));
         }
         let (ours, theirs) = (a_reader.read(&a, pos)?, b_reader.read(&b, pos)?);

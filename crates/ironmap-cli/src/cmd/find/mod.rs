@@ -1,4 +1,4 @@
-//! `ironmap find`: files of a tree that pass tests.
+//! `ironmap find`: finds the files of a tree that pass tests.
 
 mod test;
 
@@ -17,19 +17,19 @@ use crate::terminal::stdout;
 
 /// Finds files of trees, by name, type, size and other attributes
 ///
-/// Each file is written as VOLUME:/PATH, so that other commands take it; a directory comes before its files. Symbolic links are not
-/// followed. All tests must hold; a test after '!' must not.
+/// Each file is printed as VOLUME:/PATH, which other commands accept. A directory comes before its files. Symbolic links are not
+/// followed. A file must pass all tests, and must fail each test after '!'.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "ironmap find VOLUME:/DIR... [TEST]...",
     after_help = "\
 Tests, as in find(1); N may be +N for more, and -N for less:
-  -name GLOB, -iname GLOB   the last name; without regard to case
+  -name GLOB, -iname GLOB   the last name; -iname ignores case
   -path GLOB                the whole printed name, with the volume
-  -type LETTERS             f, d, l, b, c, p, s; several with commas
-  -size N[cwbkMG]           in units of 512 bytes (b) or others, rounded up
+  -type LETTERS             f, d, l, b, c, p, s; several are separated by commas
+  -size N[cwbkMG]           the size in units of 512 bytes (b) or others, rounded up
   -mtime N                  changed N days ago
-  -perm MODE                exactly; -MODE all of these bits, /MODE any
+  -perm MODE                exactly these bits; -MODE all of them, /MODE any of them
   -links N, -uid N, -inum N
   -empty                    empty files and directories
   -mindepth N, -maxdepth N  levels below VOLUME:/DIR
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// The number of levels that a path is below its root.
+/// The number of levels between a path and its root.
 fn depth(root: &[u8], path: &[u8]) -> usize {
     let below = path.get(root.len()..).unwrap_or_default();
     below.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count()

@@ -15,10 +15,10 @@ use crate::mode::ModeChange;
 #[derive(Debug)]
 pub(super) struct Expression {
     tests: Vec<Test>,
-    /// The depth below a named directory at which files are shown.
+    /// The least and the greatest depth below a named directory at which files are shown.
     pub(super) least: usize,
     pub(super) most: usize,
-    /// A NUL ends each name, in place of a new line.
+    /// Each name ends with a NUL instead of a newline.
     pub(super) print0: bool,
     /// The time of the search, in seconds.
     now: i64,
@@ -111,7 +111,7 @@ impl Expression {
         Ok(parsed)
     }
 
-    /// Whether a file passes all tests; `shown` is its path as it is printed.
+    /// Whether a file passes all tests. `shown` is the printed path.
     pub(super) fn matches(&self, found: &Found, shown: &[u8]) -> Result<bool, Failure> {
         for test in &self.tests {
             if !test.matches(found, shown, self.now)? {
@@ -135,7 +135,7 @@ impl Test {
             Self::Type(types) => types.contains(&stat.file_type),
             Self::Size(number, unit) => number.is(stat.size.div_ceil(*unit)),
             Self::Days(number) => {
-                // A time in the future is no whole number of days ago.
+                // A time in the future is a negative number of days ago, which is less than any number.
                 let age = now.saturating_sub(stat.modified.seconds).div_euclid(86_400);
                 u64::try_from(age).map_or(matches!(number, Number::Less(_)), |age| number.is(age))
             }
@@ -229,7 +229,7 @@ fn size(text: &OsStr) -> Result<Test, String> {
 fn permissions(text: &OsStr) -> Result<Test, String> {
     let text = text.to_str().ok_or_else(|| format!("invalid mode: '{}'", text.display()))?;
     let (how, mode) = match text.as_bytes().first() {
-        // '+' is the old form of '/', which findutils refuses too.
+        // '+' is the obsolete form of '/'. findutils refuses it too.
         Some(b'+') if text[1..].starts_with(|first: char| first.is_ascii_digit()) => {
             return Err(format!("invalid mode: '{text}'"));
         }

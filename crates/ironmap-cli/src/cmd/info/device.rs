@@ -1,4 +1,4 @@
-//! The device below a volume: its abilities, and its protection.
+//! Shows the device below a volume: its capabilities and its protection.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! An ext4 volume.
+//! Shows an ext4 volume.
 
 use std::io::Write;
 
@@ -104,7 +104,7 @@ fn gather(args: &Args, source: &Source, fs: &Ext4) -> Info {
     let refused = super::refused(source, &args.volume);
     let read_only = fs.check_writable().err().map(|error| error.to_string()).or(refused);
     let RecordedErrors { last, last_function, last_inode, last_block, .. } = &sb.errors;
-    // Some errors lack some values: zeros stand for unknown values.
+    // Not every error has all values. Zero stands for an unknown value.
     let last = LastError {
         time: (last.seconds != 0).then(|| rfc3339(*last)),
         function: (!last_function.is_empty()).then(|| last_function.clone()),

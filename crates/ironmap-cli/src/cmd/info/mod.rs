@@ -1,4 +1,4 @@
-//! `ironmap info`: the volume and the device below it.
+//! `ironmap info`: shows a volume and the device below it.
 
 mod device;
 mod ext4;
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The command for a volume that another command has changed, with text output.
+    /// The arguments to show a volume as text after another command has changed it.
     pub(crate) fn of(volume: &Location) -> Self {
         Self { json: false, volume: volume.clone() }
     }
@@ -45,13 +45,13 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     }
 }
 
-/// The reason not to write to the device or the image below a volume.
+/// The reason why the device or image below a volume cannot be written. `None` if it can.
 fn refused(source: &Source, location: &Location) -> Option<String> {
     let image = match &location.data().medium {
         Medium::Image(address) => describe(address).ok().and_then(|image| image.read_only),
         _ => None,
     };
-    let any = || "the device takes no writes".to_owned();
+    let any = || "the device is read-only".to_owned();
     source.volume.device().limits().read_only.then(|| image.unwrap_or_else(any))
 }
 

@@ -1,4 +1,4 @@
-//! An XFS volume.
+//! Shows an XFS volume.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,7 +14,7 @@ use super::device::Device;
 use crate::output::{Encoding, print_json};
 use crate::terminal::stdout;
 
-const READ_ONLY: &str = "only data that files have are overwritten";
+const READ_ONLY: &str = "only existing data of files can be overwritten";
 
 #[derive(Serialize)]
 struct Info {
@@ -51,7 +51,7 @@ struct Log {
     blocks: u32,
     external: bool,
     transactions: u64,
-    /// Changes of maps that were finished in memory, and changes of attributes.
+    /// The number of changes of maps, and of attributes, that the recovery finished in memory.
     finished: u64,
     finished_attributes: u64,
     /// Operations that the kernel will finish when it mounts the volume.

@@ -12,9 +12,9 @@ use crate::output::print_json;
 use crate::target;
 use crate::terminal::{one_line, stdout};
 
-/// Checks an integrity device's own structures: superblocks, dirty map, journal; nothing is changed
+/// Checks an integrity device's own structures (superblocks, dirty map, journal), and changes nothing
 ///
-/// A device that was not closed is not a fault: the next open recovers it. Use ironmap integrity scrub to verify sectors.
+/// If a device was not closed, that is not a fault: the next open recovers the device. Use ironmap integrity scrub to verify sectors.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     };
     let printed =
         if args.json { print_json(&record) } else { print(&record).map_err(Failure::stdout) };
-    // The exit code gives the verdict, even if no program reads the faults.
+    // The exit code must be right even if no program reads the faults.
     let count = record.problems.len();
     if count > 0 {
         let s = if count == 1 { "" } else { "s" };

@@ -14,8 +14,8 @@ use crate::terminal::{one_line, print_line};
 
 /// Makes an integrity device: every sector gets a tag for its content
 ///
-/// The content of DATA stays. TAGS is overwritten. Without TAGS the tags take the tail of DATA, and a file system that reaches there or whose end
-/// is unknown is refused. Content on TAGS, and an existing integrity device, are refused without --force.
+/// The content of DATA is kept, and TAGS is overwritten. Without TAGS, the tags are stored in the tail of DATA, unless a file system extends into the
+/// tail, or its end is unknown. If TAGS has content, or the device is already an integrity device, --force is needed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,33 +23,33 @@ Examples:
   ironmap integrity format --mode journal --guard crc64 /dev/sdb,/dev/nvme0n1p3
   ironmap integrity format --generation /dev/sdb1")]
 pub(super) struct Args {
-    /// The bytes that a tag protects: 512 or 4K; by default 4K, or 512 if an ext4 on DATA has smaller blocks
+    /// The number of bytes that a tag protects: 512 or 4K; by default 4K, or 512 if an ext4 on DATA has smaller blocks
     #[arg(long, value_name = "BYTES", value_parser = size)]
     interval: Option<u64>,
     /// The checksum: CRC16 of T10 DIF, or CRC64 of NVMe
     #[arg(long, value_enum, default_value = "crc16")]
     guard: Guard,
-    /// How data and tags stay consistent in a crash: a map of regions with writes in flight, whose sectors get new tags after the crash; or a
-    /// journal, which makes every write atomic
+    /// How data and tags stay consistent in a crash: with a map of regions with writes in flight, whose sectors get new tags after the crash; or
+    /// with a journal, which makes every write atomic
     #[arg(long, value_enum, default_value = "bitmap")]
     mode: HowSafe,
-    /// Count the generations of each region, so that a scrub finds writes that lost both data and tag; in bitmap mode only
+    /// Count the generations of each region, so that a scrub finds lost writes of both data and tag; only in bitmap mode
     #[arg(long)]
     generation: bool,
-    /// The bytes of one bit of the map: a power of two; by default the map fills one block
+    /// The number of bytes that a bit of the map covers: a power of two; by default, the map fills one block
     #[arg(long, value_name = "BYTES", value_parser = size)]
     region: Option<u64>,
-    /// Bytes of the journal; by default 16M
+    /// The size of the journal; by default 16M
     #[arg(long, value_name = "BYTES", value_parser = size)]
     journal_size: Option<u64>,
     /// The application tag of each sector: a number of 16 bits
     #[arg(long, value_name = "NUMBER", default_value_t = 0, conflicts_with = "generation")]
     tag: u16,
-    /// Also overwrite TAGS with other content, a volume on DATA of unknown size, and an integrity device
+    /// Proceed even if TAGS has other content, a volume on DATA has an unknown size, or the device is already an integrity device
     #[arg(short = 'F', long)]
     force: bool,
-    /// Put the tags in the tail of DATA even if an ext4 there has a damaged superblock, so that its end is unknown: its data in the tail are lost,
-    /// and a repair may need them
+    /// Put the tags in the tail of DATA even if the end of an ext4 on DATA is unknown, because its superblock is damaged: data in the tail is lost,
+    /// and a repair may need it
     #[arg(long)]
     lose_tail: bool,
     /// Write one JSON object

@@ -1,4 +1,4 @@
-//! `ironmap integrity`: devices that verify every sector.
+//! `ironmap integrity`: manages devices that verify every sector.
 
 mod check;
 mod format;
@@ -19,9 +19,9 @@ use crate::target::named;
 
 /// Makes, opens, checks and scrubs integrity devices
 ///
-/// An integrity device keeps a tag for each sector of a data device, on a device of its own (TAGS) or in the tail of the same device. Every read
-/// through it is verified: a changed or misplaced sector is an error, and is never returned as data. The data stay unchanged and in place.
-/// All commands accept it as the volume integrity:DATA,TAGS or integrity:DATA.
+/// An integrity device keeps a tag for each sector of a data device, on a separate device (TAGS) or in the tail of the data device. Every read
+/// is verified: a changed or misplaced sector is an error, and is never returned as data. The data itself stays unchanged and in place.
+/// All commands accept an integrity device as the volume integrity:DATA,TAGS or integrity:DATA.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

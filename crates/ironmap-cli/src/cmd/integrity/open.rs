@@ -13,18 +13,18 @@ use crate::output::print_json;
 use crate::target;
 use crate::terminal::{one_line, stdout};
 
-/// Opens an integrity device, recovers it if it was not closed, reports the recovery, and closes it
+/// Opens an integrity device, recovers it if needed, reports the recovery, and closes it
 ///
-/// Every command that opens the device for writing recovers it too. In bitmap mode the regions with writes in flight are read, and their sectors
-/// get new tags. In journal mode the journal is replayed.
+/// Every command that opens the device for writing also recovers it. In bitmap mode, the regions that had writes in flight are read, and their
+/// sectors get new tags. In journal mode, the journal is replayed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap integrity open disk.img,tags.img
   ironmap integrity open --force /dev/sdc,/dev/nvme0n1p3   # after DATA was copied to another disk")]
 pub(super) struct Args {
-    /// Accept a device as DATA for which the tags were not made: from then on they belong to it. Also give up parts that cannot
-    /// be recovered: sectors that a device refuses to write, a dirty map that cannot be read
+    /// Accept a DATA for which the tags were not made, and use the tags for it from then on. Also give up parts that cannot
+    /// be recovered: sectors that cannot be written, a dirty map that cannot be read
     #[arg(short = 'F', long)]
     force: bool,
     /// Write one JSON object

@@ -12,10 +12,10 @@ use crate::output::print_json;
 use crate::target;
 use crate::terminal::stdout;
 
-/// Compares every sector with its tag, and lists sectors that are wrong or cannot be read; nothing is changed
+/// Compares every sector with its tag, lists sectors that are wrong or cannot be read, and changes nothing
 ///
-/// A sector's number counts protection intervals from the start of DATA. If the device was not closed, sectors with writes in flight need not
-/// match their tags yet; the scrub skips and counts them: ironmap integrity open recovers it.
+/// A sector's number counts protection intervals from the start of DATA. If the device was not closed, sectors that had writes in flight might not
+/// match their tags. The scrub skips and counts these sectors; ironmap integrity open recovers the device.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +53,7 @@ enum FindingRecord {
     LostWrites { offset: u64, length: u64, generation: u16 },
 }
 
-/// The number of findings kept for JSON; all are counted.
+/// The maximum number of findings in the JSON. The counts include all findings.
 const KEPT: usize = 100_000;
 
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     drop(bar);
     let Scrubbed { sectors, discarded, mismatches, unreadable, skipped, lost, .. } =
         scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
-    // The exit code gives the verdict, even if no program reads the findings.
+    // The exit code must be right even if no program reads the findings.
     if mismatches + unreadable + lost > 0 {
         let what = format!(
             "{mismatches} wrong sectors, {unreadable} unreadable, {lost} regions with lost writes"

@@ -1,4 +1,4 @@
-//! The forms of a list: JSON, long, in columns, or one name per line.
+//! Prints a list of files: as JSON, in the long form, in columns, or with one name per line.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -215,7 +215,7 @@ fn owner(shown: String, number: u32) -> (String, bool) {
     (shown, is_number)
 }
 
-/// Sizes. Devices show their numbers, which have columns of their own.
+/// The sizes of files. A device shows its major and minor number instead, in separate columns.
 fn sizes(files: &[Listed], people: bool) -> impl Iterator<Item = String> {
     let devices = || files.iter().filter_map(|file| file.inode.stat().device);
     let width = |highest: Option<u32>| highest.map_or(0, |number| number.to_string().len());
@@ -228,7 +228,7 @@ fn sizes(files: &[Listed], people: bool) -> impl Iterator<Item = String> {
     })
 }
 
-/// The mark of a file that has an access list, or gives one to its files. An unreadable list is not shown.
+/// The mark of a file that has an access control list, or a default list for new files in it. A list that cannot be read has no mark.
 fn list_mark(file: &Listed) -> &'static str {
     let has_list = acl::NAMES.iter().any(|name| matches!(file.inode.xattr(name), Ok(Some(_))));
     if has_list { "+" } else { "" }

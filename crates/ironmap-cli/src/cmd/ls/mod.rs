@@ -1,4 +1,4 @@
-//! `ironmap ls`: directories and files.
+//! `ironmap ls`: lists directories and files.
 
 mod form;
 
@@ -17,8 +17,8 @@ use crate::target::{self, Target};
 
 /// Lists directories
 ///
-/// Names are in the order of their bytes: in columns on a terminal, otherwise one per line and byte for byte as on the volume. With
-/// several arguments, those that are not directories come first.
+/// Names are sorted by their bytes. They are printed in columns on a terminal, and otherwise one per line and unchanged. Arguments that
+/// are not directories are listed first.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -30,13 +30,13 @@ Examples:
   ironmap ls -R --json /dev/sdb1:/etc | jq -r '.[] | select(.size > 4096) | .path'"
 )]
 pub(crate) struct Args {
-    /// Show names that begin with a dot too, `.` and `..` among them
+    /// Also show names that begin with a dot, including `.` and `..`
     #[arg(short, long)]
     all: bool,
     /// List directories themselves, not their content
     #[arg(short, long)]
     directory: bool,
-    /// With -l: sizes as 1.5K, 234M, 2G
+    /// With -l, show sizes as 1.5K, 234M, 2G
     #[arg(short = 'h', long)]
     human_readable: bool,
     /// Show the number of each inode
@@ -48,13 +48,13 @@ pub(crate) struct Args {
     /// Like -l, with user and group as numbers
     #[arg(short, long)]
     numeric: bool,
-    /// List the directories below, too
+    /// Also list the directories below
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// The newest first, by the time of modification
+    /// Sort by the time of modification, the newest first
     #[arg(short = 't')]
     by_time: bool,
-    /// One file per line, on a terminal too
+    /// Show one file per line, even on a terminal
     #[arg(short = '1')]
     one_a_line: bool,
     /// Write one JSON array of files
@@ -74,7 +74,7 @@ impl Args {
     }
 }
 
-/// A file that is listed.
+/// A file to list.
 struct Listed {
     source: Rc<Source>,
     /// The name to print.
@@ -94,7 +94,7 @@ impl Listed {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// The beginning of the heading of a directory below this one.
+    /// The prefix of the headings of directories below this one.
     fn prefix(&self) -> &[u8] {
         self.name.strip_suffix(&*self.path).unwrap_or_default()
     }
@@ -131,7 +131,7 @@ fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, F
             Err(failure) => return Err(failure),
         }
     }
-    // With several arguments the volume is part of the name. A heading always has it, since headings of ls begin with the argument.
+    // With several arguments, the name includes the volume. A heading always does, because a heading of ls begins with the argument.
     let headed = args.recursive && found.is_directory() && !args.directory;
     let named = headed || args.targets.len() > 1;
     let name = if named { target.bytes() } else { target.path.clone() };
@@ -145,7 +145,7 @@ fn sort(args: &Args, files: &mut [Listed]) {
     }
 }
 
-/// Lists a directory and those below, depth first. Each is listed once, even if a damaged volume has several names for it.
+/// Lists a directory and the directories below it, depth first. Each directory is listed once, even if a damaged volume has several names for it.
 fn list(
     args: &Args,
     top: Listed,
@@ -160,7 +160,7 @@ fn list(
     while let Some(Listed { source, path, inode: dir, .. }) = pending.pop() {
         if !seen.insert(dir.number()) {
             let number = dir.number();
-            let what = format!("directory inode {number} stands in several places");
+            let what = format!("directory inode {number} has more than one entry");
             report.error(&Failure::corrupt(source.name(&path), &what));
             continue;
         }

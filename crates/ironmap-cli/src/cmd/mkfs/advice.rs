@@ -1,4 +1,4 @@
-//! The size of a volume that has room for its sources.
+//! Suggests a size for a volume that is too small for its sources.
 
 use ironmap::fs::ext4::Superblock;
 use ironmap_image::needs::Needs;
@@ -6,24 +6,24 @@ use ironmap_image::place::shown;
 
 use super::Args;
 
-/// In what pieces content takes room.
+/// The unit in which files take space.
 pub(super) fn unit(made: &Superblock) -> u64 {
-    // A larger volume has blocks of 4096 bytes.
+    // The suggested volume may be larger, and so have blocks of 4096 bytes.
     (made.block_size.bytes() as u64 * u64::from(made.cluster_blocks)).max(4096)
 }
 
-/// Why the volume is too small, and which size should be enough: a third for the volume's own metadata is plenty. `None` where it should have done,
-/// and something else is wrong.
+/// The reason why the volume is too small, and a sufficient size. The size adds a third for the volume's metadata, which is ample. `None` if the
+/// volume should have been large enough, so that the failure has another cause.
 pub(super) fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
     const MIB: u64 = 1 << 20;
     let &Needs { inodes, bytes, .. } = needs;
     let (size, count) =
         (made.blocks_count * made.block_size.bytes() as u64, u64::from(made.inodes_count));
-    // Some are the file system's own.
+    // The file system itself uses some inodes.
     let few = inodes + 16 > count;
     let (wanted, inode_size) = (inodes + 64, u64::from(made.inode_size));
     let room = bytes.saturating_add(bytes / 3 + args.journal_size.unwrap_or(0) + 8 * MIB);
-    // Bytes for each inode: 16 KiB are the most by default.
+    // The bytes of the volume for each inode: by default at most 16 KiB.
     let usual = (size / count.max(1)).max(1);
     let (room, for_inodes) = match args.inodes {
         Some(_) => (room.saturating_add(wanted.max(count) * inode_size), 0),

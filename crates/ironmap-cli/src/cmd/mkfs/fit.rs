@@ -1,7 +1,7 @@
-//! The size of an image that is made for its content.
+//! Finds a size for a new image that has room for its content.
 //!
-//! The needs of the sources are counted first, and sizes are tried until one has that room: of a new image file that is a matter of its metadata, so no
-//! content is moved. A stream is kept in an unnamed file meanwhile, as it came.
+//! The needs of the sources are counted first. Then volumes of several sizes are made until one has enough room. That writes only metadata to the new
+//! image file, and copies no content. The content of a stream is stored in an unnamed file in the meantime.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::interrupt;
 use crate::room::NewImage;
 
 const MIB: u64 = 1 << 20;
-/// So often a size is tried. Each try comes nearer by the metadata that the last one had too many or too few.
+/// The maximum number of sizes to try. Each try corrects the size by the room that the last volume had too much or too little.
 const TRIES: u32 = 16;
 /// Sizes are multiples of this.
 const STEP: u64 = 64 << 10;
@@ -30,7 +30,7 @@ pub(super) struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// Where the sources say the size, makes the image file and counts what they need; else `None`.
+    /// If the sources determine the size, makes the image file and counts their needs. Otherwise, `None`.
     pub(super) fn new(
         args: &'a Args,
         options: &MkfsOptions,
@@ -44,7 +44,7 @@ impl<'a> Fit<'a> {
         };
         let Some(image) = image else {
             if args.shrink {
-                let what = "--shrink makes a new image file, and this is not one";
+                let what = "--shrink needs a new image file, and this is not one";
                 return Err(Failure::usage(format!("{}: {what}", args.volume)));
             }
             return Ok(None);
@@ -60,17 +60,17 @@ impl<'a> Fit<'a> {
         Ok(Some(Self { args, image, needs, size }))
     }
 
-    /// The image holds the volume.
+    /// Keeps the image file, because the volume is complete.
     pub(super) fn keep(self) {
         self.image.keep();
     }
 
-    /// The options, with the numbers of inodes and blocks that the user did not give.
+    /// The options, completed with the number of inodes and the block size if the user did not give them.
     pub(super) fn options(&self, options: &MkfsOptions) -> MkfsOptions {
         let small = u32::try_from(self.args.block_size.unwrap_or(4096)).unwrap_or(u32::MAX);
         let mut options = options.clone().block_size(small).zeroed(true);
         if self.args.shrink && options.inodes.is_none() && options.inode_ratio.is_none() {
-            // The first ones are the file system's own, and each group has a multiple of eight.
+            // The file system itself uses the first inodes, and the number of inodes of a group is a multiple of eight.
             let block = u64::from(small.max(1024));
             let groups = self.size / (8 * block * block) + 1;
             options.inodes = Some(self.needs.inodes + 32 + 16 * groups);
@@ -78,25 +78,25 @@ impl<'a> Fit<'a> {
         options
     }
 
-    /// Makes a volume with room for the content: `make` makes one of the size that the file has.
+    /// Makes a volume with room for the content. `make` makes a volume with the size of the file.
     pub(super) fn make(
         &mut self,
         make: impl Fn(u64) -> Result<Superblock, Failure>,
     ) -> Result<Superblock, Failure> {
-        // The largest size that was too small, and the smallest one that was not.
+        // The largest size that was too small, and the smallest size that was large enough.
         let (mut least, mut enough) = (0, None);
         for _ in 0..TRIES {
             interrupt::check()?;
             if self.size > LARGEST {
                 let needs = self.needs.bytes.div_ceil(MIB);
                 return Err(Failure::new(format!(
-                    "the sources need {needs}M, more than a volume has"
+                    "the sources need {needs}M, more than the largest volume has"
                 )));
             }
             self.size = self.size.next_multiple_of(STEP);
             self.image.empty(self.size)?;
             let made = match make(self.size) {
-                // Not even the metadata have room.
+                // The volume has not even room for its metadata.
                 Err(failure) if failure.is_for_space() => None,
                 made => Some(made?),
             };
@@ -132,7 +132,7 @@ impl<'a> Fit<'a> {
         make(self.size)
     }
 
-    /// The content did not fit after all: its maps took more than estimated.
+    /// Increases the size, because the content did not fit: its maps took more space than estimated.
     pub(super) fn grow(&mut self) {
         let more = (self.needs.bytes / 64).max(256 << 10);
         self.needs.bytes = self.needs.bytes.saturating_add(more);
@@ -146,7 +146,7 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// The space for files in a new volume: some blocks are kept for the nodes of maps, a fiftieth and 4096 clusters at most, as the kernel does.
+/// The space for files in a new volume. As in the kernel, some blocks are reserved for the nodes of maps: a fiftieth, but at most 4096 clusters.
 fn room(made: &Superblock) -> u64 {
     let kept = (made.blocks_count / 50).min(4096 * u64::from(made.cluster_blocks));
     made.free_blocks.saturating_sub(kept) * made.block_size.bytes() as u64

@@ -1,4 +1,4 @@
-//! `ironmap mkfs`: an ext4 volume on a device or in an image file.
+//! `ironmap mkfs`: makes an ext4 volume on a device or in an image file.
 
 mod advice;
 mod fit;
@@ -28,9 +28,9 @@ use crate::terminal::{one_line, stdout};
 
 /// Makes an ext4 volume on a device, in a partition of an image, or in an image file
 ///
-/// The defaults are those of mke2fs. An image file that does not exist is made if a size is given, and one that
-/// is shorter is extended. A device or image with a file system or a partition table is refused without --force, and one in
-/// use in any case.
+/// The defaults are those of mke2fs. If SIZE is given, a missing image file is made, and a shorter image file is
+/// extended. A device or image with a file system or a partition table is refused without --force. A device or image in use is
+/// always refused.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -44,64 +44,64 @@ Examples:
   ironmap mkfs -O ^has_journal,bigalloc --force disk.img@p2
   ironmap mkfs --uuid 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d --time 0 same-bytes-twice.img 64M")]
 pub(crate) struct Args {
-    /// Bytes of a block: 1024 to 65536, K for KiB; by default 4K, and 1K below 512 MiB
+    /// The block size in bytes: 1024 to 65536, K for KiB; by default 4K, or 1K for a volume below 512 MiB
     #[arg(short, long, value_name = "BYTES", value_parser = size)]
     block_size: Option<u64>,
-    /// Bytes of a cluster, with the feature bigalloc; by default 16 blocks
+    /// The cluster size in bytes, with the feature bigalloc; by default 16 blocks
     #[arg(short = 'C', long, value_name = "BYTES", value_parser = size)]
     cluster_size: Option<u64>,
-    /// Bytes of an inode: 128 to a block; by default 256
+    /// The inode size in bytes: 128 up to the block size; by default 256
     #[arg(short = 'I', long, value_name = "BYTES", value_parser = size)]
     inode_size: Option<u64>,
-    /// Make one inode for so many bytes of the volume; by default by its size
+    /// Make one inode for each BYTES of the volume; the default depends on the volume's size
     #[arg(short = 'i', long, value_name = "BYTES", value_parser = size, conflicts_with = "inodes")]
     inode_ratio: Option<u64>,
-    /// Make so many inodes; 0 for as many as by default
+    /// The number of inodes; 0 for the default
     #[arg(short = 'N', long, value_name = "COUNT")]
     inodes: Option<u64>,
-    /// Features to switch on, or off with a ^ before the name, with commas between them; 'none' switches off all; mmp is on for an NBD export
+    /// Features to switch on (or off, with a ^ before the name), separated by commas; 'none' switches all off; mmp is on by default for an NBD export
     #[arg(short = 'O', long, value_name = "FEATURE,...", allow_hyphen_values = true)]
     features: Vec<String>,
-    /// The type, as mke2fs makes it: ext4, ext3 (a journal, and nothing of ext4) or ext2 (no journal either); -O changes its features
+    /// The type, as in mke2fs: ext4, ext3 (with a journal, but without features of ext4) or ext2 (without a journal); -O changes its features
     #[arg(short = 't', long = "type", value_enum, value_name = "TYPE", default_value = "ext4")]
     kind: Kind,
     /// The label, at most 16 bytes
     #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
     label: OsString,
-    /// The UUID; by default a random one, or with $SOURCE_DATE_EPOCH one derived from that, label, size and block size
+    /// The UUID; by default random, or with $SOURCE_DATE_EPOCH derived from that time, the label, the size and the block size
     #[arg(short = 'U', long, value_parser = parse_uuid)]
     uuid: Option<Uuid>,
-    /// The secret of directory hashes, written as a UUID; by default the UUID where that is given, else random
+    /// The secret of directory hashes, written as a UUID; by default the value of --uuid if given, otherwise random
     #[arg(long, value_name = "UUID", value_parser = parse_uuid)]
     hash_seed: Option<Uuid>,
     /// The time of creation, in seconds since 1970; by default $SOURCE_DATE_EPOCH, or now
     #[arg(long, value_name = "SECONDS")]
     time: Option<i64>,
-    /// Bytes of the journal; by default by the volume's size. Without a journal: -O ^has_journal
+    /// The journal size in bytes; the default depends on the volume's size. For no journal, use -O ^has_journal
     #[arg(short = 'J', long, value_name = "BYTES", value_parser = size)]
     journal_size: Option<u64>,
-    /// Percentage of the blocks that is kept for the superuser
+    /// The percentage of the blocks that is reserved for the superuser
     #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5.0)]
     reserved: f64,
     /// The reaction to corruption: continue, remount-ro (no more changes) or panic (no reads either)
     #[arg(short = 'e', long = "errors", value_name = "BEHAVIOR", default_value = "continue")]
     on_error: OnError,
-    /// Groups whose bitmaps and inode tables lie together: a power of two
+    /// The number of groups per flex group, whose bitmaps and inode tables are stored together: a power of two
     #[arg(short = 'G', long, value_name = "GROUPS", default_value_t = 16)]
     flex_groups: u32,
-    /// Blocks that a member of a RAID holds in a row
+    /// The number of consecutive blocks on one disk of a RAID
     #[arg(long, value_name = "BLOCKS", default_value_t = 0, hide_default_value = true)]
     stride: u16,
-    /// Blocks of data of a whole stripe of a RAID
+    /// The number of data blocks in a full stripe of a RAID
     #[arg(long, value_name = "BLOCKS", default_value_t = 0, hide_default_value = true)]
     stripe_width: u32,
-    /// The owner of the root directory, by number; by default the superuser
+    /// The owner of the root directory, as numbers; by default the superuser
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     root_owner: Option<(u32, u32)>,
     /// Discard the whole device first
     #[arg(long)]
     discard: bool,
-    /// Let the kernel zero the inode tables once the volume is mounted
+    /// Let the kernel zero the inode tables after the volume is mounted
     #[arg(long)]
     lazy_tables: bool,
     /// Overwrite a file system or a partition table
@@ -110,28 +110,29 @@ pub(crate) struct Args {
     /// Print nothing
     #[arg(short, long)]
     quiet: bool,
-    /// Fill it with the files of a directory or a tar archive, - for one on standard input; can be repeated, later ones on top
+    /// Fill the volume from a directory or a tar archive (- is an archive on standard input); can be repeated, and later sources replace files
     ///
-    /// Owners, modes, times, links, devices, holes and extended attributes are kept. An archive may be compressed by gzip or zstd, by its
-    /// first bytes. It is read once, from its beginning to its end. Of several members with one name the last one stays.
+    /// Owners, modes, times, links, devices, holes and extended attributes are kept. An archive may be compressed by gzip or zstd, which its
+    /// first bytes show. It is read once, from the beginning to the end. If several members have the same name, the last one is kept.
     #[arg(short = 'd', long = "directory", value_name = "SOURCE")]
     sources: Vec<PathBuf>,
-    /// SOURCE is an OCI image layout, an archive of one, or a layer of an OCI image, the lowest first: .wh.NAME and .wh..wh..opq hide files of lower layers
+    /// SOURCE is an OCI image layout, an archive of a layout, or a layer of an OCI image. Name the lowest layer first: .wh.NAME and .wh..wh..opq hide files of
+    /// lower layers
     #[arg(long, requires = "sources")]
     oci: bool,
-    /// Take the image with this name or digest (seven digits are enough) if an OCI image layout has several images
+    /// Choose the image with this name or digest (seven digits are enough) if an OCI image layout has several images
     #[arg(long, value_name = "NAME", requires = "oci")]
     image: Option<String>,
-    /// Take the image for OS/ARCH or OS/ARCH/VARIANT, as linux/arm64; by default that for linux and this machine, if there are several
+    /// Choose the image for OS/ARCH or OS/ARCH/VARIANT, for example linux/arm64, if there are several; by default the image for linux and this machine
     #[arg(long, value_name = "OS/ARCH", requires = "oci")]
     platform: Option<Platform>,
-    /// Give all that comes from SOURCE this owner, by number
+    /// Give all files from SOURCE this owner, as numbers
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner, requires = "sources")]
     owner: Option<(u32, u32)>,
-    /// Give the files of SOURCE other owners, by lines 'FROM-UID:FROM-GID TO-UID:TO-GID'; users and groups each by themselves
+    /// Map the owners of files from SOURCE, by lines 'FROM-UID:FROM-GID TO-UID:TO-GID'; users and groups are mapped independently
     #[arg(long, value_name = "FILE", requires = "sources", conflicts_with = "owner")]
     owner_map: Option<PathBuf>,
-    /// Then make devices and directories, and set owners and modes, by a table: 'NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT'
+    /// At the end, make devices and directories, and set owners and modes, by a table with lines 'NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT'
     #[arg(long, value_name = "FILE")]
     device_table: Option<PathBuf>,
     /// Make a new image as small as the sources allow
@@ -140,7 +141,7 @@ pub(crate) struct Args {
     /// A block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
-    /// Bytes of the volume, with an optional K, M, G or T; by default the whole device, and for a new image the needs of the sources
+    /// The size of the volume in bytes, with an optional K, M, G or T; by default the whole device, or for a new image the needs of the sources
     #[arg(value_parser = size)]
     size: Option<u64>,
 }
@@ -155,7 +156,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The features of ext4 that it is made without, as mke2fs.conf(5) of Debian has them.
+    /// The default features of ext4 that this type lacks, as in mke2fs.conf(5) of Debian.
     fn lacks(self) -> &'static [&'static str] {
         const OF_EXT4: &str = "^extent,^huge_file,^flex_bg,^metadata_csum,^metadata_csum_seed,^64bit,^dir_nlink,^extra_isize,^orphan_file";
         match self {
@@ -169,12 +170,12 @@ impl Kind {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     report.context().check_changes(&args.volume)?;
     room::refuse_name(&args.volume, None, args.force)?;
-    // A signal during the work fails a read that waits for more of a source.
+    // If a signal interrupts a read that waits for a source, the signal is reported, not the failed read.
     let made = make_and_fill(args, report).map_err(|failure| interrupt::stop().cause(failure))?;
     let block = made.block_size.bytes();
     if block > page_size() {
         report.warning(format_args!(
-            "blocks of {block} bytes: most kernels mount such a volume only where pages are as large"
+            "blocks of {block} bytes: most kernels mount such a volume only if their pages are as large"
         ));
     }
     if args.quiet { Ok(()) } else { Ok(print(args, &made)?) }
@@ -209,10 +210,10 @@ fn make_and_fill(args: &Args, report: &mut Report) -> Result<Superblock, Failure
     Ok(made)
 }
 
-/// How often an image that proves too small is made again.
+/// The maximum number of images to make, if an image proves too small.
 const FITS: u32 = 24;
 
-/// Makes a new image with room for the sources, and fills it. Nothing is left of it where that fails.
+/// Makes a new image with room for the sources, and fills it. If that fails, the image is removed.
 fn make_to_fit(
     args: &Args,
     mut fit: Fit<'_>,
@@ -255,7 +256,7 @@ fn make(
     report: &Report,
 ) -> Result<Superblock, Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    // Blocks of 4096 bytes are made on a device with such sectors, if no size is given.
+    // If no block size is given, a device with sectors of 4096 bytes gets blocks of that size.
     let how = how.block_size(options.block_size.unwrap_or(4096));
     let opened = report
         .context()
@@ -281,7 +282,7 @@ fn make(
     Ok(superblock)
 }
 
-/// The error of a volume that cannot be opened; for a new image it asks for the size.
+/// The error for a volume that cannot be opened. For a missing image, the error asks for a size.
 fn missing(volume: &Location, error: Error) -> Error {
     match volume.whole_file() {
         Some(path) if error.errno() == Errno::ENOENT && !path.starts_with("/dev") => {
@@ -311,7 +312,7 @@ impl Args {
     fn options(&self, report: &Report) -> Result<MkfsOptions, Failure> {
         let mut features = Features::MODERN;
         if matches!(self.volume.data().medium, Medium::Nbd(_)) {
-            // Other machines may reach the export, and nothing else tells them that it is in use.
+            // Other machines may open the export, and only MMP shows them that it is in use.
             features.incompat |= Incompat::MMP;
         }
         let names = self.kind.lacks().iter().copied();
@@ -319,7 +320,7 @@ impl Args {
             features.edit(names).map_err(|error| Failure::usage(&error))?;
         }
         let source_date = report.context().source_date()?;
-        // A value that does not fit the type is not a possible size; the library's error lists those.
+        // A value that does not fit the type becomes an invalid size. The library's error lists the valid sizes.
         let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         Ok(MkfsOptions::new()
             .size(self.size)
@@ -346,7 +347,7 @@ impl Args {
     }
 }
 
-/// The UUID of a reproducible build: the same options and the same size give the same UUID, of version 8, variant 1 of
+/// The UUID of a reproducible build. The same options and size give the same UUID. It has version 8 and variant 1 of
 /// RFC 9562.
 fn derived_uuid(args: &Args, size: u64, time: i64) -> Uuid {
     let Args { block_size, label, .. } = args;

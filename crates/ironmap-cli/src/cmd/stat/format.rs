@@ -19,7 +19,7 @@ enum Piece {
     Field(Field),
 }
 
-/// `%-10.3s`: a letter, and how its value is padded or cut.
+/// A conversion such as `%-10.3s`: a letter, and how its value is padded or cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Field {
     letter: u8,
@@ -47,7 +47,7 @@ pub(super) struct Shown<'a> {
     pub(super) device: (u32, u32),
     pub(super) owners: &'a Owners,
     pub(super) clock: &'a Clock,
-    /// Where it is shown.
+    /// The output, which decides how names are quoted.
     pub(super) out: &'a Out,
 }
 
@@ -139,8 +139,8 @@ impl Field {
         Some((field, after))
     }
 
-    /// The name and the target of a link, each padded separately. As in stat, they are quoted only if '%' directly precedes the
-    /// letter.
+    /// The name and the target of a link, which are padded separately. As in stat, they are quoted only if '%' directly precedes
+    /// the letter.
     fn names(self, shown: &Shown<'_>) -> Vec<u8> {
         let plain = self == Self { letter: self.letter, ..Self::default() };
         let name = |name: &[u8]| {
@@ -201,7 +201,7 @@ impl Field {
     }
 
     fn fill(self, value: Value) -> Vec<u8> {
-        // The precision is the least number of digits; blanks then fill the width.
+        // The precision is the minimum number of digits. With a precision, blanks fill the width.
         let digits = self.precision.map(Option::unwrap_or_default);
         let integer = |number: u64, text: String| match digits {
             Some(0) if number == 0 => String::new(),
@@ -247,14 +247,14 @@ impl Field {
     }
 }
 
-/// The device number that the C library makes of major and minor.
+/// The device number that the C library makes from the major and minor number.
 fn device_number((major, minor): (u32, u32)) -> u64 {
     let (major, minor) = (u64::from(major), u64::from(minor));
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | (major & 0xffff_f000) << 32
 }
 
-/// Seconds since 1970 without a sign, with `digits` digits after the point. As in stat, further digits are cut off: towards zero if a digit
-/// remains there, otherwise towards the past.
+/// Seconds since 1970 without a sign, with `digits` digits after the point. As in stat, the time is rounded towards zero if a digit after the
+/// point is then not 0, and otherwise towards the past.
 fn seconds(at: Timestamp, digits: usize) -> String {
     let power = |digits: usize| 10_u32.pow(digits.min(9) as u32);
     let (count, unit) = (power(digits), power(9 - digits.min(9)));
@@ -271,7 +271,7 @@ fn seconds(at: Timestamp, digits: usize) -> String {
     format!("{whole}.{part:0<digits$}")
 }
 
-/// The name of an owner. A number without a name is unknown, unless numbers were requested.
+/// The name of an owner. An owner without a name is shown as unknown, unless numbers were requested.
 fn named(owners: &Owners, name: String, number: u32) -> String {
     let unknown = !owners.numeric && name == number.to_string();
     if unknown { "UNKNOWN".to_owned() } else { name }
@@ -281,7 +281,7 @@ fn named(owners: &Owners, name: String, number: u32) -> String {
 mod tests {
     use super::*;
 
-    /// A damaged inode can have more than a second of nanoseconds.
+    /// In a damaged inode, the nanoseconds may exceed a second.
     #[test]
     fn nanoseconds_of_any_number_are_shown() {
         for seconds in [i64::MIN, -1, 0, i64::MAX] {

@@ -1,4 +1,4 @@
-//! `ironmap stat`: the fields of inodes.
+//! `ironmap stat`: shows the fields of inodes.
 
 mod format;
 
@@ -26,11 +26,11 @@ use crate::terminal::{one_line, stdout};
 /// Shows the inodes of files: size, owner, times, flags, extended attributes
 ///
 /// Flags are shown as by lsattr, access lists as by getfacl. The letters of a FORMAT are those of stat: %a permissions in octal, %A as by
-/// ls -l, %b units of 512 bytes, %B 512, %d %D number of the file system's device in decimal and hexadecimal (of a volume on a block
-/// device that one's, else 0), %f mode in hexadecimal, %F type, %g %G group, %h links, %i inode, %n name, %N name and target in quotes, %o
-/// block size, %r %R device number in decimal and hexadecimal, %s size, %t %T its two parts in hexadecimal, %u %U owner, %w %x %y %z times
-/// of birth, access, modification and change, %W %X %Y %Z the same in seconds; %%. %Hd %Ld %Hr %Lr are the two parts of a device number. '-',
-/// '0', '#', '+', a width and a precision can stand between '%' and the letter: %.3Y has milliseconds.
+/// ls -l, %b units of 512 bytes, %B 512, %d %D number of the file system's device in decimal and hexadecimal (0 unless the volume is on a block
+/// device), %f mode in hexadecimal, %F type, %g %G group, %h links, %i inode, %n name, %N name and target in quotes, %o block size, %r %R device
+/// number in decimal and hexadecimal, %s size, %t %T major and minor number in hexadecimal, %u %U owner, %w %x %y %z times of birth, access,
+/// modification and change, %W %X %Y %Z these times in seconds; %%. %Hd %Ld %Hr %Lr are the major and minor part of a device number. '-', '0', '#',
+/// '+', a width and a precision can be between '%' and the letter: %.3Y has milliseconds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -64,7 +64,7 @@ struct Found {
     xattrs: Vec<Xattr>,
     /// The device number of the file system.
     device: (u32, u32),
-    /// How a regular file of a mounted file system is served.
+    /// How a regular file of a mounted file system is read.
     served: Option<Served>,
 }
 
@@ -101,7 +101,7 @@ fn of_volume(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Foun
     Ok(Found { path, stat: inode.stat().clone(), link, xattrs, device, served: None })
 }
 
-/// The device number that files would have on a mount of the volume: that of its block device, or zeros for an image.
+/// The device number that files would have on a mount of the volume: the number of its block device, or zeros for an image.
 fn device_of(volume: &Location) -> (u32, u32) {
     let found = volume.whole_file().and_then(|path| fs::metadata(path).ok());
     let found = found.filter(|found| found.file_type().is_block_device());

@@ -1,4 +1,4 @@
-//! `ironmap tune`: the superblock of a volume and its backups.
+//! `ironmap tune`: changes settings in the superblock of a volume and its backups.
 
 mod namesakes;
 
@@ -22,11 +22,11 @@ use crate::owner::Ownership;
 use crate::target::{self, named};
 use crate::terminal::stdout;
 
-/// Changes the label, the UUID and other settings of a volume, as tune2fs
+/// Changes the label, the UUID and other settings of a volume, as tune2fs does
 ///
-/// The superblock and all its backups are written, and nothing else. A volume that was not unmounted cleanly is recovered first. If the program is
-/// called as tune2fs or e2label (by a link of that name), it accepts their options, except those that it refuses. If an option is
-/// repeated, the last one counts; -o and -O can be given only once.
+/// Only the superblock and its backups are written. A volume that was not unmounted cleanly is recovered first. If the program is
+/// called as tune2fs or e2label (by a link with that name), it accepts the options of that program, but refuses some of them by name. If an option
+/// is repeated, the last value counts; -o and -O can be given only once.
 #[derive(Debug, clap::Args)]
 #[command(args_override_self = true)]
 #[command(after_help = "\
@@ -40,22 +40,22 @@ pub(crate) struct Args {
     /// The label, at most 16 bytes
     #[arg(short = 'L', long)]
     label: Option<OsString>,
-    /// The UUID: random, time, clear, or a given one
+    /// The UUID: random, time, clear, or a UUID
     #[arg(short = 'U', long, value_parser = parse_new_uuid)]
     uuid: Option<NewUuid>,
     /// The reaction to corruption: continue, remount-ro or panic
     #[arg(short = 'e', long = "errors", value_name = "BEHAVIOR")]
     on_error: Option<OnError>,
-    /// Percentage of the blocks that is kept for the superuser: 0 to 50
+    /// The percentage of the blocks that is reserved for the superuser: 0 to 50
     #[arg(short = 'm', long, value_name = "PERCENT", allow_hyphen_values = true)]
     reserved: Option<f64>,
-    /// The same as a number of blocks; overrides -m
+    /// The number of reserved blocks; overrides -m
     #[arg(short, long, value_name = "COUNT", allow_hyphen_values = true)]
     reserved_blocks: Option<u64>,
-    /// The user, by name or number, who may use them too
+    /// A user (name or number) who may also use the reserved blocks
     #[arg(short = 'u', long, value_name = "USER", value_parser = parse_user, allow_hyphen_values = true)]
     reserved_user: Option<u16>,
-    /// The group, by name or number, that may use them too
+    /// A group (name or number) that may also use the reserved blocks
     #[arg(short = 'g', long, value_name = "GROUP", value_parser = parse_group, allow_hyphen_values = true)]
     reserved_group: Option<u16>,
     /// Check the volume after this number of mounts; 0 or a negative number for never
@@ -73,13 +73,13 @@ pub(crate) struct Args {
     /// The directory where the volume was last mounted
     #[arg(short = 'M', long, value_name = "DIR")]
     last_mounted: Option<OsString>,
-    /// Default mount options to switch on, or off with a ^ before the name, with commas between them
+    /// Default mount options to switch on (or off, with a ^ before the name), separated by commas
     #[arg(short = 'o', long, value_name = "OPTION,...", value_parser = parse_names)]
     mount_options: Vec<List<String>>,
     /// Extended options: hash_alg=legacy|half_md4|tea, stride=BLOCKS, stripe_width=BLOCKS, mount_opts=TEXT
     #[arg(short = 'E', long, value_name = "NAME=VALUE,...", value_parser = parse_all_extended)]
     extended: Vec<List<Extended>>,
-    /// Features to switch on, or off with a ^ before the name, with commas between them: those that need no other change
+    /// Features to switch on (or off, with a ^ before the name), separated by commas; only features that need no other change
     #[arg(short = 'O', long, value_name = "FEATURE,...", value_parser = parse_names)]
     features: Vec<List<String>>,
     /// Print the output of info, after all changes
@@ -88,7 +88,7 @@ pub(crate) struct Args {
     /// Print the label and nothing else, as e2label
     #[arg(long)]
     show_label: bool,
-    /// Cut texts that are too long, as the programs of e2fsprogs
+    /// Cut texts that are too long, as the programs of e2fsprogs do
     #[arg(long, hide = true)]
     cut: bool,
     #[command(flatten)]

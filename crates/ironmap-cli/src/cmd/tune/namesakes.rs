@@ -1,11 +1,11 @@
-//! The program under the names of e2fsprogs, and options of tune2fs that it refuses.
+//! Supports calls of the program as `tune2fs` or `e2label`, and refuses some options of tune2fs.
 
 use ironmap_image::Failure;
 
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The words of `ironmap tune` for a program that was called as `tune2fs` or `e2label`; `None` if it was called by another name.
+/// The equivalent words of `ironmap tune` if the program was called as `tune2fs` or `e2label`. `None` if it was called by another name.
 pub(crate) fn as_e2fsprogs(args: &[OsString]) -> Option<Vec<OsString>> {
     let (program, rest) = args.split_first()?;
     let own = ["ironmap", "tune", "--cut"].map(OsString::from);

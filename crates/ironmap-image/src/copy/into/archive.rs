@@ -1,4 +1,4 @@
-//! A tar archive, read by a thread of its own while the volume is written.
+//! Copies a tar archive into a volume. A separate thread reads the archive during the writes.
 
 use ironmap::units::FilePos;
 
@@ -14,17 +14,18 @@ use crate::oci::is_of_images;
 use crate::report::Report;
 use crate::stop::Stop;
 
-/// What an archive is.
+/// The role of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Tree,
-    /// Its names of OCI's image layers hide what layers before it have.
+    /// An image layer: names that begin with `.wh.` hide files of earlier layers (OCI image specification).
     Layer,
-    /// The same, if it is not an archive of whole images: that is refused when its members show it.
+    /// A layer, unless its members show an archive of whole images, which is refused.
     MaybeLayer,
 }
 
-/// Copies what an archive holds, and adds to `needs` what was read of it: all, also where there was no room for it.
+/// Copies the members of an archive, and adds the needs of the members that it reads. If the volume is full, it reads the rest only to add
+/// their needs.
 pub(super) fn copy(
     archive: Archive,
     role: Role,
@@ -45,14 +46,14 @@ pub(super) fn copy(
     let (archive, needs, access_lists) = read;
     if access_lists > 0 {
         report.warning(format_args!(
-            "{}: the access lists of {access_lists} files are in words, and were not kept",
+            "{}: the access lists of {access_lists} files are in text form, and were not kept",
             archive.name()
         ));
     }
     (copied, needs)
 }
 
-/// Adds what the members of an archive need. It is read to its end.
+/// Reads an archive to its end, and adds the needs of its members.
 pub(crate) fn needs_of(
     mut archive: Archive,
     needs: &mut Needs,
@@ -99,7 +100,7 @@ impl Reader {
         }
     }
 
-    /// What cannot be read any more needs nothing.
+    /// Adds the needs of the remaining members, up to the first that cannot be read.
     fn count_rest(&mut self) {
         while let Ok(Some(member)) = self.archive.next() {
             count(&mut self.needs, &member);
@@ -144,7 +145,7 @@ impl Reader {
         self.feed.send(Step::End(Some(size)))
     }
 
-    /// `shows` is the member's name where it may show that the archive is no layer.
+    /// Sends a range of a member's content. `shows` is the member's name if its content may show that the archive is not a layer.
     fn range(
         &mut self,
         pos: u64,
@@ -160,10 +161,10 @@ impl Reader {
             };
             match read {
                 Ok(bytes) if shows.is_some_and(|name| is_of_images(name, &bytes)) => {
-                    let what = "is an archive of images, with other files or read from a stream";
+                    let what = "is an archive of images, which cannot be read as a layer";
                     let name = self.archive.name();
                     let failure = Failure::new(format!("{name}: {what}"));
-                    return Ok(Err(failure.because("give it as a file that is not compressed")));
+                    return Ok(Err(failure.because("give it as an uncompressed file")));
                 }
                 Ok(bytes) => self.feed.send(Step::Data(FilePos(pos), bytes))?,
                 Err(failure) => return Ok(Err(failure)),
@@ -174,8 +175,8 @@ impl Reader {
     }
 }
 
-/// What a member does of whose names one begins with `.wh.` (OCI image specification, "Image Layer Filesystem Changeset"): the first such one
-/// decides, since nothing can be in it. `None` for any other member, and for those of AUFS's own, which are kept until the layer ends.
+/// The step of a whiteout: a member with a path component that begins with `.wh.` (OCI image specification, "Image Layer Filesystem Changeset").
+/// The first such component decides. `None` for any other member, and for AUFS's own names (`.wh..wh.`), which exist until the layer ends.
 fn whiteout(path: &[u8]) -> Option<Step> {
     let mut names = path.split(|byte| *byte == b'/');
     let name = names.find(|name| name.starts_with(WHITEOUT))?;
@@ -185,7 +186,7 @@ fn whiteout(path: &[u8]) -> Option<Step> {
     match hidden {
         b".wh..opq" => Some(Step::Empty(parent)),
         b"" | b"." | b".." => {
-            let what = "hides no file: its name ends behind .wh., or with a directory's own name";
+            let what = "hides no file: after .wh. its name must be a file's name";
             let path = String::from_utf8_lossy(path);
             Some(Step::Failed(Failure::new(format!("{path}: {what}"))))
         }

@@ -1,43 +1,43 @@
 //! The ranges of a host file's content that go into a copy.
 //!
-//! Host file systems differ in how small a hole they keep. So a file with a hole has one wherever a whole block is zeros: the copies of equal
-//! files are equal. A file without a hole is copied as it is, since a swap file may have none.
+//! Host file systems differ in the smallest hole that they keep. So if a file has a hole, each of its blocks of zeros becomes a hole in the copy,
+//! and equal files have equal copies. A file without a hole is copied without one, because a swap file must not have holes.
 
 use std::os::fd::OwnedFd;
 
 use rustix_libc::fs::{SeekFrom, fstat};
 use rustix_libc::io::{Errno, pread};
 
-/// The blocks that are compared with zeros, the most common ones of volumes.
+/// The length of the blocks that are compared with zeros: the most common block size of volumes.
 const BLOCK: u64 = 4096;
-/// A range ends at a multiple of this: the host still has the compared bytes in memory when they are copied.
+/// A range ends at a multiple of this, so that the compared bytes are still in the host's page cache when they are copied.
 const LONGEST: u64 = 64 << 20;
-/// So much is compared at once.
+/// The number of bytes that one read compares.
 const CHUNK: u64 = 256 << 10;
 
 pub(super) struct DataRanges<'a> {
     fd: &'a OwnedFd,
     size: u64,
     whole: bool,
-    /// Where the host has data, in whole blocks: the last range that was asked for.
+    /// The last range with data that the host reported, in whole blocks.
     data: (u64, u64),
     bytes: Vec<u8>,
 }
 
 impl<'a> DataRanges<'a> {
     /// # Errors
-    /// The kernel's of `lseek`.
+    /// The errors of `lseek`.
     pub(super) fn new(fd: &'a OwnedFd, size: u64) -> Result<Self, Errno> {
-        // A preallocated range without data is a hole to the kernel, except while its pages are in memory: it is none here.
+        // The kernel reports a preallocated range as a hole unless its pages are in memory. Here it is not a hole.
         let is_allocated = fstat(fd)?.st_blocks.cast_unsigned().saturating_mul(512) >= size;
         let whole = is_allocated || next_data(fd, 0, size)? == Some((0, size));
         Ok(Self { fd, size, whole, data: (0, 0), bytes: Vec::new() })
     }
 
-    /// The next range from a position on, where the one before it ended; `None` where only a hole is left.
+    /// The next range to copy, at or after a position: the end of the range before. `None` if only a hole follows.
     ///
     /// # Errors
-    /// The kernel's of `lseek` and `pread`.
+    /// The errors of `lseek` and `pread`.
     pub(super) fn next(&mut self, pos: u64) -> Result<Option<(u64, u64)>, Errno> {
         if self.whole {
             return Ok(Some((pos, self.size)));
@@ -56,7 +56,7 @@ impl<'a> DataRanges<'a> {
             }
             let end = self.data.1.min(longest).min(at.saturating_add(CHUNK));
             if !self.fill(at, end)? {
-                // The file has become shorter: its reader finds the end.
+                // The file has become shorter. The reader of this range finds the end.
                 return Ok(Some((start.unwrap_or(at), self.data.1)));
             }
             for block in self.bytes.chunks(BLOCK as usize) {
@@ -76,7 +76,7 @@ impl<'a> DataRanges<'a> {
         Ok(start.map(|start| (start, at.min(longest))))
     }
 
-    /// Takes the next range with data in the host; says whether there is one.
+    /// Stores the next range for which the host has data. Returns whether there is one.
     fn find_data(&mut self, pos: u64) -> Result<bool, Errno> {
         let Some((start, end)) = next_data(self.fd, pos, self.size)? else { return Ok(false) };
         let end = end.checked_next_multiple_of(BLOCK).unwrap_or(self.size).min(self.size);
@@ -84,7 +84,7 @@ impl<'a> DataRanges<'a> {
         Ok(pos < end)
     }
 
-    /// Reads a range to compare it; says whether the file has all of it.
+    /// Reads a range to compare it. Returns whether the file has the whole range.
     fn fill(&mut self, start: u64, end: u64) -> Result<bool, Errno> {
         self.bytes.resize((end - start) as usize, 0);
         let mut have = 0;
@@ -100,11 +100,11 @@ impl<'a> DataRanges<'a> {
     }
 }
 
-/// The next range that is no hole, from a position on; `None` where only a hole is left.
+/// The next range that is not a hole, at or after a position. `None` if only a hole follows.
 fn next_data(fd: &OwnedFd, pos: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
     let start = match rustix_libc::fs::seek(fd, SeekFrom::Data(pos as i64)) {
         Err(Errno::NXIO) => return Ok(None),
-        // The file system does not tell.
+        // The file system does not report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((pos, size))),
         start => start?,
     };

@@ -1,4 +1,4 @@
-//! Steps on their way from the thread that reads a tree to the one that writes it.
+//! Passes steps from the thread that reads a tree to the thread that writes the copy.
 
 use std::mem;
 use std::panic::resume_unwind;
@@ -12,17 +12,17 @@ use super::writer::Writer;
 use crate::failure::Failure;
 use crate::report::Report;
 
-/// How many steps, and about how many bytes, go to the writer at once.
+/// The number of steps, and about the number of bytes, in a batch for the writer.
 const BATCH_STEPS: usize = 256;
 const BATCH_BYTES: usize = PIECE as usize;
-/// How many batches may wait. These, and the two that are in work, have at most two pieces each: that bounds the memory.
+/// The number of batches that may wait. Each of them, and each of the two in work, has at most two pieces, which limits the memory.
 const BATCHES: usize = 2;
 
-/// The reader's end.
+/// The reader's end of the channel.
 pub(super) struct Feed {
     sender: SyncSender<Vec<Step>>,
     batch: Vec<Step>,
-    /// How much content is in the batch.
+    /// The number of bytes of content in the batch.
     bytes: usize,
     no_room: Arc<AtomicBool>,
 }
@@ -42,13 +42,13 @@ impl Feed {
         self.sender.send(mem::take(&mut self.batch)).map_err(|_| Stopped)
     }
 
-    /// Whether the writer has ended since there is no room.
+    /// Whether the writer has ended because the volume has no room.
     pub(super) fn lacks_room(&self) -> bool {
         self.no_room.load(Ordering::Acquire)
     }
 }
 
-/// Writes what a thread of its own reads, and gives what that leaves. It has to give up the feed: its end is the end of the copy.
+/// Runs `read` in a thread, writes the steps that it sends, and returns its result. `read` must drop the feed, which ends the copy.
 pub(super) fn copy<R: Send>(
     writer: &mut Writer,
     report: &mut Report,
@@ -62,7 +62,7 @@ pub(super) fn copy<R: Send>(
         let copied = write(&batches, writer, report);
         let lacks_room = copied.as_ref().is_err_and(Failure::is_for_space);
         no_room.store(lacks_room, Ordering::Release);
-        // The reader ends when nobody takes its batches.
+        // The reader ends when the receiver of its batches is dropped.
         drop(batches);
         (copied, reader.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })

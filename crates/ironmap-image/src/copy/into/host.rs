@@ -1,7 +1,7 @@
-//! A tree of the host, read by a thread of its own while the volume is written.
+//! Copies a tree of the host into a volume. A separate thread reads the tree during the writes.
 //!
-//! Below what the user named every step goes through the descriptor of the directory above and follows no symbolic link. The names of
-//! a directory are taken in the order of their bytes: the same tree makes the same volume.
+//! Below the path that the user named, every file is opened through the descriptor of its parent directory, without following symbolic
+//! links. The names of a directory are sorted by their bytes, so the same tree always makes the same volume.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, OsStr};
@@ -37,7 +37,7 @@ use crate::spared::Spared;
 use crate::stop::Stop;
 use crate::volumes::{Destination, Name, split};
 
-/// Copies what a path of the command line names.
+/// Copies a source of the command line.
 pub(super) fn copy(
     options: &CopyOptions,
     path: &Path,
@@ -53,7 +53,7 @@ pub(super) fn copy(
     copy_host(path, options.follow, to, writer, report)
 }
 
-/// Copies a file of the host, or a directory and all below it. A directory that has the name already is filled.
+/// Copies a file of the host, or a directory and everything below it. If a directory has the name already, the copies go into that directory.
 pub(super) fn copy_host(
     path: &Path,
     follow: Follow,
@@ -76,7 +76,7 @@ pub(super) fn copy_host(
             seen,
             is_wanted: None,
         };
-        // Who stopped it knows why.
+        // The writer stopped the reader, and reports the reason.
         let _ = reader.read_root(path, follow).and_then(|()| reader.feed.flush());
         reader.seen
     });
@@ -89,12 +89,12 @@ struct Reader {
     how: How,
     feed: Feed,
     pieces: Pieces,
-    /// Files that are left out: the volume that is written is in them.
+    /// The files to skip, because the volume being written is stored in them.
     spared: Spared,
     xattrs: XattrReader,
-    /// Files with several names that were read.
+    /// The files with several names that were read.
     seen: HashSet<Identity>,
-    /// Of the file that is read.
+    /// The answer for the file being read: whether the writer needs its content.
     is_wanted: Option<IsWanted>,
 }
 
@@ -139,7 +139,7 @@ impl Reader {
         }
     }
 
-    /// The outer error ends the copy; the inner one is this file's alone, before its beginning was sent.
+    /// The outer error ends the copy. The inner error is a failure of this file before its `Begin` was sent.
     fn try_read(&mut self, place: &Place<'_>, at: AtFlags) -> Result<Result<(), Errno>, Stopped> {
         let found = match place.stat(at) {
             Ok(found) => found,
@@ -187,7 +187,7 @@ impl Reader {
         self.is_wanted = is_wanted;
         let end = match fd {
             Some(fd) if special => {
-                // It may be long before there is something to read, and there may be no end of it.
+                // A pipe may have no data for long, and a device may never end. So the reader waits until the writer needs the content.
                 self.feed.flush()?;
                 if self.is_wanted.as_ref().is_some_and(IsWanted::wait) {
                     self.rest(place, &fd, 0, Reads::InOrder)?
@@ -220,7 +220,7 @@ impl Reader {
         if self.how.keep.any_xattr() {
             xattrs = match fd {
                 Some(fd) => self.xattrs.of_open(fd.as_fd())?,
-                // A path, for system calls that take no descriptor, without another walk from the root.
+                // System calls for links take no descriptor, but a path. /proc/self/fd avoids another walk from the root.
                 None if place.dir.as_raw_fd() == CWD.as_raw_fd() => {
                     self.xattrs.of_link(&place.path)?
                 }
@@ -237,7 +237,7 @@ impl Reader {
         Ok(Entry { name, path, identity, stat, target, leads_to, xattrs, wanted: None })
     }
 
-    /// What a directory holds.
+    /// Sends the entries of a directory.
     fn directory(&mut self, place: &Place<'_>, fd: &OwnedFd) -> Result<Option<u64>, Stopped> {
         let names = Dir::read_from(fd).and_then(|dir| {
             let names = dir.map(|entry| Ok(entry?.file_name().to_owned()));
@@ -261,7 +261,7 @@ impl Reader {
         Ok(Some(0))
     }
 
-    /// A file's content, and its size as it is then: what it is longer than it was said to be is there too.
+    /// Sends a file's content, and returns its size at that time. Content beyond `size` is sent too.
     fn content(
         &mut self,
         place: &Place<'_>,
@@ -277,9 +277,9 @@ impl Reader {
                 Err(errno) => Err(errno),
             };
             match read {
-                // It got shorter meanwhile.
+                // The file has become shorter.
                 Ok((behind, end)) if behind < end => return Ok(Some(behind)),
-                // Some of /proc say that they are empty.
+                // Some files of /proc report a size of 0, so the reader looks for more content.
                 Ok((_, end)) if end >= size => return self.rest(place, fd, end, Reads::At),
                 Ok((_, end)) => pos = end,
                 Err(_) if !self.is_wanted() => return Ok(None),
@@ -291,12 +291,12 @@ impl Reader {
         }
     }
 
-    /// Whether the writer has not refused the content of the file that is read.
+    /// Whether the writer has not refused the content of the file being read.
     fn is_wanted(&self) -> bool {
         self.is_wanted.as_ref().is_none_or(IsWanted::is_not_refused)
     }
 
-    /// Copies what there is from a position on, and gives the size.
+    /// Sends the content from a position up to the file's end, and returns the size.
     fn rest(
         &mut self,
         place: &Place<'_>,
@@ -313,7 +313,7 @@ impl Reader {
             });
             let (mut bytes, have) = match read {
                 Ok(read) => read,
-                // The writer has said why it wants no more.
+                // The writer has reported why it refuses the content.
                 Err(_) if !self.is_wanted() => return Ok(None),
                 Err(errno) => {
                     self.send(Step::Failed(place.failed(errno)))?;
@@ -333,7 +333,7 @@ impl Reader {
         }
     }
 
-    /// Reads a part of a file; gives the position behind it, or behind the file's end.
+    /// Sends a range of a file. Returns the end of the range, or the file's end if that comes first.
     fn range(&mut self, fd: &OwnedFd, start: u64, end: u64) -> Result<Result<u64, Errno>, Stopped> {
         let mut pos = start;
         if start < end {
@@ -362,20 +362,20 @@ impl Reader {
     }
 }
 
-/// How a file is read.
+/// The way to read a file.
 #[derive(Clone, Copy)]
 enum Reads {
-    /// From any place.
+    /// At any position.
     At,
-    /// From its beginning to its end, when there is something: a pipe, a device.
+    /// From the beginning to the end, whenever there is data: a pipe, a device.
     InOrder,
 }
 
 impl Reads {
-    /// Reads until the memory is full or the file ends; says how much there was.
+    /// Reads until `bytes` is full or the file ends. Returns the number of bytes read.
     ///
     /// # Errors
-    /// `CANCELED` once it is not wanted any more; the kernel's.
+    /// `CANCELED` if the content is not wanted, or an error of the kernel.
     fn fill(
         self,
         fd: &OwnedFd,
@@ -393,7 +393,7 @@ impl Reads {
             let read = match self {
                 Self::At => rustix_libc::io::pread(fd, rest, at),
                 Self::InOrder => {
-                    // A fifo that nobody has opened for writing yet would seem to have ended.
+                    // A read of a FIFO that no process has opened for writing returns 0, as at the end of a file.
                     stop.wait(fd, &is_wanted)?;
                     rustix_libc::io::read(fd, rest)
                 }
@@ -402,7 +402,7 @@ impl Reads {
                 Ok(0) => break,
                 Ok(count) => have += count,
                 Err(Errno::INTR) => {}
-                // Somebody else has taken what there was.
+                // Another process has read the data.
                 Err(Errno::AGAIN) => stop.wait(fd, &is_wanted)?,
                 Err(errno) => return Err(errno),
             }
@@ -411,7 +411,7 @@ impl Reads {
     }
 }
 
-/// Adds what a directory and all below it need, but for these files.
+/// Adds the needs of a directory and everything below it, except the files of `spared`.
 pub(crate) fn needs_of_tree(
     dir: &Path,
     spared: &Spared,
@@ -443,7 +443,7 @@ pub(crate) fn needs_of_tree(
     })
 }
 
-/// Adds the ranges of a file that are copied; all of it where they cannot be read.
+/// Adds the ranges of a file that would be copied. If they cannot be determined, the rest of the file is added.
 fn ranges(path: &Path, stat: &Metadata, needs: &mut Needs) {
     let size = stat.len();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;

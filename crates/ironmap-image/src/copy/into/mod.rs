@@ -1,4 +1,4 @@
-//! Into a volume: what reads a tree says what is there, step by step, and the writer makes the same in the volume.
+//! Copies into a volume: a reader sends a tree as a sequence of steps, and the writer applies the steps to the volume.
 
 mod archive;
 mod data;
@@ -83,7 +83,7 @@ pub(super) fn run(
     })
 }
 
-/// Fills a new volume with what directories and archives hold, each over those before it.
+/// Fills a new volume with the content of directories and archives. A later source replaces files of earlier sources.
 pub(crate) struct Filler<'a> {
     root: Name,
     writer: Writer,
@@ -91,7 +91,7 @@ pub(crate) struct Filler<'a> {
 }
 
 impl<'a> Filler<'a> {
-    /// `total` is what the sources hold, if that was counted.
+    /// `total` is the content of the sources, if the caller has counted it.
     pub(crate) fn new(
         source: &Rc<Source>,
         owners: Owners,
@@ -117,7 +117,7 @@ impl<'a> Filler<'a> {
         Ok(Self { root: Name::root(source), writer, report })
     }
 
-    /// Counts what these directories hold during the copy. They are all of its sources.
+    /// Counts the content of these directories during the copy. They must be all its sources.
     pub(crate) fn count(&mut self, dirs: Vec<PathBuf>) {
         let spared = self.writer.spared.clone();
         let counted = Counted { recurses: true, links: true, spared };
@@ -125,23 +125,23 @@ impl<'a> Filler<'a> {
         self.report.progress.count(move |stopped| counted.count(&trees, stopped));
     }
 
-    /// Copies what a directory holds, as it is; the root gets the directory's attributes.
+    /// Copies the entries of a directory with all their attributes. The root gets the directory's attributes.
     ///
     /// # Errors
-    /// There is no room for a file: it and what comes behind it are not there. What else fails is reported, and the rest goes on.
+    /// There is no room for a file: this file and all later files are missing. Any other failure is reported, and the copy goes on.
     pub(crate) fn directory(&mut self, dir: &Path) -> Result<(), Failure> {
         let how = self.writer.how();
-        // That the tree was read before does not show.
+        // Earlier reads of the tree must not change the result.
         let keep = Keep { times: Times::Changed, ..how.keep };
         self.writer.set_how(How { keep, ends: Ends::WithoutRoom, ..how });
         host::copy_host(dir, Follow::All, self.root.clone(), &mut self.writer, self.report)
     }
 
-    /// Copies what an archive holds, as it is.
+    /// Copies the members of an archive with all their attributes.
     ///
     /// # Errors
-    /// Of the first thing that fails: what comes behind it is not there. Where there is no room for it, the archive is read to its end,
-    /// so that `needs` has all of it.
+    /// The first failure, which ends the copy: all later members are missing. If the volume has no room, the archive is still read to its
+    /// end, so that `needs` counts all members.
     pub(crate) fn archive(
         &mut self,
         archive: Archive,
@@ -161,10 +161,10 @@ impl<'a> Filler<'a> {
         copied.and(self.writer.end_layer(self.report))
     }
 
-    /// Makes a file without content, or a directory, or gives what is there this owner and mode. A regular file has to be there.
+    /// Makes a directory or a special file. If the file exists, it gets this owner and mode. A regular file must exist.
     ///
     /// # Errors
-    /// It cannot be made, or a file of another type, or another device, has the name.
+    /// The file cannot be made, or the name belongs to a file of another type or to another device.
     pub(crate) fn node(&mut self, path: &[u8], stat: Stat) -> Result<(), Failure> {
         let regular = stat.file_type == FileType::Regular;
         match self.root.beside(&[b"/", path].concat()) {
@@ -196,7 +196,7 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    /// Gives directories their times, and says what could not be kept.
+    /// Sets the times of directories, and reports the attributes that could not be kept.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         let finished = self.writer.set_times(&self.root);
         self.report.progress.finish();
@@ -205,7 +205,7 @@ impl<'a> Filler<'a> {
     }
 }
 
-/// Gives a file the owner and the mode of a line of a device table, where it is what the line says.
+/// Sets the owner and the mode of a file to those of a line of a device table. The file must have the type and device of the line.
 fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
     let is = there.stat();
     if (is.file_type, is.device) != (stat.file_type, stat.device) {
@@ -213,7 +213,7 @@ fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
     }
     let (uid, gid) = (Some(stat.uid), Some(stat.gid));
     let owner = SetAttributes::new().uid(uid).gid(gid);
-    // A new owner takes set-id bits away.
+    // A change of owner clears set-id bits.
     let permissions = Some(stat.mode & 0o7777);
     let mode = SetAttributes::new().permissions(permissions);
     let set =
@@ -221,7 +221,7 @@ fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
     set(&owner).and_then(|()| set(&mode)).map_err(|error| name.failed(&error))
 }
 
-/// Copies standard input, which `-` names, to a name that the user gave.
+/// Copies standard input, which the user named as `-`.
 fn standard_input(
     options: &CopyOptions,
     to: &Destination,
@@ -229,10 +229,10 @@ fn standard_input(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let Destination::As(name) = to else {
-        return Err(Failure::usage("standard input has no name: write that of the copy"));
+        return Err(Failure::usage("'-' has no name: the destination must name the copy"));
     };
     if options.recurses {
-        return Err(Failure::usage("of '-' only the content is copied, without -r and -a"));
+        return Err(Failure::usage("'-' cannot be copied with -r or -a: it has only content"));
     }
     let input = Path::new("/dev/stdin");
     let failed = |errno| Failure::host("standard input", errno);

@@ -1,4 +1,4 @@
-//! A copy in a volume that has begun and not ended.
+//! A file that is being copied into a volume.
 
 use ironmap::fs::{Fallocate, Xattr};
 use ironmap::units::{FilePos, InodeNo};
@@ -11,27 +11,27 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::volumes::Name;
 
-/// A copy that has begun.
+/// A copy that has begun, and has not ended.
 pub(super) struct Open {
     pub(super) entry: Box<Entry>,
     pub(super) name: Name,
     pub(super) number: InodeNo,
-    /// It was made now.
+    /// The copy made the file; otherwise, the file existed.
     pub(super) new: bool,
-    /// A directory whose set-group bit gives new files its group.
+    /// The copy is a directory with the set-group bit: new files in it get its group.
     pub(super) gives_group: bool,
-    /// How much of the file is there.
+    /// The end of the content written so far.
     pub(super) size: u64,
-    /// A large file, for direct writes.
+    /// The open file, for direct writes. Only a large file has it.
     pub(super) file: Option<File>,
-    /// Up to here it was given blocks for them.
+    /// The end of the blocks allocated for direct writes.
     pub(super) allocated: u64,
-    /// Its content could not be written; that was reported.
+    /// A write of the content failed. The failure has been reported.
     pub(super) broken: bool,
 }
 
 impl Open {
-    /// Its content could not be written: no more of it is wanted.
+    /// Marks the copy as failed, and refuses further content.
     pub(super) fn is_broken(&mut self) {
         self.broken = true;
         self.entry.wanted = None;
@@ -48,10 +48,10 @@ impl Open {
         let Self { name, number, .. } = self;
         finish(stream, progress).map_err(|error| name.failed(&error))?;
         let how = Fallocate::Allocate { keep_size: true };
-        // Where space runs out a part is allocated.
+        // Set before the call, because a failed allocation may have allocated a part.
         self.allocated = pos.0 + len;
         match name.fs().writable().and_then(|writer| writer.fallocate(*number, how, pos, len)) {
-            // Files with indirect blocks have no space without content.
+            // Files with indirect blocks cannot be preallocated.
             Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
             made => made.map_err(|error| name.failed(&error))?,
         }
@@ -65,7 +65,7 @@ impl Open {
         Ok(())
     }
 
-    /// Ends the content of a file, and sees that the metadata tell all that was written.
+    /// Sets the final size of a file, and frees blocks beyond it.
     pub(super) fn set_size(&self, size: u64) -> Result<(), Failure> {
         let Self { name, number, .. } = self;
         name.fs()
@@ -75,7 +75,7 @@ impl Open {
         self.give_back_room()
     }
 
-    /// Removes access lists that the source does not have: they were there, or come from the directory above, and give other rights.
+    /// Removes access control lists that the source lacks, because they grant other rights. An existing file had them, or the copy inherited them.
     pub(super) fn drop_access_lists(&self) -> ironmap::Result<()> {
         let Self { entry, name, number, .. } = self;
         let (fs, given) = (name.fs(), &entry.xattrs);
@@ -87,7 +87,7 @@ impl Open {
         Ok(())
     }
 
-    /// Frees what was allocated for more content than there is.
+    /// Frees the allocated blocks beyond the content.
     pub(super) fn give_back_room(&self) -> Result<(), Failure> {
         let Self { name, number, allocated, .. } = self;
         let size = match &self.file {

@@ -1,4 +1,4 @@
-//! Files at paths from the root of a tree, in any order: the members of an archive.
+//! Resolves the paths of an archive's members, which may come in any order.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,27 +11,27 @@ use crate::report::Report;
 use crate::volumes::{Found, Name};
 use crate::walk::{Visit, walk};
 
-/// How names begin that no file of an image has (OCI image specification, "Image Layer Filesystem Changeset").
+/// The prefix of whiteouts. No file of an image has such a name (OCI image specification, "Image Layer Filesystem Changeset").
 pub(super) const WHITEOUT: &[u8] = b".wh.";
-/// What e2fsck puts into the root, and no layer hides.
+/// The directory of e2fsck in the root. A layer does not hide it.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// The directories of a tree whose times are set when all is there: what is made in them changes these.
+/// The directories whose times are set after the copy, because each file made in a directory changes its times.
 #[derive(Default)]
 pub(super) struct Places {
     times: BTreeMap<InodeNo, SetAttributes>,
-    /// The names that the layer has made that is being applied, with their directories; `None` where nothing hides anything. Not inodes: a
-    /// layer may give a file of a layer before it one more name, and hide the old one.
+    /// The names that the current layer has made, with their directories; `None` if the source is not a layer. Names, not inodes, because
+    /// a layer may add a name to a file of an earlier layer, and hide the old name.
     layer: Option<HashSet<(InodeNo, Vec<u8>)>>,
-    /// What the layer has made under the names of AUFS's own, which no file of an image has: members of the layer may be links to them.
+    /// The files that the layer has made with AUFS's own names (`.wh..wh.`). They are removed after the layer, whose members may be links to them.
     aside: Vec<Name>,
-    /// Whose directories are that are made for what is in them.
+    /// The owner of directories that the archive lacks, and that the copy makes for the files in them.
     pub(super) owner: (u32, u32),
 }
 
 impl Places {
-    /// The name of a path. Directories above it that are not there are made; symbolic links among them are followed, and
-    /// lead no further than the root of the volume.
+    /// Resolves a path, and makes missing directories above it. Symbolic links to directories are followed, but never out of the
+    /// volume's root.
     pub(super) fn name(&mut self, root: &Name, path: &[u8]) -> Result<Name, Failure> {
         let at = |path: &[u8]| root.beside(&[b"/", path].concat());
         let missing = match at(path) {
@@ -53,11 +53,11 @@ impl Places {
                 }
             }
         }
-        // Something in the way is no directory, or a link that leads nowhere.
+        // A component is not a directory, or is a link to a missing file.
         at(path).map_err(|failure| if failure.is_missing() { missing } else { failure })
     }
 
-    /// From now on it is remembered what is made: what the layer hides is of those before it.
+    /// Starts to record the files that the layer makes, because the layer must hide only files of earlier layers.
     pub(super) fn start_layer(&mut self) {
         self.layer = Some(HashSet::new());
     }
@@ -71,7 +71,7 @@ impl Places {
         }
     }
 
-    /// Removes what the layer has made for its own links.
+    /// Removes the files that the layer has made with AUFS's own names.
     pub(super) fn end_layer(&mut self, report: &mut Report) -> Result<(), Failure> {
         self.layer = None;
         for name in std::mem::take(&mut self.aside) {
@@ -87,17 +87,17 @@ impl Places {
         self.layer.as_ref().is_some_and(made)
     }
 
-    /// Remembers what a directory is to have in the end.
+    /// Records the times that a directory must have after the copy.
     pub(super) fn directory(&mut self, number: InodeNo, times: SetAttributes) {
         self.times.insert(number, times);
     }
 
-    /// Removes what has a name, with all below it.
+    /// Removes a file, or a directory with everything below it.
     pub(super) fn remove(&mut self, found: Found, report: &mut Report) -> Result<(), Failure> {
         self.remove_unless(found, report, |_, _| false)
     }
 
-    /// Removes what layers before this one have at a path, if there is anything.
+    /// Removes the files of earlier layers at a path and below it, if there are any.
     pub(super) fn hide(
         &mut self,
         root: &Name,
@@ -116,7 +116,7 @@ impl Places {
         }
     }
 
-    /// Removes what a directory has from layers before this one, if it is there.
+    /// Removes the files of earlier layers in a directory, if the directory exists.
     pub(super) fn empty(
         &mut self,
         root: &Name,
@@ -141,7 +141,7 @@ impl Places {
         Ok(())
     }
 
-    /// The same for all that this does not keep, and the directories above that.
+    /// Removes a file, or a directory with everything below it, except files for which `keeps` is true and the directories above them.
     fn remove_unless(
         &mut self,
         found: Found,
@@ -155,24 +155,24 @@ impl Places {
                 (true, Visit::First) | (_, Visit::Last { intact: false }) => return Ok(()),
                 _ if keeps(self, &found.name) => return Ok(()),
                 (true, _) => match fs.writable().and_then(|writer| writer.rmdir(dir, name)) {
-                    // Something in it is kept.
+                    // The directory holds a file that is kept.
                     Err(error) if error.kind() == ErrorKind::NotEmpty => return Ok(()),
                     removed => removed,
                 },
                 _ => fs.writable().and_then(|writer| writer.unlink(dir, name)),
             };
             removed.map_err(|error| found.failed(&error))?;
-            // Another file gets its number.
+            // Another file may get the inode number.
             self.times.remove(&found.number());
             if let Some(layer) = &mut self.layer {
                 layer.remove(&(found.name.dir, found.name.name.clone()));
             }
             Ok(())
         })?;
-        if intact { Ok(()) } else { Err(name.refused("could not be removed whole")) }
+        if intact { Ok(()) } else { Err(name.refused("could not be removed completely")) }
     }
 
-    /// Gives a file one more name, in place of what has that.
+    /// Gives a file one more name, and removes the file that had the name.
     pub(super) fn link(
         &mut self,
         root: &Name,
@@ -185,7 +185,7 @@ impl Places {
             Ok(Found { name: target, inode })
         });
         let target = target.map_err(|failure| {
-            to.refused(format_args!("is a hard link to what is not there: {failure}"))
+            to.refused(format_args!("is a hard link to a missing file: {failure}"))
         })?;
         if target.is_directory() {
             return Err(to.refused(format_args!("is a hard link to a directory, {}", target.name)));
@@ -196,9 +196,9 @@ impl Places {
                 return Ok(());
             }
             self.remove(Found { name: to.clone(), inode }, report)?;
-            // It may have been in what was removed.
+            // The target may have been in the removed directory.
             if target.name.look(Follow::NotLast)?.is_none() {
-                let gone = Error::new(ErrorKind::NotFound, "went with what has the new name");
+                let gone = Error::new(ErrorKind::NotFound, "was below the replaced directory");
                 return Err(target.failed(&gone));
             }
         }
@@ -209,7 +209,7 @@ impl Places {
         Ok(())
     }
 
-    /// Sets the times of directories.
+    /// Sets the recorded times of directories.
     pub(super) fn finish(&mut self, root: &Name) -> Result<(), Failure> {
         for (number, times) in std::mem::take(&mut self.times) {
             root.fs()
@@ -221,7 +221,7 @@ impl Places {
     }
 }
 
-/// Whether a directory becomes the other one, in place of being replaced.
+/// Whether an existing file becomes the copy: a directory is kept, and not replaced by a directory.
 pub(super) fn stays(there: FileType, new: FileType) -> bool {
     (there, new) == (FileType::Directory, FileType::Directory)
 }

@@ -1,4 +1,4 @@
-//! What lies between who reads a tree and the writer: steps, and the answer whether a file's content is wanted.
+//! The messages between a reader of a tree and the writer: steps, and the answer whether the writer needs a file's content.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
@@ -11,53 +11,53 @@ use crate::copy::Keep;
 use crate::copy::keep::is_access_list;
 use crate::failure::Failure;
 
-/// How much of a file is read and written at once: little enough to stay in a processor's cache in between. What is no longer is written in
-/// one transaction, which costs less for a small file than a direct write and what that leaves to be converted.
+/// The length of a read and a write: small enough for a processor's cache to hold the data in between. A file of at most this length is
+/// written in one transaction, which costs less than a direct write and the conversion of unwritten extents.
 pub(super) const PIECE: u64 = 1 << 20;
 
-/// A tree as a sequence: each `Begin` has its `End`, and what lies between them is in it.
+/// A step of a tree. Each `Begin` has its `End`, and the steps between them describe the file's content or the directory's entries.
 pub(super) enum Step {
-    /// A file or a directory begins.
+    /// The beginning of a file or a directory.
     Begin(Box<Entry>),
-    /// A further name of a file that had its `Begin` before.
+    /// A further name of a file whose `Begin` was sent before.
     Again(Vec<u8>, Identity),
-    /// Content of this length follows, piece by piece, with no hole in it; it may turn out to be shorter.
+    /// `Data` steps follow for this range, which has no hole. The content may be shorter.
     Range(FilePos, u64),
-    /// A piece of a file's content; what no step has is a hole.
+    /// A piece of a file's content. Ranges without such a step are holes.
     Data(FilePos, Buffer),
-    /// It ends, with this size where it is a file; `None` where not all of it could be read.
+    /// The end of a file, with its size, or of a directory. `None` if it could not be read completely.
     End(Option<u64>),
-    /// What begins next, or gets a name, is at this path below the root; directories that are missing above it are made.
+    /// The path, below the root, of the next `Begin` or `Link`. Missing directories above it are made.
     At(Vec<u8>),
-    /// There the file of this path gets one more name.
+    /// The file at this path gets the name of the `At` before as a further name.
     Link(Vec<u8>),
-    /// What trees before this one had at this path below the root goes: a file or a directory, or what a directory holds.
+    /// Files of earlier trees at this path below the root are removed: `Hide` removes a file or directory, `Empty` the entries of a directory.
     Hide(Vec<u8>),
     Empty(Vec<u8>),
-    /// Something could not be read.
+    /// A part of the tree could not be read.
     Failed(Failure),
 }
 
-/// A file that is copied.
+/// A file to copy.
 pub(super) struct Entry {
-    /// Its last name.
+    /// The last component of its path.
     pub(super) name: Vec<u8>,
-    /// Its path, for messages; empty where none are wanted.
+    /// Its path, for messages. Empty if there are no messages.
     pub(super) path: String,
     pub(super) identity: Identity,
     pub(super) stat: Stat,
-    /// Of a symbolic link.
+    /// The target of a symbolic link.
     pub(super) target: Option<Vec<u8>>,
-    /// Of a symbolic link of the volume that the copy goes to: the file that it leads to.
+    /// For a symbolic link in the destination volume, the file that the link leads to.
     pub(super) leads_to: Option<InodeNo>,
     pub(super) xattrs: Vec<Xattr>,
-    /// For who reads its content.
+    /// The sender of the answer to the reader: whether the writer needs the content.
     pub(super) wanted: Option<Wanted>,
 }
 
 impl Entry {
-    /// Gives what has no order of its own the order of its bytes: a host lists it as it was set. With the names of directories, which their
-    /// readers sort, this is all that decides the bytes of a copy and is not in the tree.
+    /// Sorts the extended attributes and access control lists, which a host lists in the order in which they were set. The readers sort the
+    /// names of directories. So the bytes of a copy depend only on the tree.
     pub(super) fn sort(&mut self) {
         self.xattrs.sort_by(|a, b| a.name.cmp(&b.name));
         let lists = self.xattrs.iter_mut().filter(|xattr| is_access_list(&xattr.name));
@@ -65,22 +65,22 @@ impl Entry {
     }
 }
 
-/// The writer's side of a question: is the content of a file wanted? Once it is dropped, it is not.
+/// The writer's end of a channel that tells the reader whether to send a file's content. Dropping it without [`yes`](Self::yes) refuses.
 pub(super) struct Wanted(Sender<()>);
 
-/// The reader's side.
+/// The reader's end.
 pub(super) struct IsWanted(Receiver<()>);
 
-/// Who reads a file asks, and who writes the copy answers.
+/// Makes the channel for the answer: the writer of the copy sends it to the reader.
 pub(super) fn wanted() -> (Wanted, IsWanted) {
     let (answer, answers) = channel();
     (Wanted(answer), IsWanted(answers))
 }
 
 impl Wanted {
-    /// The copy has begun.
+    /// Answers that the copy has begun and needs the content.
     pub(super) fn yes(&self) {
-        // The reader may be gone.
+        // The reader may have ended.
         let _ = self.0.send(());
     }
 }
@@ -91,38 +91,38 @@ impl IsWanted {
         self.0.recv().is_ok()
     }
 
-    /// Whether the answer was not no, so far.
+    /// Whether the writer has not refused so far.
     pub(super) fn is_not_refused(&self) -> bool {
         self.0.try_recv() != Err(TryRecvError::Disconnected)
     }
 }
 
-/// Which file it is: device, inode.
+/// The identity of a file: device and inode.
 pub(super) type Identity = (u64, u64);
 
 /// The copy was interrupted.
 pub(super) struct Stopped;
 
-/// How to copy.
+/// The options of the writer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
     pub(super) keep: Keep,
     pub(super) no_clobber: bool,
     pub(super) verbose: bool,
-    /// Pipes and devices of the host are read as files are.
+    /// The content of pipes and devices of the host is copied, as that of regular files.
     pub(super) as_files: bool,
     pub(super) ends: Ends,
-    /// What has the name of a copy is removed first, with all below it; only a directory becomes a directory's copy.
+    /// A file that has the name of a copy is removed first, with everything below it. A directory is kept if the copy is a directory.
     pub(super) replace: bool,
-    /// No copy is younger; and that a source was read does not show.
+    /// The latest timestamp of a copy: later ones are replaced by this one.
     pub(super) latest: Option<Timestamp>,
 }
 
-/// Which failure ends a copy; after others the rest goes on.
+/// The failures that end a copy. After any other failure, the copy goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
     Never,
-    /// One that says that there is no room: no other file is copied.
+    /// A failure for lack of space. No further file is copied.
     WithoutRoom,
     Always,
 }

@@ -1,4 +1,4 @@
-//! The content of large files: direct writes, several in flight.
+//! Writes the content of large files: direct writes, with several in flight.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,23 +11,23 @@ use ironmap::{Error, ErrorKind, File, Queue, Result};
 use super::step::PIECE;
 use crate::progress::Progress;
 
-/// How many writes are in flight at most.
+/// The maximum number of writes in flight.
 const IN_FLIGHT: usize = 4;
-/// What is a multiple of this is whole sectors of any device.
+/// A multiple of every device's sector size.
 const SECTORS: usize = 4096;
 
-/// Memory for pieces, used again and again: new pages cost as much as a copy.
+/// Reusable memory for pieces: to allocate new pages takes as long as to copy the data.
 #[derive(Clone, Default)]
 pub(super) struct Pieces(Arc<Mutex<Vec<Buffer>>>);
 
 impl Pieces {
-    /// Memory of this length, with anything in it.
+    /// Memory of this length, with arbitrary content.
     pub(super) fn take(&self, len: usize) -> Result<Buffer> {
         let spare = if len == PIECE as usize { self.spare(Vec::pop) } else { None };
         spare.map_or_else(|| Buffer::aligned(len), Ok)
     }
 
-    /// Takes memory back; what is no whole piece is freed.
+    /// Returns memory for reuse. A buffer of another length than a piece is freed.
     pub(super) fn put(&self, memory: impl IntoIterator<Item = Buffer>) {
         let whole = memory.into_iter().filter(|buffer| buffer.len() == PIECE as usize);
         self.spare(|spare| spare.extend(whole));
@@ -38,7 +38,7 @@ impl Pieces {
     }
 }
 
-/// Writes of one file at a time. While any is in flight, nothing else can be done to the file.
+/// Direct writes to one file at a time. The caller must finish them before any other operation on the file.
 pub(super) struct Stream {
     queue: Queue,
     pieces: Pieces,
@@ -49,7 +49,7 @@ impl Stream {
         Self { queue, pieces }
     }
 
-    /// Starts to write, where enough is in flight as soon as there is less. An error can be that of a write before.
+    /// Starts a write, and first waits if the maximum is in flight. The error may be that of an earlier write.
     pub(super) fn write(
         &mut self,
         file: &File,
@@ -57,7 +57,7 @@ impl Stream {
         mut bytes: Buffer,
         progress: &Progress,
     ) -> Result<()> {
-        // What is left of a sector is written by itself, so that only that is waited for.
+        // The last, partial sector is written separately, so that only that write must be waited for.
         let whole = bytes.len() / SECTORS * SECTORS;
         let rest = if whole < bytes.len() {
             let head = bytes.split_to(whole);
@@ -77,12 +77,12 @@ impl Stream {
         self.take(progress)
     }
 
-    /// Waits until nothing is in flight; gives the first error.
+    /// Waits until no write is in flight, and returns the first error.
     pub(super) fn finish(&mut self, progress: &Progress) -> Result<()> {
         self.wait(0, progress)
     }
 
-    /// Waits until so many are in flight at most.
+    /// Waits until at most `most` writes are in flight.
     fn wait(&mut self, most: usize, progress: &Progress) -> Result<()> {
         let mut result = Ok(());
         while self.queue.outstanding() > most {
@@ -92,7 +92,7 @@ impl Stream {
         result
     }
 
-    /// Takes what is complete.
+    /// Takes the completed writes off the queue.
     fn take(&mut self, progress: &Progress) -> Result<()> {
         let mut first = Ok(());
         while let Some(Completion { memory, result, .. }) = self.queue.pop() {
@@ -107,7 +107,7 @@ impl Stream {
     }
 }
 
-/// A write is short only where space ran out.
+/// Checks that a write was complete. A write is short only if space ran out.
 pub(super) fn check_whole(count: usize, len: usize) -> Result<()> {
     if count == len {
         return Ok(());

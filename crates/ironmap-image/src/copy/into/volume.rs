@@ -1,4 +1,4 @@
-//! A tree of a volume, read for a copy into another one or the same.
+//! Copies a tree of a volume into the same volume or another one.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::transfer;
 use crate::volumes::{Destination, Found, Name, Volumes};
 use crate::walk::{Visit, walk};
 
-/// Copies what a path of a volume names.
+/// Copies the file or tree at a path of a volume.
 pub(super) fn copy_volume(
     options: &CopyOptions,
     volumes: &mut Volumes,
@@ -55,7 +55,7 @@ fn is_below(name: &Name, dir: &Found) -> Result<bool, Failure> {
     }
     let mut seen = HashSet::new();
     let mut above = name.dir;
-    // Ends, since each directory is new.
+    // The loop ends, because `seen` stops it at a directory that it has visited.
     while above != dir.number() {
         if above == name.fs().root() || !seen.insert(above) {
             return Ok(false);
@@ -80,7 +80,7 @@ impl Reader {
         report: &mut Report,
     ) -> Result<(), Failure> {
         let (inode, name) = (&found.inode, &found.name);
-        // Where its volume stands in memory tells it from others.
+        // The address of the volume in memory identifies the volume.
         let volume = Rc::as_ptr(&name.source).addr() as u64;
         let (kind, identity) = (inode.file_type(), (volume, found.number().0));
         let directory = kind == FileType::Directory;
@@ -105,7 +105,7 @@ impl Reader {
         };
         let begun = writer.take(Step::Begin(Box::new(entry)), report);
         if directory {
-            // What is in it is visited, and then left out.
+            // The walk still visits the entries, and the writer skips them.
             if let Err(failure) = begun {
                 report.error(&failure);
             }
@@ -120,7 +120,7 @@ impl Reader {
         result.and(writer.take(Step::End(size), report))
     }
 
-    /// What is written; holes, and what was allocated but never written, become holes.
+    /// Sends the written ranges. Holes, and allocated ranges that were never written, become holes.
     fn content(
         &mut self,
         found: &Found,

@@ -1,4 +1,4 @@
-//! Owner, mode, extended attributes and times of a copy.
+//! Sets the owner, mode, extended attributes and times of a copy.
 
 use ironmap::fs::{FileType, Inode, Stat, Timestamp, Xattr};
 use rustix_libc::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
@@ -15,10 +15,10 @@ use super::entry::{Directory, Entry};
 
 const ACCESS_LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
-/// Sets the attributes of copies, and counts what the host refuses to keep.
+/// Sets the attributes of copies, and counts the extended attributes that the host refuses.
 pub(super) struct Attributes {
     user: Uid,
-    /// Names of extended attributes that could not be kept, with how often, and the first file and reason.
+    /// For each extended attribute that the host refused: how many files had it, and the first file with the reason.
     refused: BTreeMap<Vec<u8>, (u64, String)>,
 }
 
@@ -31,7 +31,7 @@ impl Attributes {
         self.user.is_root()
     }
 
-    /// Of an open file.
+    /// Sets the attributes of an open file.
     pub(super) fn set_file(
         &mut self,
         place: &Entry,
@@ -42,7 +42,7 @@ impl Attributes {
         self.set_open(file, stat, xattrs, &place.path())
     }
 
-    /// Of an open directory, after everything in it is there.
+    /// Sets the attributes of an open directory. The caller must have copied everything in the directory.
     pub(super) fn set_directory(
         &mut self,
         dir: &Directory,
@@ -52,7 +52,8 @@ impl Attributes {
         self.set_open(&*dir.fd, inode.stat(), xattrs, dir.path())
     }
 
-    /// A change of owner clears set-id bits and capabilities, and a mode without `w` forbids attributes: hence the order.
+    /// The owner comes first, because a change of owner clears set-id bits and capabilities. The mode comes after the extended attributes,
+    /// because a mode without `w` forbids to set them.
     fn set_open(
         &mut self,
         fd: impl AsFd,
@@ -74,7 +75,7 @@ impl Attributes {
         rustix_libc::fs::futimens(&fd, &times(stat))
     }
 
-    /// Of a symbolic link, a fifo, a socket or a device node, without opening it.
+    /// Sets the attributes of a symbolic link, a FIFO, a socket or a device node, without opening it.
     pub(super) fn set_node(
         &mut self,
         place: &Entry,
@@ -96,12 +97,12 @@ impl Attributes {
         rustix_libc::fs::utimensat(dir, &place.name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Only root may give files away.
+    /// The owner to set: `None` unless the user is root, because only root can give files away.
     fn owner(&self, stat: &Stat) -> Option<(u32, u32)> {
         self.is_root().then_some((stat.uid, stat.gid))
     }
 
-    /// Without the owner, the set-id bits would give another one's rights.
+    /// The mode to set. The set-id bits are cleared if the copy has another owner, because they would grant that owner's rights.
     fn mode(&self, stat: &Stat) -> Permissions {
         let keeps_owner = self.is_root() || self.user.as_raw() == stat.uid;
         let mask = if keeps_owner { 0o7777 } else { 0o1777 };
@@ -116,23 +117,23 @@ impl Attributes {
         }
     }
 
-    /// One warning for each attribute that was refused.
+    /// One warning for each extended attribute that the host refused.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         self.refused.iter().map(|(name, (count, first))| {
             let name = String::from_utf8_lossy(name);
-            format!("the attribute {name} of {count} files was not kept; the first: {first}")
+            format!("the attribute {name} was not kept on {count} files; the first: {first}")
         })
     }
 }
 
-/// Removes access lists that come from the directory above and are not of the source: they give other rights.
+/// Removes access control lists that the copy inherited from its directory and that the source lacks, because they grant other rights.
 fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
     for list in ACCESS_LISTS {
         if xattrs.iter().any(|xattr| xattr.name == list.as_bytes()) {
             continue;
         }
         match rustix_libc::fs::fremovexattr(&fd, list) {
-            // None there; or none can be, on this file or file system.
+            // There is no list, or this file or file system cannot have one.
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => {}
             Err(errno) => return Err(errno),
         }

@@ -1,4 +1,4 @@
-//! The copy itself: a walk over the tree, file by file.
+//! Copies a tree out of a volume, file by file.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ use crate::report::Report;
 use crate::source::{Source, join};
 use crate::spared::Spared;
 
-/// A file of one of the volumes that are copied from, which stay open as long as the command runs.
+/// A source file: its volume and its inode. The volumes stay open as long as the command runs, so the pointer stays valid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Origin(*const Source, InodeNo);
 
@@ -34,23 +34,23 @@ impl Origin {
     }
 }
 
-/// What one command has copied so far, of all its sources.
+/// The files that a command has copied so far, from all its sources.
 #[derive(Default)]
 pub(super) struct Done {
-    /// Copies of files with several names: the second name becomes a hard link. Paths, since descriptors are few;
-    /// everything on their way below DEST is a directory, and no step of a copy replaces one.
+    /// The copies of files with several names. A further name becomes a hard link. The copies are paths, because descriptors are scarce.
+    /// A path stays valid, because each of its components below DEST is a directory, and a copy never replaces a directory.
     links: HashMap<Origin, Copied>,
-    /// Copies of what the user named, but for directories.
+    /// The copies of sources that the user named, except directories.
     pub(super) named: HashMap<PathBuf, Origin>,
 }
 
-/// A copy, with the device and inode that it had: another source may have replaced it.
+/// A copy, with its device and inode. They show whether another source has replaced the copy.
 struct Copied {
     path: PathBuf,
     identity: (u64, u64),
 }
 
-/// Copies from one volume. Failures go to the report, one by one, and the rest goes on.
+/// Copies from one volume. The failure of a file goes to the report, and the copy goes on.
 pub(super) struct Copier<'a> {
     options: &'a CopyOptions,
     source: &'a Rc<Source>,
@@ -60,7 +60,7 @@ pub(super) struct Copier<'a> {
     ahead: Ahead,
     attributes: Attributes,
     pub(super) done: &'a mut Done,
-    /// Directories copied so far: a damaged volume may have one in several places, or below itself.
+    /// The directories copied so far. A damaged volume may list a directory in several directories, or below itself.
     directories: HashSet<InodeNo>,
 }
 
@@ -86,14 +86,14 @@ impl<'a> Copier<'a> {
         })
     }
 
-    /// Warns of what could not be kept.
+    /// Warns about the attributes that could not be kept.
     pub(super) fn finish(self) {
         for warning in self.attributes.warnings() {
             self.report.warning(warning);
         }
     }
 
-    /// Copies an inode, and all below it, to a place. Says whether the file itself could be copied.
+    /// Copies an inode, and everything below it, to a name. Returns whether the file itself was copied.
     pub(super) fn copy(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> bool {
         let directory = inode.file_type() == FileType::Directory;
         let shown = self.source.name(path);
@@ -121,7 +121,7 @@ impl<'a> Copier<'a> {
         result.map_err(|failure| self.report.error(&failure)).is_ok()
     }
 
-    /// Copies what a directory holds into a directory that is there, and then its attributes.
+    /// Copies the entries of a directory into an existing directory, and then the directory's attributes.
     pub(super) fn fill(&mut self, into: &Directory, dir: &Inode, path: &[u8]) {
         if let Err(failure) = self.try_fill(into, dir, path) {
             self.report.error(&failure);
@@ -130,7 +130,7 @@ impl<'a> Copier<'a> {
 
     fn try_fill(&mut self, into: &Directory, dir: &Inode, path: &[u8]) -> Result<(), Failure> {
         if !self.directories.insert(dir.number()) {
-            let what = format!("directory inode {} stands in several places", dir.number());
+            let what = format!("directory inode {} has more than one entry", dir.number());
             return Err(Failure::corrupt(self.source.name(path), &what));
         }
         let (entries, _) = self.source.entries_found(dir, path, self.report);
@@ -142,7 +142,7 @@ impl<'a> Copier<'a> {
             self.report.stop().check()?;
             let path = join(path, &entry.name);
             if entry.name.is_empty() || entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
-                self.report.error(&Failure::corrupt(self.source.name(&path), "is no name"));
+                self.report.error(&Failure::corrupt(self.source.name(&path), "invalid name"));
                 continue;
             }
             match self.source.inode(entry.inode, &path) {
@@ -158,7 +158,7 @@ impl<'a> Copier<'a> {
             .map_err(|errno| Failure::host(into.path().display(), errno))
     }
 
-    /// Anything but a directory.
+    /// Copies a file that is not a directory.
     fn copy_file(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<(), Failure> {
         let origin = Origin::new(self.source, inode.number());
         if let Some(Copied { path: first, identity }) = self.done.links.get(&origin)
@@ -194,14 +194,14 @@ impl<'a> Copier<'a> {
         self.ahead.load(&mut self.queue, self.source, inode.number());
         let file = self.source.file(inode, path)?;
         let replaces = place.check(HostType::RegularFile, &self.spared)?;
-        // Half a file looks like a whole one, and what it would replace may be a whole one.
+        // The copy is written under a temporary name, because half a file looks like a whole one, and must not replace one.
         let part = place.beside();
         let copy = part.create()?;
         let copied = self.copy_data(place, &copy, &file, path).and_then(|()| {
             let result = self.attributes.set_file(place, &copy, &stat, &xattrs);
             result.map_err(|errno| place.failed(errno))?;
             if replaces {
-                // After a power cut one of the two is there.
+                // The sync before the rename leaves either the old file or the complete new one after a power cut.
                 copy.sync_all().map_err(|error| place.failed(error))?;
             }
             place.take(&part)
@@ -212,7 +212,7 @@ impl<'a> Copier<'a> {
         copied.map(|()| true)
     }
 
-    /// Copies what is written; holes, and what was allocated but never written, become holes.
+    /// Copies the written ranges. Holes, and allocated ranges that were never written, become holes.
     fn copy_data(
         &mut self,
         place: &Entry,
@@ -254,7 +254,7 @@ impl<'a> Copier<'a> {
         if inode.stat().device.is_some() && !self.attributes.is_root() {
             let name = self.source.name(path);
             self.report
-                .warning(format_args!("{name}: a device node, left out: only root makes it"));
+                .warning(format_args!("{name}: device node not copied: only root can make it"));
             return Ok(false);
         }
         let host = host_type(inode);
@@ -278,7 +278,7 @@ impl<'a> Copier<'a> {
         result.map(|()| true).map_err(|errno| place.failed(errno))
     }
 
-    /// The extended attributes. Where they cannot be read the file is copied without them, and that is reported.
+    /// The extended attributes. If they cannot be read, the failure is reported, and the file is copied without them.
     fn xattrs(&mut self, inode: &Inode, path: &[u8]) -> Vec<Xattr> {
         inode.xattrs().unwrap_or_else(|error| {
             self.report.error(&Failure::at(self.source.name(path), &error));

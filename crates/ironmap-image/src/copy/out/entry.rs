@@ -1,7 +1,7 @@
-//! Where a copy goes: a name in an open directory.
+//! The destination of a copy: a name in an open directory.
 //!
-//! Every step below the directory that the user named goes through the descriptor of the directory above and follows no
-//! symbolic link, so that a hostile volume (a link and a directory of one name) cannot lead the copy elsewhere.
+//! Below the directory that the user named, every file is opened through the descriptor of its parent directory, without following
+//! symbolic links. So a hostile volume (a link and a directory with the same name) cannot direct the copy elsewhere.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(super) struct Directory {
     path: PathBuf,
 }
 
-/// A name in a directory, whether something has it or not.
+/// A name in a directory. A file with this name may exist or not.
 pub(super) struct Entry {
     pub(super) dir: Directory,
     pub(super) name: OsString,
@@ -53,19 +53,19 @@ impl Entry {
         self.dir.path.join(&self.name)
     }
 
-    /// The failure of an operation here.
+    /// The failure of an operation on this name.
     pub(super) fn failed(&self, error: impl Into<std::io::Error>) -> Failure {
         Failure::host(self.path().display(), error)
     }
 
-    /// A path that reaches this name without another walk from the root, for system calls that take no descriptor.
+    /// A path to this name through the directory's descriptor, for system calls that take no descriptor.
     pub(super) fn proc_path(&self) -> PathBuf {
         let mut path = PathBuf::from(format!("/proc/self/fd/{}", self.dir.fd.as_raw_fd()));
         path.push(&self.name);
         path
     }
 
-    /// Makes the directory, for the owner alone until it is complete, or opens the one that is there.
+    /// Makes the directory, or opens an existing one. A new directory is accessible only to its owner until the copy sets its mode.
     pub(super) fn make_directory(&self) -> Result<Directory, Failure> {
         match rustix_libc::fs::mkdirat(&*self.dir.fd, &self.name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -77,18 +77,18 @@ impl Entry {
         Ok(Directory { fd: Rc::new(fd), path: self.path() })
     }
 
-    /// A place beside it, under a name that no other copy has.
+    /// A temporary name in the same directory, which no other copy uses.
     pub(super) fn beside(&self) -> Self {
         Self { dir: self.dir.clone(), name: part_name().into() }
     }
 
-    /// Takes what is complete at a place beside it, instead of the file or link that had the name.
+    /// Renames the complete copy `from` to this name, and so replaces a file or link that had the name.
     pub(super) fn take(&self, from: &Self) -> Result<(), Failure> {
         let moved = rustix_libc::fs::renameat(&*from.dir.fd, &from.name, &*self.dir.fd, &self.name);
         moved.map_err(|errno| self.failed(errno))
     }
 
-    /// A new file for the owner alone.
+    /// Creates a file that is accessible only to its owner.
     pub(super) fn create(&self) -> Result<File, Failure> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -96,26 +96,26 @@ impl Entry {
         fd.map(File::from).map_err(|errno| self.failed(errno))
     }
 
-    /// Device and inode of what has the name.
+    /// The device and inode of the file that has the name.
     pub(super) fn identity(&self) -> Option<(u64, u64)> {
         identity(&*self.dir.fd, Path::new(&self.name))
     }
 
-    /// Whether something has the name.
+    /// Whether a file has the name.
     pub(super) fn is_taken(&self) -> bool {
         rustix_libc::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Removes what has this name and a copy may replace, if there is something.
+    /// Removes the file that has this name, if there is one and a copy can replace it.
     ///
     /// # Errors
-    /// As [`check`](Self::check).
+    /// See [`check`](Self::check).
     pub(super) fn clear(&self, new: FileType, spared: &Spared) -> Result<(), Failure> {
         if self.check(new, spared)? { self.remove() } else { Ok(()) }
     }
 
-    /// Whether something has this name that a copy of this type may replace. What may not be replaced is left alone, and an error: of special
-    /// files all but by another one, since a copy to `/dev/null` must not replace it.
+    /// Returns whether a file has this name. It is an error if a copy of type `new` must not replace that file. Only a special file can
+    /// replace a special file, because a copy to `/dev/null` must not replace the device.
     pub(super) fn check(&self, new: FileType, spared: &Spared) -> Result<bool, Failure> {
         let stat =
             match rustix_libc::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -143,7 +143,7 @@ impl Entry {
     }
 }
 
-/// Device and inode of a file, or of a symbolic link itself.
+/// The device and inode of a file. A symbolic link is not followed.
 pub(super) fn identity(dir: impl AsFd, path: &Path) -> Option<(u64, u64)> {
     let stat = rustix_libc::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     Some((stat.st_dev, stat.st_ino))

@@ -1,4 +1,4 @@
-//! Out of a volume, with everything that the host can keep.
+//! Copies out of a volume, with all attributes that the host can store.
 
 mod attributes;
 mod copier;
@@ -26,7 +26,7 @@ pub(super) fn run(options: &CopyOptions, dest: &Path, report: &mut Report) -> Re
     }
     let volumes: Option<Vec<_>> = options.sources.iter().map(Subject::target).collect();
     let Some(sources) = volumes else {
-        return Err(Failure::usage("neither is in a volume: write VOLUME:/PATH"));
+        return Err(Failure::usage("no path is in a volume: write VOLUME:/PATH"));
     };
     report.context().caller.catch_signals();
     let mut volumes = Volumes::to_read(report.context());
@@ -84,13 +84,13 @@ fn copy(
 }
 
 enum Destination {
-    /// The root's content, into an existing directory.
+    /// An existing directory. The content of the source goes into it, because the source's path ends without a name.
     Within(Directory),
-    /// The copy's own name.
+    /// The name of the copy.
     As(Entry),
 }
 
-/// What DEST means, as `cp` has it: an existing directory is copied into, anything else is the copy's name.
+/// Interprets DEST as `cp` does: the copy goes into an existing directory; any other DEST is the name of the copy.
 fn destination(
     options: &CopyOptions,
     path: &[u8],
@@ -107,12 +107,12 @@ fn destination(
     if dest.as_os_str().as_bytes().ends_with(b"/") && !directory {
         return Err(Failure::new(format!("{}: is not a directory (ENOTDIR)", dest.display())));
     }
-    // A link that the user names is followed, to a file that is there.
+    // A symbolic link that the user named is followed, and must lead to an existing file.
     let dest = if dest.is_symlink() {
         &dest.canonicalize().map_err(|error| {
             if dest.exists() {
-                // A pipe behind /dev/stdout, say.
-                let what = "leads to nothing that a file could replace: use ironmap cat";
+                // For example, /dev/stdout that leads to a pipe.
+                let what = "leads to a file that has no path to replace: use ironmap cat";
                 return Failure::new(format!("{}: {what}", dest.display()));
             }
             Failure::host(dest.display(), error)
@@ -121,14 +121,14 @@ fn destination(
         dest
     };
     let Some(name) = dest.file_name() else {
-        return Err(Failure::new(format!("{}: names no file", dest.display())));
+        return Err(Failure::new(format!("{}: has no file name", dest.display())));
     };
     let parent = dest.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = Directory::open(parent.unwrap_or(Path::new(".")))?;
     Ok(Destination::As(parent.place(name)))
 }
 
-/// The last component of a path, where that is a name.
+/// The last component of a path. `None` for `.`, `..` and the root.
 fn last_name(path: &[u8]) -> Option<&OsStr> {
     let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty())?;
     (!matches!(name, b"." | b"..")).then(|| OsStr::from_bytes(name))

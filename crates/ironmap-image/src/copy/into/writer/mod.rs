@@ -1,4 +1,4 @@
-//! What a tree's steps say, made in a volume.
+//! Applies the steps of a tree to a volume.
 
 mod names;
 
@@ -30,31 +30,31 @@ use crate::volumes::Name;
 const SET_ID: u32 = 0o6000;
 const SET_GROUP: u32 = 0o2000;
 
-/// Writes copies. Failures go to the report, one by one, and the rest goes on.
+/// Writes copies. The failure of a file goes to the report, and the copy goes on.
 pub(super) struct Writer {
     how: How,
     caller: Credentials,
-    /// Where the next tree goes, and where in it its next file does if that comes with its path.
+    /// The destination of the tree, and the destination of its next file.
     root: Option<Name>,
     to: Option<Name>,
     places: Places,
     owners: Owners,
-    /// The volume that it comes from, where that is the one that it goes to.
+    /// The tree is in the destination volume.
     same: bool,
-    /// What has begun and not ended; `None` is not copied.
+    /// The files and directories that have begun and have not ended; `None` for a file that is not copied.
     open: Vec<Option<Open>>,
     pieces: Pieces,
-    /// Made for the first large file.
+    /// The direct writes. Made for the first large file.
     stream: Option<Stream>,
-    /// Names that copies of files got which the user named.
+    /// The names of copies whose sources the user named.
     made: HashSet<(InodeNo, Vec<u8>)>,
-    /// Files with several names that were read.
+    /// The files with several names that were read.
     pub(super) seen: HashSet<Identity>,
-    /// Their copies.
+    /// The copies of files with several names.
     links: HashMap<Identity, InodeNo>,
-    /// Files of the host that are left out.
+    /// The files of the host to skip.
     pub(super) spared: Spared,
-    /// Names of extended attributes that the volume refuses, with how often, and the first file and reason.
+    /// For each extended attribute that the volume refused: how many files had it, and the first file with the reason.
     refused: BTreeMap<Vec<u8>, (u64, String)>,
 }
 
@@ -87,18 +87,18 @@ impl Writer {
         self.how = how;
     }
 
-    /// Copies get these owners from now on, and so do directories that no tree names.
+    /// Sets the owners of later copies, and of directories that the copy must make for the files in them.
     pub(super) fn set_owners(&mut self, owners: Owners) {
         self.places.owner = owners.of(0, 0);
         self.owners = owners;
     }
 
-    /// Where memory for content comes from, and goes back to.
+    /// The pool of memory for content.
     pub(super) fn pieces(&self) -> Pieces {
         self.pieces.clone()
     }
 
-    /// The next tree gets this name. `from` is the volume that it is in, if it is in one.
+    /// Starts a tree that is copied to this name. `from` is the volume that holds the tree, if it is not on the host.
     pub(super) fn start(&mut self, to: Name, from: Option<&Rc<Source>>) {
         self.same = from.is_some_and(|from| Rc::ptr_eq(from, &to.source));
         self.open.clear();
@@ -106,27 +106,27 @@ impl Writer {
         self.to = Some(to);
     }
 
-    /// Whether the tree is in the volume that the copy goes to.
+    /// Whether the tree is in the destination volume.
     pub(super) fn copies_within(&self) -> bool {
         self.same
     }
 
-    /// A tree begins that hides what those before it made.
+    /// Starts a tree that may hide files of earlier trees.
     pub(super) fn start_layer(&mut self) {
         self.places.start_layer();
     }
 
-    /// It has ended, and what is of no use behind it goes.
+    /// Ends the layer, and removes files that only the layer itself needs.
     pub(super) fn end_layer(&mut self, report: &mut Report) -> Result<(), Failure> {
         self.places.end_layer(report)
     }
 
-    /// Gives directories the times that they are to have in the end.
+    /// Sets the final times of directories.
     pub(super) fn set_times(&mut self, root: &Name) -> Result<(), Failure> {
         self.places.finish(root)
     }
 
-    /// Ends a copy in the midst: what is not complete goes.
+    /// Ends a copy early, and removes incomplete files.
     pub(super) fn abandon(&mut self, report: &mut Report) {
         while let Some(open) = self.open.pop() {
             let regular = |open: &Open| open.entry.stat.file_type == FileType::Regular;
@@ -138,12 +138,12 @@ impl Writer {
         }
     }
 
-    /// Warns of what could not be kept.
+    /// Warns about the attributes that could not be kept.
     pub(super) fn finish(&self, report: &Report) {
         for (name, (count, first)) in &self.refused {
             let name = String::from_utf8_lossy(name);
             report.warning(format_args!(
-                "the attribute {name} of {count} files was not kept; the first: {first}"
+                "the attribute {name} was not kept on {count} files; the first: {first}"
             ));
         }
     }
@@ -206,7 +206,7 @@ impl Writer {
         }
     }
 
-    /// Where something of this name goes now; `None` where the directory above was not copied.
+    /// The destination of a file with this name; `None` if its directory was not copied.
     fn name(&self, name: &[u8]) -> Option<Name> {
         let Some(above) = self.open.last() else { return self.to.clone() };
         above.as_ref().map(|above| above.name.below(above.number, name))
@@ -227,7 +227,7 @@ impl Writer {
         };
         let kind = entry.stat.file_type;
         let mut gives_group = inherits && kind == FileType::Directory;
-        // Nothing is looked up where nothing is there: in what was just made.
+        // An existing file is looked up only if the creation fails, which is rare in a new directory.
         let mut new = true;
         let number = match self.create(&name, &entry) {
             Err(error) if error.kind() == ErrorKind::Exists => {
@@ -255,7 +255,7 @@ impl Writer {
             && let Err(failure) =
                 report.say(format_args!("{} -> {}", quoted(entry.path.as_bytes()), name.quoted()))
         {
-            // That nobody hears of it is no reason to copy nothing.
+            // A failure to print is not a reason to stop the copy.
             self.how.verbose = false;
             report.error(&failure);
         }
@@ -277,7 +277,7 @@ impl Writer {
         Ok(Some(open))
     }
 
-    /// Opens a large file for direct writes, and allocates a range of it in as few pieces as there are.
+    /// Opens a large file for direct writes, and allocates a range of it in as few extents as possible.
     fn make_room(&mut self, pos: FilePos, len: u64, progress: &Progress) -> Result<(), Failure> {
         let Some(Some(open)) = self.open.last_mut() else { return Ok(()) };
         if open.broken || len <= PIECE {
@@ -324,7 +324,7 @@ impl Writer {
         size: Option<u64>,
         report: &mut Report,
     ) -> Result<(), Failure> {
-        // All errors that follow the first one come from it.
+        // Only the first error of a file is reported, because it causes the others.
         let finished = finish(&mut self.stream, &report.progress);
         let lost = finished.err().filter(|_| !open.broken);
         open.broken |= lost.is_some();
@@ -347,17 +347,17 @@ impl Writer {
         completed
     }
 
-    /// Gives a copy its size and its attributes, when all of its content is there.
+    /// Sets the size and the attributes of a copy whose content is complete.
     fn complete(&mut self, open: &mut Open, size: u64) -> Result<(), Failure> {
         let regular = open.entry.stat.file_type == FileType::Regular;
         if regular && (size > open.size || open.file.is_some()) {
             open.set_size(size)?;
-            // Its time stamps come before those that it is given.
+            // The drop updates the timestamps, so it must come before they are set.
             open.file = None;
         }
         let Open { entry, name, number, .. } = &*open;
         let (fs, keep, stat) = (name.fs(), self.how.keep, &entry.stat);
-        // A new owner takes capabilities away.
+        // A change of owner removes capabilities, so it comes before the extended attributes.
         if keep.ownership && !open.new {
             let (uid, gid) = (Some(stat.uid), Some(stat.gid));
             let set = SetAttributes::new().uid(uid).gid(gid);
@@ -399,12 +399,12 @@ impl Writer {
             .map_err(|error| name.failed(&error))
     }
 
-    /// Not all of a file is there.
+    /// Ends an incomplete copy: a new file is removed; an existing file keeps the content written so far.
     fn give_up(&mut self, open: &Open) -> Result<(), Failure> {
         if !open.new {
             return open.give_back_room();
         }
-        // Half a file looks like a whole one.
+        // The file is removed, because half a file looks like a whole one.
         self.links.remove(&open.entry.identity);
         let name = &open.name;
         name.fs()

@@ -1,4 +1,4 @@
-//! The names of copies: new files, and files that have the names already.
+//! Gives copies their names: makes new files, and handles existing files that have the names.
 
 use ironmap::fs::{FileType, Follow, NewFile};
 use ironmap::units::InodeNo;
@@ -11,18 +11,18 @@ use crate::failure::Failure;
 use crate::report::Report;
 use crate::volumes::{Found, Name};
 
-/// What becomes of what has a name that a copy is to get.
+/// The outcome for an existing file that has the name of a copy.
 pub(super) enum There {
-    /// It stays, and nothing is copied.
+    /// The file is kept, and nothing is copied.
     Skip,
-    /// It becomes the copy; its mode.
+    /// The file becomes the copy. The fields are its inode number and its mode.
     Use(InodeNo, u32),
-    /// It is gone.
+    /// The file was removed.
     Removed,
 }
 
-/// What a file's copy is not to be called: a name with a slash at the end, which asks for a directory, and one that this command has just
-/// given to another copy.
+/// Refuses names that a file's copy cannot have: a name with a slash at the end, unless it is a directory, and a name that this command
+/// has given to another copy.
 pub(in super::super) fn check_name(
     to: &Name,
     kind: FileType,
@@ -63,7 +63,7 @@ impl Writer {
             permissions &= !SET_ID;
         }
         if stat.file_type == FileType::Directory {
-            // Not before the end: what is made in it would get its group.
+            // The bit is set after the entries are copied, because new files in the directory would get its group.
             permissions &= !SET_GROUP;
         }
         let mut who = self.caller;
@@ -78,7 +78,7 @@ impl Writer {
             .and_then(|writer| writer.create(name.dir, &name.name, new, permissions, &who))
     }
 
-    /// What becomes of what has the name already.
+    /// Handles an existing file that has the name of a copy.
     pub(super) fn there(
         &mut self,
         name: &Name,
@@ -111,14 +111,14 @@ impl Writer {
             there = name.find(Follow::All)?;
             old = there.file_type();
         }
-        // cp writes to what it stands for, which in a volume that is not mounted is nothing.
+        // cp writes into the device or pipe of a special file. A volume that is not mounted has no such device or pipe.
         if new == FileType::Regular && !matches!(old, FileType::Regular | FileType::Symlink) {
             return fails(ErrorKind::Exists, "a special file is not replaced by a regular one");
         }
-        // Nor is a file replaced by a link to it, which would lead to itself.
+        // A file is not replaced by a symbolic link to it, which would lead to itself.
         let replaced_by_its_link = entry.leads_to == Some(there.number());
         if self.same && there.number().0 == entry.identity.1 || replaced_by_its_link {
-            return Err(name.refused("is the file that is to be copied"));
+            return Err(name.refused("is the source of the copy itself"));
         }
         let several = self.how.keep.links && there.stat().links > 1;
         if new == FileType::Regular && old == FileType::Regular && !several {
@@ -140,7 +140,7 @@ impl Writer {
             return Ok(());
         }
         let Some(number) = self.links.get(&identity) else {
-            return Err(name.refused("its other name was not copied"));
+            return Err(name.refused("is a further name of a file that was not copied"));
         };
         let fs = name.fs();
         let linked =
