@@ -13,7 +13,7 @@ use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
 use crate::open_file::OpenInode;
 use crate::units::{FileBlock, InodeNo};
 
-/// What happens to an inode that loses a name.
+/// The fate of an inode that loses a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The inode has another name and remains.
@@ -224,7 +224,7 @@ impl Operation<'_> {
         self.transact(STAMP_CREDITS, |handle| handle.store_stamps(number))
     }
 
-    /// What happens to an inode that loses a name. The inode's lock must be held.
+    /// The fate of an inode that loses a name. The inode's lock must be held.
     pub(super) fn fate(&self, inode: &InodeToChange<'_>) -> Result<Fate> {
         let directory = inode.file_type() == FileType::Directory;
         if inode.stat().links > 1 && !directory {
