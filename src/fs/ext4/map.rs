@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::blocks::Relocated;
+use super::features::{Compat, Incompat};
 use super::inode::Inode;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::InodeFlags;
@@ -17,6 +18,8 @@ use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 const RESIDENT_LEAVES: usize = 16 << 10;
 /// A map with more extents than this is not kept in memory. Its extents would take 96 MiB, and the index 80 MiB.
 const RESIDENT_EXTENTS: usize = 4 << 20;
+/// The direct pointers of a block-mapped inode.
+const DIRECT: usize = 12;
 
 impl Inode {
     /// Adds the extents of one leaf of the map to `into`, at least those from `block` on. Returns the first block after
@@ -84,8 +87,29 @@ impl Inode {
         if let Some(block) = self.xattr_block.filter(|block| !is_data(*block)) {
             return Err(place.field("i_file_acl").corrupt(format!("block {block}")));
         }
+        let sb = &self.fs.superblock;
+        let unknown = [
+            (InodeFlags::CASEFOLD, sb.incompat.contains(Incompat::CASEFOLD)),
+            (InodeFlags::EA_INODE, false),
+            // Linux asks only where metadata have checksums.
+            (InodeFlags::INDEX, sb.seed.is_none() || sb.compat.contains(Compat::DIR_INDEX)),
+        ];
+        if unknown.iter().any(|(flag, allowed)| self.flags.contains(*flag) && !allowed) {
+            let what = format!("flags {:#x}, on a volume without their feature", self.flags.bits());
+            return Err(place.field("i_flags").corrupt(what));
+        }
         if self.flags.contains(InodeFlags::INLINE_DATA) {
             return Ok(());
+        }
+        if !self.flags.contains(InodeFlags::EXTENTS) {
+            let (words, _) = self.i_block.as_chunks::<4>();
+            let blocks = words.iter().take(DIRECT).map(|word| u32::from_le_bytes(*word));
+            if let Some(block) = blocks
+                .filter(|block| *block != 0)
+                .find(|block| !is_data(FsBlock(u64::from(*block))))
+            {
+                return Err(place.field("i_block").corrupt(format!("block {block}")));
+            }
         }
         match self.home_block(FileBlock(0))? {
             Some(block) if is_data(block) => Ok(()),

@@ -148,7 +148,8 @@ pub(super) struct FiledOrphan {
 impl Inode {
     fn filed_orphans(&self) -> Result<Vec<FiledOrphan>> {
         let size = self.fs.superblock.block_size;
-        let blocks = size.blocks_for(self.size);
+        // A part of a block at the end does not count.
+        let blocks = self.size >> size.shift();
         if blocks > MAX_BLOCKS {
             let what = format!("an orphan file of {blocks} blocks; the limit is {MAX_BLOCKS}");
             return Err(Error::new(ErrorKind::LimitExceeded, what));
@@ -159,6 +160,7 @@ impl Inode {
                 place.corrupt(format!("block {block}, but the orphan file cannot have attributes"))
             );
         }
+        self.check_own()?;
         let mut filed = Vec::new();
         for block in 0..blocks {
             let Some(home) = self.home_block(FileBlock(block))? else {

@@ -51,7 +51,11 @@ const PHRASES: &[Phrase] = &[
     phrase(&["but", "for"], Anywhere, "except"),
     phrase(&["want", "of"], Anywhere, "lack of, or no space"),
     phrase(&["is/are/was/were/be", "had"], Anywhere, "an active verb: ironmap allocates"),
-    phrase(&["that/which/it/they/this", "is/are", "none"], Anywhere, "does not exist, or is not one"),
+    phrase(
+        &["that/which/it/they/this", "is/are", "none"],
+        Anywhere,
+        "does not exist, or is not one",
+    ),
     phrase(&["that", "is", "no"], Anywhere, "is not a"),
     phrase(&["which/that/what", "is", "so"], Anywhere, "the fact itself"),
     phrase(&["the", "one", "of"], Anywhere, "the noun again"),

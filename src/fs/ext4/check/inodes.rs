@@ -30,6 +30,8 @@ pub(super) struct Extent {
     /// The block after the last mapped block, and the block after the last written block.
     pub(super) end: u64,
     pub(super) written_end: u64,
+    /// The blocks that are no holes.
+    pub(super) data: u64,
     pub(super) sound: bool,
 }
 
@@ -113,7 +115,7 @@ impl Checker<'_> {
         // An inode that the superblock names may have any value here, except one that could be the number of the next orphan.
         let special = reserved || self.fs.superblock.orphan_file == Some(inode.number);
         let dtime = raw.i_dtime.get();
-        if dtime != 0 && !orphan && (!special || dtime < sb.inodes_count) {
+        if dtime != 0 && !orphan && (!special || self.is_low(dtime)) {
             self.findings.expect(inode.place("i_dtime"), dtime, 0_u32);
         }
         let is_value = inode.flags().contains(InodeFlags::EA_INODE);
@@ -144,18 +146,21 @@ impl Checker<'_> {
         if inode.bytes.iter().any(|byte| *byte != 0) {
             self.check_sum(inode);
         }
-        let (raw, sb) = (inode.raw(), &self.superblock);
-        // A value that could be an inode number remains from an orphan list, unless the volume's clock was that low.
-        let low = |time: u32| (1..self.fs.superblock.inodes_count).contains(&time);
-        let clock = [sb.s_wtime.get(), sb.s_mtime.get(), sb.s_mkfs_time.get()];
+        let raw = inode.raw();
         let dtime = raw.i_dtime.get();
         let missing = dtime == 0 && raw.i_mode.get() != 0;
-        if missing && number >= self.fs.superblock.first_inode
-            || low(dtime) && !clock.into_iter().any(low)
-        {
+        if missing && number >= self.fs.superblock.first_inode || self.is_low(dtime) {
             let (stored, rule) = (u64::from(dtime), "not a valid time of deletion");
             self.findings.add(inode.place("i_dtime"), Kind::Invalid { stored, rule });
         }
+    }
+
+    /// Whether a time of deletion is an inode number that remains from an orphan list: one that small, unless the volume's clock was that low.
+    fn is_low(&self, dtime: u32) -> bool {
+        let low = |time: u32| (1..self.fs.superblock.inodes_count).contains(&time);
+        let sb = &self.superblock;
+        let clock = [sb.s_wtime.get(), sb.s_mtime.get(), sb.s_mkfs_time.get()];
+        low(dtime) && !clock.into_iter().any(low)
     }
 
     fn check_sum(&mut self, inode: &Found) {
@@ -283,6 +288,7 @@ impl Checker<'_> {
             }
             Piece::Data(data) => {
                 extent.end = extent.end.max(data.first + data.count);
+                extent.data += data.count;
                 if data.written {
                     extent.written_end = extent.written_end.max(data.first + data.count);
                 }

@@ -126,7 +126,12 @@ impl Checker<'_> {
             let what = Kind::Damaged { what: "the inode is not a regular file in use".to_owned() };
             return self.findings.add_as(Severity::Repairable, place, what);
         };
-        let blocks = self.fs.superblock.block_size.blocks_for(inode.size());
+        let unit = self.fs.superblock.block_size;
+        let blocks = inode.size() >> unit.shift();
+        if !inode.size().is_multiple_of(unit.bytes() as u64) {
+            let (stored, rule) = (inode.size(), "not whole blocks");
+            self.findings.add(inode.place("i_size"), Kind::Invalid { stored, rule });
+        }
         let attributes = inode.xattr_block(self.fs);
         if blocks > MAX_BLOCKS {
             let (stored, rule) = (inode.size(), "more than the 512 blocks that Linux accepts");

@@ -5,8 +5,10 @@
 use super::Checker;
 use super::found::Found;
 use super::inodes::Extent;
+use super::map::{Piece, Walk};
+use super::xattrs::Charged;
 use crate::fs::check::Kind;
-use crate::fs::ext4::{Compat, RoCompat};
+use crate::fs::ext4::{Compat, Incompat, RoCompat};
 use crate::fs::{FileType, InodeFlags};
 
 /// The inode whose map is the list of bad blocks.
@@ -50,8 +52,28 @@ impl Checker<'_> {
             }
         }
         if inline.is_empty() && raw.i_block != [0; 60] {
-            self.check_map(inode, FileType::Regular);
+            self.claim_bad_blocks(inode);
         }
+    }
+
+    /// Claims the bad blocks that no structure of the file system has: a bad block can be in a structure, which then uses it, or has moved.
+    fn claim_bad_blocks(&mut self, inode: &Found) {
+        let fs = self.fs;
+        let Self { reader, findings, usage, .. } = self;
+        let place = inode.place("i_block");
+        let mut walk = Walk { fs, reader, findings, inode, sound: true };
+        walk.run(&mut |findings, piece| {
+            let (start, count) = match piece {
+                Piece::Node(block) => return usage.claim(findings, place, block, 1),
+                Piece::Data(data) => (data.start, data.count),
+            };
+            for block in start..start + count {
+                if usage.fixed_in(block, 1).is_none() {
+                    usage.claim(findings, place, block, 1);
+                }
+            }
+            true
+        });
     }
 
     /// Checks a reserved inode that the volume's features do not use. It must have no data. The inodes of the boot loader and for resizing may have a
@@ -84,6 +106,12 @@ impl Checker<'_> {
             let (stored, rule) = (mode.into(), "not the type of a reserved inode");
             self.findings.add(inode.place("i_mode"), Kind::Invalid { stored, rule });
         }
+        let casefold = sb.incompat.contains(Incompat::CASEFOLD);
+        if inode.flags().contains(InodeFlags::CASEFOLD) && !casefold {
+            let rule = "casefold, on a volume without the feature";
+            let stored = inode.flags().bits().into();
+            self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
+        }
         if inode.flags().contains(InodeFlags::INDEX) && file_type != Some(FileType::Directory) {
             let (stored, rule) = (inode.flags().bits().into(), "a hash tree outside a directory");
             self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
@@ -94,7 +122,11 @@ impl Checker<'_> {
         let none = Extent { sound: true, ..Extent::default() };
         let extent = if has_map { self.check_map(inode, FileType::Regular) } else { none };
         self.check_size(inode, FileType::Regular, has_map, &extent);
-        let attributes = self.check_xattrs(inode);
+        // e2fsck passes over an attribute block that the volume cannot have.
+        let block = inode.xattr_block(self.fs);
+        let has_attributes = self.fs.superblock.compat.contains(Compat::EXT_ATTR)
+            && (block == 0 || self.usage.contains(block, 1));
+        let attributes = if has_attributes { self.check_xattrs(inode) } else { Charged::default() };
         self.check_space(inode, has_map, &extent, attributes);
     }
 }

@@ -47,6 +47,10 @@ impl Checker<'_> {
                     // A journal has no holes. A journal made by an old mke2fs has a block past its end.
                     if size > extent.end * unit {
                         self.findings.expect(place, size, extent.end * unit);
+                    } else if extent.sound && extent.data < size / unit {
+                        let holes = size / unit - extent.data;
+                        let what = format!("{holes} blocks of the journal are holes");
+                        self.findings.add(place, Kind::Damaged { what });
                     }
                 } else if size > self.largest(inode) {
                     let rule = "larger than the maximum size of a file";
