@@ -334,12 +334,7 @@ impl Error {
     /// The error as a line about the object with this name, which the line shows once.
     #[doc(hidden)] // For the program, which knows names that the library does not.
     pub fn shown_at<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
-        fmt::from_fn(move |f| {
-            write!(f, "{name}: ")?;
-            let steps = &self.0.steps;
-            let named = steps.last().is_some_and(|step| step.is_end_of(name));
-            self.show(f, &steps[..steps.len() - usize::from(named)])
-        })
+        ShownAt { error: self, name }
     }
 
     /// Adds the underlying cause.
@@ -404,6 +399,22 @@ impl Error {
             ErrorKind::Io(errno) => write!(f, ": {errno}"),
             _ => Ok(()),
         }
+    }
+}
+
+/// An error as a line about an object, whose name it shows once.
+struct ShownAt<'a> {
+    error: &'a Error,
+    name: &'a str,
+}
+
+impl fmt::Display for ShownAt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { error, name } = self;
+        write!(f, "{name}: ")?;
+        let steps = &error.0.steps;
+        let named = steps.last().is_some_and(|step| step.is_end_of(name));
+        error.show(f, &steps[..steps.len() - usize::from(named)])
     }
 }
 

@@ -355,15 +355,15 @@ fn a_change_of_the_content_ends_capabilities() {
     let allocate = Fallocate::Allocate { keep_size: true };
     let changes: [(&str, &dyn Fn()); 6] = [
         ("write", &|| {
-            assert_eq!(fs.writable().unwrap().write(number, FilePos(5), b"x").unwrap(), 1)
+            assert_eq!(fs.writable().unwrap().write(number, FilePos(5), b"x").unwrap(), 1);
         }),
         ("cut", &|| fs.writable().unwrap().truncate(number, 100).unwrap()),
         ("grow", &|| fs.writable().unwrap().truncate(number, 20_000).unwrap()),
         ("allocate", &|| {
-            fs.writable().unwrap().fallocate(number, allocate, FilePos(0), 50_000).unwrap()
+            fs.writable().unwrap().fallocate(number, allocate, FilePos(0), 50_000).unwrap();
         }),
         ("punch", &|| {
-            fs.writable().unwrap().fallocate(number, Fallocate::Punch, FilePos(0), 4096).unwrap()
+            fs.writable().unwrap().fallocate(number, Fallocate::Punch, FilePos(0), 4096).unwrap();
         }),
         ("empty", &|| volume.write("/program", b"").unwrap()),
     ];

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use crate::common::image::scratch;
 use ironmap::bio::Buffer;
 use ironmap::device::{Device, Entry, Limits, Ram, Record};
-use ironmap::fs::ext4::ROOT;
+use ironmap::fs::ext4::{MkfsOptions, ROOT};
 use ironmap::fs::{Clock, Credentials, NewFile, SetAttributes};
 use ironmap::units::{DevOffset, FilePos};
-use ironmap::{FileOptions, Location, QueueOptions, Volume, VolumeOptions};
+use ironmap::{ErrorKind, FileOptions, Location, QueueOptions, Volume, VolumeOptions};
 
 fn fsck(image: &Path) {
     let out = Command::new("e2fsck").args(["-fn"]).arg(image).output().unwrap();
@@ -246,4 +246,22 @@ fn a_file_that_outlives_its_volume_is_committed() {
     }
     drop((file, queue));
     fsck(&image);
+}
+
+/// As in Linux, a name that cannot be is refused by its fault also on a volume that is open for reading.
+#[test]
+fn names_are_refused_by_their_fault_on_a_volume_that_is_read() {
+    let ram = Arc::new(Ram::new(8 << 20));
+    ironmap::tools::make(&*ram, &MkfsOptions::default()).unwrap();
+    let volume = Volume::on(ram).unwrap();
+    let (writer, who, long) =
+        (volume.fs().writable().unwrap(), Credentials::default(), [b'n'; 256]);
+    let kind = |result: ironmap::Result<()>| result.unwrap_err().kind();
+    let make = |name: &[u8], file| kind(writer.create(ROOT, name, file, 0o755, &who).map(drop));
+    assert_eq!(make(&long, NewFile::Directory), ErrorKind::NameTooLong);
+    assert_eq!(make(b"link", NewFile::Symlink(&[b't'; 5000])), ErrorKind::NameTooLong);
+    assert_eq!(make(b"name", NewFile::Regular), ErrorKind::ReadOnly);
+    assert_eq!(kind(writer.link(ROOT, ROOT, &long)), ErrorKind::NameTooLong);
+    assert_eq!(kind(writer.rmdir(ROOT, b".")), ErrorKind::InvalidInput);
+    assert_eq!(kind(writer.rmdir(ROOT, b"..")), ErrorKind::NotEmpty);
 }

@@ -1,12 +1,13 @@
 //! Direct I/O on files of another format than ext4.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 
 use ironmap::bio::Buffer;
 use ironmap::device::Ram;
 use ironmap::dio::DioFlags;
-use ironmap::fs::{Credentials, Fallocate, FileSystem, NewFile, Writer};
+use ironmap::fs::{Credentials, Fallocate, FileSystem, NewFile, SetAttributes, Writer};
 use ironmap::iomap::IomapType;
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, File, FileOptions, Queue, QueueOptions, Volume};
@@ -314,7 +315,7 @@ fn a_file_is_truncated_while_no_request_uses_it() {
 #[test]
 fn a_write_takes_set_id_bits_away() {
     let world = World::new(Kind::WHOLE, 16);
-    let set = ironmap::fs::SetAttributes::new().permissions(0o6755);
+    let set = SetAttributes::new().permissions(0o6755);
     world.fs.set_attributes(world.number, &set).unwrap();
     let mut world = world.seen_as(Kind::WHOLE);
     world.write(0, &[1; BLOCK]);
@@ -532,4 +533,33 @@ fn threads_write_one_file() {
             assert!(bytes.iter().all(|byte| *byte == 1 + (block % THREADS) as u8), "block {block}");
         }
     }
+}
+
+/// An append that waits for its position meets attributes that changed meanwhile: it removes set-id bits that were set after it had begun.
+#[test]
+fn an_append_that_waited_meets_attributes_that_changed() {
+    let fs = MemFs::new(Arc::new(Ram::new(16 * BLOCK as u64)), Kind::WHOLE);
+    let number = create(&fs, b"file");
+    let append = || {
+        let mut world = World::of(&fs, Kind::WHOLE, number);
+        world.file.append(&mut world.queue, &[1; BLOCK], NONE).unwrap()
+    };
+    fs.gate.closed.store(true, SeqCst);
+    let ends = thread::scope(|scope| {
+        let first = scope.spawn(append);
+        while !fs.gate.reached.load(SeqCst) {
+            thread::yield_now();
+        }
+        // Its position depends on the first append, which is in its allocation.
+        let before = fs.gate.reads.load(SeqCst);
+        let second = scope.spawn(append);
+        while fs.gate.reads.load(SeqCst) == before {
+            thread::yield_now();
+        }
+        fs.set_attributes(number, &SetAttributes::new().permissions(0o4755)).unwrap();
+        fs.gate.closed.store(false, SeqCst);
+        [first, second].map(|append| append.join().unwrap().0)
+    });
+    assert_eq!(ends, [0, BLOCK as u64]);
+    assert_eq!(fs.inode(number).unwrap().stat().mode & 0o7777, 0o755);
 }

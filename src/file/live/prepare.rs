@@ -94,8 +94,8 @@ impl LiveFile {
         queue.alone(|| self.handle.file.zero_tail())
     }
 
-    /// Prepares a write at a known position, whose caller holds the content. The queue's view is current on entry, and is read again only after a
-    /// step that has changed the inode.
+    /// Prepares a write at a known position, whose caller holds the content. The queue's view is read again if the inode has changed: an append may
+    /// have waited for its position, and other threads change attributes without the content.
     pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,
@@ -105,7 +105,7 @@ impl LiveFile {
         let Wanted { at, len, flags, zeroed } = wanted;
         let (handle, nowait) = (&*self.handle, flags.contains(DioFlags::NOWAIT));
         let end = pos.0.saturating_add(len as u64);
-        let view = self.view(queue)?;
+        let view = self.current(queue, nowait)?;
         let size = match view.size_at_once() {
             Some(size) => size,
             None if nowait => return Err(would_change()),

@@ -5,7 +5,6 @@ use crate::bio::Dev;
 use crate::dio::{Holding, Target};
 use crate::error::{Error, Result};
 use crate::open_file::{OpenInode, QueueFiles, View, Views};
-use crate::queue::Queue;
 
 /// The file if its view is current, for a request that holds its content.
 #[inline(always)]
@@ -66,11 +65,6 @@ impl LiveFile {
         };
         let view = views.get(&self.handle).ok_or_else(no_view)?;
         Ok(Target { size, ..target_by_metadata(view, self, holding) })
-    }
-
-    /// The view, which the request has made current. Nothing that the request relies on changes while it holds the content.
-    pub(super) fn view<'q>(&self, queue: &'q Queue) -> Result<&'q View> {
-        queue.views.get(&self.handle).ok_or_else(no_view)
     }
 
     #[cold]

@@ -186,7 +186,7 @@ impl LiveFile {
 fn copy(bufs: &[IoSlice<'_>], into: &mut [u8]) {
     let mut at = 0;
     for part in within(bufs, 0..into.len()) {
-        into[at..at + part.len()].copy_from_slice(&part);
+        into[at..at + part.len()].copy_from_slice(part);
         at += part.len();
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::jbd2::CommitTimer;
 use super::operation::Patience;
-use super::ops::Ext4Held;
+use super::ops::{Ext4Held, check_file, check_name, check_removed};
 use super::{Ext4, Ext4Listing, Incompat, Inode, ROOT, Superblock};
 use crate::error::{Error, Result};
 use crate::fs::check::{Progress, Report};
@@ -140,10 +140,14 @@ impl Writer for Arc<Ext4> {
         permissions: u32,
         who: &Credentials,
     ) -> Result<InodeNo> {
+        // As in Linux, a name that cannot be is refused before the volume is asked for a change.
+        check_name(name)?;
+        check_file(file, self.superblock.block_size.bytes())?;
         self.operate(|op| op.create(dir, name, file, permissions, who))
     }
 
     fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check_name(name)?;
         self.operate(|op| op.link(inode, dir, name))
     }
 
@@ -152,6 +156,7 @@ impl Writer for Arc<Ext4> {
     }
 
     fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check_removed(name)?;
         self.operate(|op| op.rmdir(dir, name))
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, TryLockError};
 
 use ironmap::fs::{FileOps, Inode};
@@ -58,8 +59,8 @@ impl FileOps for Open {
     }
 }
 
-impl WriteFile for Open {
-    fn read(&self, intent: WriteIntent) -> Result<Snapshot> {
+impl Open {
+    fn snapshot(&self, intent: WriteIntent) -> Result<Snapshot> {
         let tree = match self.fs.tree.try_lock() {
             Ok(tree) => tree,
             Err(TryLockError::Poisoned(tree)) => tree.into_inner(),
@@ -73,6 +74,14 @@ impl WriteFile for Open {
         let plain = tree.ended.is_none() && !inode.is_privileged(intent) && !inode.shares;
         Ok(Snapshot { changes, plain, map: Box::new(inode) })
     }
+}
+
+impl WriteFile for Open {
+    fn read(&self, intent: WriteIntent) -> Result<Snapshot> {
+        let snapshot = self.snapshot(intent);
+        self.fs.gate.reads.fetch_add(1, SeqCst);
+        snapshot
+    }
 
     fn size(&self) -> Result<u64> {
         // The lock excludes a conversion, which moves one kind of block to the other.
@@ -82,6 +91,7 @@ impl WriteFile for Open {
     }
 
     fn allocate(&self, range: Range<u64>, whole: bool) -> Result<u64> {
+        self.fs.gate.pass();
         let mut tree = self.fs.change()?;
         let allocated = tree.file(&*self.fs.device, self.number)?.allocate(&range);
         self.open.changed();

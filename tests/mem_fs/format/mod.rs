@@ -7,6 +7,7 @@ mod inode;
 mod names;
 mod tree;
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ironmap::device::Device;
@@ -28,6 +29,27 @@ pub(crate) struct MemFs {
     device: Arc<dyn Device>,
     kind: Kind,
     tree: Arc<Mutex<Tree>>,
+    pub(crate) gate: Arc<Gate>,
+}
+
+/// Lets a test stop an allocation, and see that other threads have read a file meanwhile.
+#[derive(Default)]
+pub(crate) struct Gate {
+    /// The next allocation waits until this is false again.
+    pub(crate) closed: AtomicBool,
+    /// An allocation waits.
+    pub(crate) reached: AtomicBool,
+    /// The number of views that queues have read.
+    pub(crate) reads: AtomicU64,
+}
+
+impl Gate {
+    fn pass(&self) {
+        while self.closed.load(SeqCst) {
+            self.reached.store(true, SeqCst);
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// The options of a format.
@@ -49,7 +71,7 @@ impl MemFs {
     /// Creates an empty volume.
     pub(crate) fn new(device: Arc<dyn Device>, kind: Kind) -> Self {
         let tree = Tree::new(device.size() / BLOCK);
-        Self { device, kind, tree: Arc::new(Mutex::new(tree)) }
+        Self { device, kind, tree: Arc::new(Mutex::new(tree)), gate: Arc::default() }
     }
 
     /// The same volume with other options.

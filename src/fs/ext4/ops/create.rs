@@ -1,6 +1,6 @@
 //! Creates files of every type, and new names for existing files.
 
-use super::{MAX_LINKS, check_name, check_project, refuse};
+use super::{MAX_LINKS, check_project, refuse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::Inode;
 use crate::fs::ext4::alloc::{Freed, FreshInode};
@@ -67,8 +67,6 @@ impl Operation<'_> {
         permissions: u32,
         who: &Credentials,
     ) -> Result<InodeNo> {
-        check_name(name)?;
-        check_file(file, self.superblock.block_size.bytes())?;
         let locked = self.lock(dir);
         let dir = self.directory(&locked)?;
         if self.entry(&dir, name)?.is_some() {
@@ -101,7 +99,6 @@ impl Operation<'_> {
         dir: InodeNo,
         name: &[u8],
     ) -> Result<()> {
-        check_name(name)?;
         let locked = self.lock(dir);
         let dir = self.directory(&locked)?;
         if self.entry(&dir, name)?.is_some() {
@@ -265,7 +262,8 @@ pub(super) const CREATE_CREDITS: u32 = 16;
 const MAJOR_BITS: u32 = 12;
 const MINOR_BITS: u32 = 20;
 
-fn check_file(file: NewFile<'_>, block_size: usize) -> Result<()> {
+/// Checks a file that is to be created, before its directory is looked at.
+pub(in crate::fs::ext4) fn check_file(file: NewFile<'_>, block_size: usize) -> Result<()> {
     if let NewFile::Symlink(target) = file {
         if target.is_empty() {
             return Err(refuse(ErrorKind::NotFound, "the link has no target"));

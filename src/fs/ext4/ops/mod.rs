@@ -17,7 +17,9 @@ mod size;
 mod space;
 mod unlink;
 
+pub(super) use create::check_file;
 pub use evict::Ext4Held;
+pub(super) use unlink::check_removed;
 
 use super::attr::Times;
 use super::jbd2::Handle;
@@ -147,7 +149,7 @@ fn check_project(dir: &Inode, file: &Inode) -> Result<()> {
 }
 
 /// Checks a new name.
-fn check_name(name: &[u8]) -> Result<()> {
+pub(super) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > 255 {
         return Err(refuse(ErrorKind::NameTooLong, "a name has at most 255 bytes"));
     }

@@ -22,11 +22,6 @@ impl Operation<'_> {
 
     /// Removes an empty directory.
     pub(in crate::fs::ext4) fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
-        match name {
-            b"." => return Err(Error::invalid("`.` cannot be removed")),
-            b".." => return Err(refuse(ErrorKind::NotEmpty, "`..` has entries")),
-            _ => {}
-        }
         self.remove_name(dir, name, |inode| {
             if inode.file_type() != FileType::Directory {
                 return Err(refuse(ErrorKind::NotADirectory, "not a directory"));
@@ -110,4 +105,13 @@ pub(super) fn check_removable(inode: &Inode) -> Result<()> {
         return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
     }
     Ok(())
+}
+
+/// Refuses the names that every directory has.
+pub(in crate::fs::ext4) fn check_removed(name: &[u8]) -> Result<()> {
+    match name {
+        b"." => Err(Error::invalid("`.` cannot be removed")),
+        b".." => Err(refuse(ErrorKind::NotEmpty, "`..` has entries")),
+        _ => Ok(()),
+    }
 }
