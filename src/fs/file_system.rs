@@ -1,7 +1,7 @@
 //! The interface of a file system for its users: a tree of names, and inodes with their attributes and data.
 //!
 //! Programs, mounts, benches and [`Volume`](crate::Volume) use a file system only through these traits. A format implements
-//! [`FileSystem`]; [`InodeOps`] for an inode that was read; [`FileOps`] for an open inode; and [`Writer`] if volumes can be changed. Each
+//! [`FileSystem`]; [`InodeOps`] for an inode that was read; [`FileOps`](super::FileOps) for an open inode; and [`Writer`] if volumes can be changed. Each
 //! format has a row in the table of [formats](super::FORMATS). The traits' names are those of Linux: `super_operations`,
 //! `inode_operations`, `file_operations`.
 //!

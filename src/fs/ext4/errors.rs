@@ -2,7 +2,7 @@
 //!
 //! An operation that [fails](Ext4::watch) with `Corrupt` counts as one error. `s_errors` selects the reaction: nothing
 //! (`continue`), refusing changes (`remount-ro`), or refusing reads too (`panic`). Errors that do not stop the volume
-//! are collected in memory. The next [`sync`](Ext4::sync), tick of the [timer](super::CommitTimer), or close stores all
+//! are collected in memory. The next [`sync_all`](Ext4::sync_all), tick of the [timer](super::CommitTimer), or close stores all
 //! of them in the superblock in one write, so a flood of errors does not cost one write each.
 //!
 //! Corruption counts only if it is found under the inode's lock. A reader of an

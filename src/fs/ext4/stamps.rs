@@ -1,7 +1,7 @@
 //! Lazy time stamps. Reads and overwrites set them on an open inode without a transaction.
 //!
 //! They are stored next to the inode's lock, in two words that are set without a lock. Every reader of the inode sees them. They are written to
-//! the inode with its next change; with [`sync`](super::Ext4::sync), `close`, or the drop of the last [`Held`](super::Ext4Held); and otherwise
+//! the inode with its next change; with [`sync_all`](super::Ext4::sync_all), `close`, or the drop of the last [`Held`](super::Ext4Held); and otherwise
 //! by the [timer](super::CommitTimer). A crash loses stamps that were not written; the file then has the times of its last transaction.
 
 use crate::fs::{Access, Timestamp};

@@ -6,7 +6,7 @@
 //!
 //! For writes, an operation joins the running [transaction](Transactions) with a [`Handle`]. A commit freezes
 //! the transaction's blocks and writes them to the [log](LogWriter). A checkpoint writes them home when the
-//! log needs the space. A volume that was not closed is first [restored](restore) on the device.
+//! log needs the space. A volume that was not closed is first restored on the device.
 //!
 //! Memory of a recovery: up to 60 bytes for each of at most four million blocks in the log, and a few times the size of the fast-commit area.
 
