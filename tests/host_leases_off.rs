@@ -33,7 +33,7 @@ fn without_leases_or_inotify_the_kernel_serves_all() {
     assert!(host.events().take().0.is_empty(), "a refusal is no error");
     assert_eq!(Both::open(&host, &path).served(), "raw");
 
-    // Changes that break no lease would go unnoticed.
+    // Without inotify, ironmap would not notice truncations that break no lease, so it must not read the file raw.
     let off = Setting::change(INOTIFY, "0");
     let host = Host::new(&HostOptions::default()).unwrap();
     let mut queue = host.queue(&QueueOptions::default()).unwrap();

@@ -435,7 +435,8 @@ impl World {
     }
 }
 
-/// No request was submitted: each ends with the error, popped or not, and the volume works.
+/// The kernel has taken no request before the queue is lost. Each request ends with the error, whether the program pops it or not, and the
+/// volume remains usable.
 fn untaken(volume: &Volume) {
     let held = file(volume, "held");
     let owner = thread::spawn({

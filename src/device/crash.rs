@@ -215,9 +215,9 @@ struct Open {
 #[derive(Debug)]
 struct Fates {
     volatile_cache: bool,
-    /// The number of entries that were followed.
+    /// The number of log entries that were processed.
     cut: usize,
-    /// Writes and discards in order, without the durable ones at the front.
+    /// The writes and discards from the oldest one on that is not durable, in log order.
     open: VecDeque<Open>,
 }
 

@@ -324,7 +324,7 @@ impl LayeredQueue {
         result
     }
 
-    /// Carries out a request with borrowed memory: `run` transfers as many of its bytes as the layer lets through.
+    /// Carries out a request with borrowed memory. `run` gets the number of bytes that the layer permits, and transfers them.
     fn carry(
         &mut self,
         dev: Dev,

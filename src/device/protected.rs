@@ -371,7 +371,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.read_carried(&mut carried, flags);
     }
 
-    /// Writes a copy, at most as many bytes as one request can transfer.
+    /// Copies the bytes into a bounce buffer and writes that, at most as many bytes as one request can transfer.
     fn write_now(
         &mut self,
         dev: Dev,

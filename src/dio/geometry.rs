@@ -235,8 +235,8 @@ impl Geometry {
     pub(crate) fn misaligned(&self, pos: FilePos, len: usize) -> Error {
         let Limits { logical_block, dma_align, .. } = self.limits;
         Error::invalid(format!(
-            "direct I/O of {len} bytes at {pos}: position and length must be multiples of {logical_block}, addresses of \
-             {dma_align}, in at most {MAX_SEGMENTS} buffers"
+            "direct I/O of {len} bytes at {pos}: position and length must be multiples of {logical_block}, buffer \
+             addresses must be multiples of {dma_align}; at most {MAX_SEGMENTS} buffers are allowed"
         ))
     }
 }

@@ -81,7 +81,7 @@ struct Claim {
 
 /// A range that is held, or waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "it is held until it is given back"]
+#[must_use = "the range stays claimed until the ticket is returned"]
 pub(crate) struct Ticket {
     number: u64,
     exclusive: bool,

@@ -34,16 +34,16 @@ pub(crate) use view::{View, Views};
 /// An inode that is open or in use.
 #[derive(Debug, Default)]
 pub struct OpenInode {
-    /// The number of changes of its metadata.
+    /// The number of changes of the inode's metadata.
     changes: AtomicU64,
-    /// The newest transaction that changed its size or its map.
+    /// The newest transaction that changed the inode's size or map.
     mapped_in: AtomicU64,
     pub(crate) content: ContentLock,
     pub(crate) pending: Pending,
 }
 
 impl OpenInode {
-    /// The number of changes. Data that were read from the inode under its lock stay valid while it stays the same.
+    /// The number of changes. Data that were read from the inode under its lock are valid while this number does not change.
     #[inline(always)]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
@@ -54,8 +54,9 @@ impl OpenInode {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Waits for an exclusive range of bytes of the content, for operations that move or free its blocks, or read and write a part of one.
-    /// The content is locked before all locks of the file system, and a change is [announced](Self::changed) before the range is dropped.
+    /// Waits for an exclusive range of bytes of the content. An operation needs it to move or free the range's blocks, or to read and rewrite a
+    /// part of a block. The caller takes the range before any lock of the file system. If it changes the metadata, it calls
+    /// [`changed`](Self::changed) before it drops the guard.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `Io` if a lost queue has requests that never end.
@@ -63,12 +64,13 @@ impl OpenInode {
         Alone::wait(self, range)
     }
 
-    /// The writes that the metadata do not include yet. They stay until they are [converted](Self::converted).
+    /// The writes that the metadata do not include yet. A write is listed until it is [converted](Self::converted).
     pub fn unconverted(&self) -> Unconverted {
         self.pending.unconverted()
     }
 
-    /// Records that the metadata include these writes, and so have changed. The caller holds the lock under which the metadata are read.
+    /// Records that the metadata include these writes, and counts a change of the metadata. The caller holds the lock that readers of the metadata
+    /// take.
     pub fn converted(&self, what: &Unconverted) {
         self.pending.converted(what, || self.changed());
     }
@@ -91,7 +93,7 @@ impl OpenInode {
         full
     }
 
-    /// The newest transaction that changed its size or its map.
+    /// The newest transaction that changed the inode's size or map.
     pub(crate) fn newest_map(&self) -> u64 {
         self.mapped_in.load(Ordering::Relaxed)
     }

@@ -80,7 +80,7 @@ impl Queue {
         }
         let numbers: Vec<_> = kept.iter().map(|keep| keep.number.to_string()).collect();
         let what = format!(
-            "the kernel refuses a queue that has writes in flight, among requests to inode {}",
+            "the kernel refuses all calls for an io_uring queue that has writes in flight; inodes of its requests: {}",
             numbers.join(", ")
         );
         let (told, hears) = channel();

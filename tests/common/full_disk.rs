@@ -1,4 +1,4 @@
-//! File systems with little space, and how it is taken.
+//! File systems with little free space, and functions that use it up.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::command::run;
 use super::image::scratch;
 use super::mounted::unmount;
 
-/// A tmpfs of this many MiB.
+/// A mounted tmpfs. Dropping this value unmounts it.
 pub(crate) struct Tmpfs(TempDir);
 
 impl Tmpfs {

@@ -148,8 +148,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Unmounts a directory that may be in use a moment longer: a process that used io_uring releases its files after its end, a new process of
-/// another thread has copies of our files, and a loop device has its file until it is removed.
+/// Unmounts a directory, with repeated attempts while it is busy. The kernel closes the files of an io_uring process only after the process has
+/// ended; a process that another thread starts holds copies of our descriptors for a moment; and a loop device holds its file until the device
+/// is removed.
 pub(crate) fn unmount(dir: &Path) -> bool {
     // Each try starts a process, which takes a millisecond.
     (0..500).any(|_| output("umount", &[dir]).status.success())

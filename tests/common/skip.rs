@@ -1,6 +1,6 @@
-//! Tests that cannot run here are skipped by name, with the reason.
+//! A test that cannot run here is skipped: it prints its name and the reason.
 //!
-//! `require!([Need::Root])` at the head of a test leaves the test if the need is not met. The line `SKIP name: reason` goes to
+//! `require!([Need::Root])` at the head of a test returns from the test if the need is not met. The line `SKIP name: reason` goes to
 //! standard error, past the test program's capture, and to the file that `IRONMAP_SKIP_LOG` names, which `./x test` sums up.
 
 use std::io::Write;

@@ -67,8 +67,8 @@ impl Layout {
         bytes
     }
 
-    /// Writes this inode of the volume again, where the inode of another number would lie: the copy is sound, except that no tree contains
-    /// it.
+    /// Writes the content of an inode to the position of inode `number`, with that number and a valid checksum. Unless a tree contains the number,
+    /// only that distinguishes the copy from a real inode.
     pub(crate) fn forge(&self, image: &File, like: &[u8], number: u64) {
         let mut bytes = like.to_vec();
         bytes[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());

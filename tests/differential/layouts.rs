@@ -19,9 +19,9 @@ use crate::{DEPTH, SEED, SIZE, compare_with_kernel};
 struct Layout {
     name: &'static str,
     options: &'static [&'static str],
-    /// The kernel's requirements to mount it.
+    /// The requirements for a mount by the kernel.
     kernel: &'static [Need],
-    /// Kernels may be built so that they mount it for reading only.
+    /// Whether every kernel mounts the layout for writing. Some layouts are read-only for kernels that lack a build option.
     kernel_writes: bool,
 }
 

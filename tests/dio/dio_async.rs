@@ -76,7 +76,8 @@ fn within_a_minute(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Many more requests than slots, of all kinds: each token comes back once, with its own memory and its own bytes.
+/// The test submits many more requests of all kinds than the queue has slots. Each token returns once, with the memory of its request and the
+/// right bytes.
 #[test]
 fn every_token_comes_back_with_its_own_bytes() {
     within_a_minute(|| {
@@ -110,7 +111,7 @@ fn every_token_comes_back_with_its_own_bytes() {
     });
 }
 
-/// Completions arrive in the device's order, which differs from that of submission. Their tokens identify them.
+/// Completions arrive in the order in which the device finishes, not in the order of submission. Tokens identify the requests.
 #[test]
 fn completions_may_come_in_any_order() {
     let fixture = Fixture::new(4096, SEED);

@@ -138,12 +138,12 @@ fn volume_on(device: &str, engine: Engine) -> Volume {
         .expect("open the volume")
 }
 
-/// Sends all requests to both sides and reports the first that differ.
+/// Sends all requests to Linux and to ironmap. If results differ, the test fails and prints the first twenty.
 ///
-/// Where Linux accepts more than its documentation allows, ironmap does not. Linux checks a request part by part: a misaligned part
-/// within a hole or after the last extent is served. Since 6.18 it leaves segments to the driver, and so
-/// serves any address if a part fits into one page, and segments of any number of bytes that the driver can
-/// address. The same request fails on an older kernel or beside another extent; a strict handle always refuses it.
+/// One difference is permitted: Linux serves some misaligned requests that its documentation forbids, and ironmap refuses them. Linux checks
+/// each part of a request separately, so it serves a misaligned part in a hole or after the last extent. Since 6.18 Linux leaves the
+/// check of memory segments to the driver, so it serves a part at any address if the part fits into one page, and segments of any length that the
+/// driver accepts. On an older kernel, or next to another extent, the same request fails; a strict handle of ironmap always refuses it.
 fn compare(block: u64, logical_block: u64, requests: impl Fn(&Fixture, &mut Rng) -> Vec<Request>) {
     let fixture = Fixture::new(block, SEED);
     let device = Loop::new(&fixture.image().path(), logical_block);

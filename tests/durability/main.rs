@@ -86,7 +86,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
             place.may_hold.push((step, written.is_ok()));
             written.is_ok()
         };
-        // The first thread only overwrites and syncs one cell, beside the operations of the others.
+        // The first thread only overwrites and syncs one cell, while the other threads run all operations.
         let operation = if thread == 0 { u64::from(step % 2) * 7 } else { rng.below(8) };
         match operation {
             0..=2 => {
@@ -112,7 +112,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     told
 }
 
-/// Writes more than the client of an NBD server keeps, so that it flushes by itself. Its queue is dropped before the sync, or not.
+/// Writes more data than the NBD client keeps, so that the client flushes by itself. With `drops` the queue is dropped before the sync.
 fn bulk(volume: &Volume, drops: bool, begin: &Barrier) -> Told {
     let mut told = Told::default();
     let file = volume.open("/bulk", FileOptions::new().write(true)).unwrap();
@@ -156,7 +156,8 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     let volume = &open.volume;
     let mut told: Vec<Told> = std::thread::scope(|scope| {
         let has_bulk = matches!(kind, Kind::Nbd { .. });
-        // The other threads begin when the bulk writer's client flushes by itself: a sync before that would leave nothing to flush.
+        // The other threads begin only when the bulk writer has written so much that the NBD client flushes by itself. An earlier sync of another
+        // thread would leave that flush nothing to do.
         let begin = Arc::new(Barrier::new(threads as usize + usize::from(has_bulk)));
         let of_cells = |thread| {
             let begin = Arc::clone(&begin);

@@ -97,7 +97,7 @@ impl Work {
     }
 }
 
-/// Each pointer block on the way to a block, for each number of levels, is replaced by zeros in turn.
+/// For each number of levels, the test replaces each pointer block on the path to a data block by zeros, one at a time.
 #[test]
 fn pointer_blocks_of_zeros_are_freed() {
     for (levels, first) in (1..).zip(REGIONS) {

@@ -1,6 +1,6 @@
-//! Corruption found on a volume that is open for writing is recorded in its superblock, as dumpe2fs reads it and as the kernel records it.
-//! `tune2fs -e` decides what happens to the volume then. A sound volume, a read-only volume, and a wrong request record
-//! nothing.
+//! If ironmap finds corruption on a volume that is open for writing, it records the error in the superblock as the kernel does, and dumpe2fs
+//! shows it. The setting of `tune2fs -e` decides what ironmap does with the volume after an error. ironmap records nothing on a sound or
+//! read-only volume, or for an invalid request.
 
 use crate::require;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use ironmap::{Error, ErrorKind, File, FileOptions, Queue, QueueOptions, Result, 
 const BLOCK: usize = 1024;
 const HITS: usize = 1000;
 
-/// The damaged place of an image.
+/// The inode and the block of an image that the test damages.
 struct Broken {
     inode: u64,
     block: u64,

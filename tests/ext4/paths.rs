@@ -457,7 +457,7 @@ fn a_tree_that_cannot_be_removed_is_an_error() {
     assert_eq!(kind(volume.remove_dir_all("/dir")), ErrorKind::NotFound);
 }
 
-/// Linux mounts no volume with fewer than ten reserved inodes, and one of a revision that it does not know for reading only.
+/// Linux refuses a volume with fewer than ten reserved inodes, and mounts a volume of an unknown revision only for reading.
 #[test]
 fn superblocks_that_linux_refuses_are_refused() {
     let image = Image::mke2fs("8M", &["-t", "ext4", "-O", "^metadata_csum"]);

@@ -24,7 +24,7 @@ const TARGETS: usize = 6;
 const DIRECTORIES: usize = 40;
 /// The largest number of names that are removed from one directory, and in total.
 const REMOVED: usize = 300;
-/// How many faults of an image are printed.
+/// The maximum number of faults of an image that are printed.
 const TOLD: usize = 4;
 /// An image of 60,000 directories, all of them lost: e2fsck takes minutes to connect them again.
 const SLOW: &str = "f_many_subdirs";
@@ -36,7 +36,7 @@ const OWN: &[u8] = b"made-by-a-test";
 /// The names of a directory.
 type Names = Vec<(Vec<u8>, InodeNo)>;
 
-/// An operation. After a failed step it continues, and records the error.
+/// An operation. If a step fails, the operation records the error and continues.
 type Verb = fn(&At<'_>);
 
 const VERBS: [(&str, Verb); 15] = [

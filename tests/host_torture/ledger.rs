@@ -209,7 +209,7 @@ impl Change<'_> {
     }
 }
 
-/// A read that is under way: the changes that had ended before it.
+/// A read in progress, with the state of the file's changes when it began.
 pub(crate) struct Look {
     id: u64,
     pos: u64,

@@ -1,4 +1,4 @@
-//! The changes of a volume, shared by the fuzzer, which chooses by coverage, and the seeded tests.
+//! Changes that damage a volume. The fuzzer chooses them by coverage; the seeded tests choose them at random.
 
 use arbitrary::Arbitrary;
 
@@ -21,12 +21,12 @@ enum Value {
     Word(u32),
     Flip(u8),
     Add(i8),
-    /// Sets many entries to the same word.
+    /// The same word, written `count + 1` times.
     Fill {
         word: u32,
         count: u8,
     },
-    /// The block of another structure, so that there are cycles and blocks with two owners.
+    /// The block number of another structure, which makes cycles and blocks with two owners.
     BlockOf {
         spot: u16,
         big_endian: bool,
@@ -36,7 +36,7 @@ enum Value {
         spot: u16,
         big_endian: bool,
     },
-    /// Bytes of another structure of the kind.
+    /// Bytes of another structure of the same kind.
     Copy {
         spot: u16,
         len: u8,
@@ -49,7 +49,7 @@ const EXTREMES: [u32; 12] =
     [0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, u32::MAX];
 
 impl Change {
-    /// Makes the change in a structure of the target, or in any.
+    /// Makes the change in a structure of the target's kind, or of any kind if `target` is `None`.
     pub(crate) fn apply(&self, scratch: &mut Scratch, target: Option<Target>) {
         let spots = &scratch.base().spots;
         let matching =

@@ -32,7 +32,7 @@ use structures::{Kind, Structure};
 use watch::Watch;
 
 const SEED: u64 = 0x0F5_2026;
-/// Damaged volumes of each kind and base.
+/// The number of damaged volumes for each kind of damage and each base volume.
 const IMAGES: u64 = 700;
 
 /// An XFS volume in a file, filled by the kernel.

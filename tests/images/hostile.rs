@@ -1,4 +1,4 @@
-//! Damaged and hostile images: an error or data, never a panic, a hang, or memory beyond a bound.
+//! A damaged or hostile image gives an error or data. It never causes a panic or a hang, and the memory stays below a bound.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -37,7 +37,7 @@ fn assert_only_fails(device: &Integrity, stand: &Stand, sector: u64, what: &str)
 /// The size is small, so that the whole device can be read for each bit.
 const SMALL: u64 = 32 << 10;
 
-/// Every bit of one sector and of its tuple, each in turn: every way to read the sector fails, and all other sectors are there.
+/// Flips each bit of one sector and of its tuple, one at a time. Every way to read the sector must fail, and all other sectors must be readable.
 fn assert_each_bit_is_guarded(options: &FormatOptions) {
     let stand = Stand::new(SMALL, false, options, 1);
     let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
@@ -61,7 +61,7 @@ fn assert_each_bit_is_guarded(options: &FormatOptions) {
         fails_alone(&device, &mut queue, bit);
         flip();
     }
-    // The content of the device was wrong, and no wrong data were cached.
+    // All bits are restored. The reads succeed, so the device has cached no wrong data.
     read(&device, 0, SMALL as usize).unwrap();
     assert_eq!(device.counts().mismatches, interval * 8 * 4);
     drop((queue, device));
@@ -69,7 +69,7 @@ fn assert_each_bit_is_guarded(options: &FormatOptions) {
     for bit in 0..size * 8 {
         let flip = || change(stand.tag_ram(), tuple + bit / 8, |byte| *byte ^= 1 << (bit % 8));
         flip();
-        // Tags are kept in memory.
+        // An open device caches tags, so the changed tag is read only after an open.
         let device = stand.open().device;
         fails_alone(&device, &mut crate::stand::queue(&device), interval * 8 + bit);
         drop(device);

@@ -122,11 +122,11 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
         write(&stand.open().device, at, &[1; 4096], false).unwrap();
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(as_device(&stand.data), Some(tags.clone())).unwrap().device;
-        // The map and the generations take a write each.
+        // The dirty map and the generations are written by one request each.
         tags.set_faults(Faults { fail_at: Some(fail_at), unheard, ..Faults::default() });
         assert_eq!(write(&device, at, &[2; 4096], false).unwrap_err().errno(), Errno::EIO);
         assert_eq!(findings(&device), [], "open, {what}");
-        // The writes to another region evict their blocks.
+        // A write to another region writes the blocks of the map and the generations again.
         write(&device, 2 * at, &[2; 4096], false).unwrap();
         device.flush().unwrap();
         let crashed = stand.snapshot();

@@ -21,7 +21,7 @@ use crate::reads::assert_volume_reads;
 
 /// The first free byte after the volume of each device.
 const FREE: u64 = 52 << 20;
-/// The byte at which lab/boot.sh wrote its own tuples below the controller.
+/// The byte from which on lab/boot.sh wrote its own tuples to the backing file of the emulated disk.
 const MADE: u64 = 60 << 20;
 
 /// The paths of each device whose requests can carry tuples on this kernel.
@@ -210,8 +210,8 @@ fn many_requests_carry_their_own_tuples() {
     }
 }
 
-/// Beneath the controller stand, for sectors of zeros: a right tuple, a wrong reference tag, a wrong guard, a wrong guard whose check is
-/// switched off, and right ones.
+/// lab/boot.sh has written sectors of zeros with these tuples to the backing file of the emulated disk: a correct tuple, a wrong reference tag, a
+/// wrong guard, a wrong guard that is marked as not to be checked, and correct tuples.
 #[test]
 fn a_wrong_tuple_is_reported_by_sector_and_field() {
     for path in protected() {
@@ -251,7 +251,7 @@ fn a_wrong_tuple_is_reported_by_sector_and_field() {
             let read = rustix::io::pread(&block, &mut lent[..], sector * unit);
             assert_eq!(read.is_ok(), result.is_ok(), "{path}: sector {sector}: {read:?}");
         }
-        // The first wrong sector within a larger request is named.
+        // The error of a larger request names its first wrong sector.
         let memory = Memory::Flat(Buffer::aligned(8 * unit as usize).unwrap());
         let (_, result) = run(&mut queue, BioOp::Read, MADE, memory);
         assert_eq!(result, Err(Errno::EILSEQ), "{path}");

@@ -14,10 +14,10 @@ use crate::data::{bio, content};
 use crate::require;
 use crate::server::Server;
 
-/// How an event loop waits: for a level, or for an edge as tokio does.
+/// How an event loop waits: level-triggered, or edge-triggered as in tokio.
 enum Loop {
     Level(OwnedFd),
-    /// Beside it the descriptor itself, which must stay open.
+    /// The epoll descriptor, and the queue's descriptor, which must stay open.
     Edge(OwnedFd, #[expect(dead_code, reason = "it is closed at the end")] OwnedFd),
 }
 

@@ -122,7 +122,7 @@ fn read(at: u64) -> Bio {
     Bio { op: BioOp::Read, at: DevOffset(at), memory, ..write() }
 }
 
-/// Over a slow link requests wait for earlier ones for longer than the time-out, but the server answers all the time.
+/// If a server answers slowly but steadily, a request may wait for earlier requests longer than the time-out.
 #[test]
 fn a_slow_server_is_waited_for() {
     let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {

@@ -1,4 +1,4 @@
-//! Volumes restored by xfs_mdrestore from a dump of metadata: they have everything except the content of files, with plain or obscured names.
+//! Volumes that xfs_mdrestore restores from a metadata dump. They lack only the content of files; names may be obscured.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::common::view::{Record, Subject, View};
 use crate::fill::{Amount, fill};
 use crate::{DEPTH, FOR_READING, SEED, SIZE, require};
 
-/// The part of a record that an obscured dump keeps: names and values have other bytes, and the same lengths.
+/// The part of a record that an obscured dump preserves. The dump replaces the bytes of names and values, but keeps their lengths.
 fn structure(record: &Record) -> String {
     let lengths = |name: &[u8], value: &[u8]| match name.strip_prefix(b"system.posix_acl_") {
         // An access list with an obscured name is shown in its on-disk form: entries of 12 bytes instead of 8.
@@ -26,7 +26,8 @@ fn structure(record: &Record) -> String {
     let mut xattrs: Vec<_> = xattrs.map(|(name, value)| lengths(name, value)).collect();
     xattrs.sort_unstable();
     let target = record.target.as_ref().map(Vec::len);
-    // The kernel does not report flags for every type of file; the other dumps are compared in these.
+    // Flags, generation and project are not compared here, because the kernel does not report them for every type of file. The dumps
+    // with plain names are compared in these fields.
     let record = Record {
         xattrs: None,
         target: None,

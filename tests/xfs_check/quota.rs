@@ -19,7 +19,7 @@ use crate::verdict::{ironmap, repair};
 
 const UUID: u128 = 0x1234_5678_9ABC_DEF0_1234_5678_9ABC_DEF0;
 const BLOCK: usize = 4096;
-/// Names of the files, the codes of their entries' types, and the kinds of metadata files.
+/// For each quota file: its name, the type code of its entries, and its `di_metatype`.
 const FILES: [(&str, u8, u16); 3] = [("user", 1, 2), ("group", 4, 3), ("project", 2, 4)];
 const DIRECTORY: u16 = 1;
 /// Byte offsets in an inode.
@@ -30,19 +30,19 @@ const SIZE: usize = 56;
 const FLAGS: usize = 90;
 const FLAGS2: usize = 120;
 const FORK: usize = 176;
-/// Immutable, synchronous, without access times, dumps and defragmentation; of directories, without symbolic links.
+/// `di_flags` of metadata inodes: immutable, synchronous, no access times, no dump, no defragmentation. Directories also forbid symbolic links.
 const METADATA: u16 = 0x20F8;
 const NO_SYMLINKS: u16 = 0x400;
 const METADATA2: u8 = 0x20;
-/// The flags by which all kinds of quota are counted, enforced and checked.
+/// Sets the superblock's flags that say that all kinds of quota are counted, enforced and checked.
 const QUOTA_FLAGS: &str = "sb 0;write -d qflags 0x7cf";
-/// Bytes of an entry of a quota file, and offsets in it.
+/// The length of an entry of a quota file, and offsets in the entry.
 const ENTRY: usize = 136;
 const BLOCKS: usize = 40;
 const INODES: usize = 48;
 const CRC: usize = 108;
 
-/// The block of a quota file. User 0 has the root and one file of one block.
+/// The only block of a quota file. Its first entry, for ID 0, counts two inodes (the root and a file) and one block.
 fn quota(code: u8) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     for (id, entry) in block.chunks_exact_mut(ENTRY).enumerate() {
@@ -69,9 +69,9 @@ fn add16(inode: &mut [u8], at: usize, bits: u16) {
     inode[at..at + 2].copy_from_slice(&(before | bits).to_be_bytes());
 }
 
-/// Makes an inode an internal one of the file system.
+/// Makes an inode a metadata file of this kind.
 fn adopt(inode: &mut [u8], kind: u16) {
-    // The files have no permissions.
+    // A metadata file has no permission bits.
     (inode[MODE], inode[MODE + 1]) = (inode[MODE] & 0xF0, 0);
     add16(inode, KIND, kind);
     add16(inode, FLAGS, METADATA | if kind == DIRECTORY { NO_SYMLINKS } else { 0 });
@@ -119,7 +119,7 @@ fn made() -> Image {
         how(&mut inode);
         layout.forge(&file, &inode, number);
     };
-    // An entry in an inode: length, place, name, type, number.
+    // A directory entry in an inode: name length, cookie, name, file type, inode number.
     let entry = |at: u16| {
         let (at, number) = (at.to_be_bytes(), (quota as u32).to_be_bytes());
         [&[5][..], &at, b"quota", &[2], &number].concat()
@@ -130,7 +130,7 @@ fn made() -> Image {
         count(inode, (LINKS, 4), by);
         count(inode, (SIZE, 8), by * len);
     };
-    // The last name of the root becomes the second name of the tree.
+    // Moves the name "quota" from the root directory, where it is the last entry, to the root of the metadata tree, as its second entry.
     change(root, &|inode| names(inode, -1));
     change(tree, &|inode| {
         let end = FORK + usize::from(inode[SIZE + 7]);
@@ -144,7 +144,7 @@ fn made() -> Image {
     for (number, kind) in files {
         change(number, &|inode| {
             adopt(inode, kind);
-            // Entries lie past the end.
+            // The size is 0, because quota entries are stored past the end of the file.
             inode[SIZE..SIZE + 8].fill(0);
         });
     }
@@ -153,7 +153,7 @@ fn made() -> Image {
     image
 }
 
-/// Changes a counter of the first entry of the users' file.
+/// Writes a wrong number of inodes to the first entry of the user quota file.
 fn miscount(image: &Path) {
     let file = File::options().read(true).write(true).open(image).unwrap();
     let content = std::fs::read(image).unwrap();
@@ -165,7 +165,7 @@ fn miscount(image: &Path) {
     file.write_all_at(&entry, at as u64).unwrap();
 }
 
-/// The files are found by their names, and have the right kinds and the counted usage.
+/// The check finds the quota files by name, and verifies their kinds and the usage that they record.
 #[test]
 fn files_of_quota() {
     if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {

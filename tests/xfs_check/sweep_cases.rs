@@ -1,4 +1,4 @@
-//! Superblocks with one field changed: every field, with hostile values, and with the checksum repaired.
+//! Superblocks in which one field has a hostile value and the checksum is corrected. Every field is changed in turn.
 
 use crate::SEED;
 use crate::common::rng::Rng;
@@ -7,7 +7,7 @@ pub(crate) type Sector = [u8; 512];
 
 const CRC: usize = 224;
 const VERSIONNUM: usize = 100;
-/// Name, byte offset and length. The label is text, and the checksum is repaired.
+/// The name, byte offset and length of each field. The label is omitted because any text is valid, and the checksum because it is corrected.
 const FIELDS: [(&str, usize, usize); 55] = [
     ("magicnum", 0, 4),
     ("blocksize", 4, 4),
@@ -131,10 +131,10 @@ fn drawn(sample: usize) -> usize {
     given.and_then(|count| count.parse().ok()).unwrap_or(sample)
 }
 
-/// The values for a field: its own with one bit changed, one more and one less, all bits clear and all bits set.
+/// The hostile values for a field: its valid value with one bit flipped, plus one, and minus one; 1; all bits clear; and all bits set.
 fn values(sound: &[u8]) -> Vec<Vec<u8>> {
     let mut values = vec![vec![0; sound.len()], vec![0xFF; sound.len()]];
-    // The bits of a UUID are equivalent.
+    // All bits of a UUID have the same meaning, so some of them are enough.
     let step = if sound.len() == 16 { 13 } else { 1 };
     for bit in (0..sound.len() * 8).step_by(step) {
         let mut value = sound.to_vec();

@@ -55,7 +55,7 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// How many times the two agree.
+/// The number of volumes by the tools that find a fault in them.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     both: u32,
@@ -66,7 +66,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts a damaged volume, and prints a difference.
+    /// Checks a damaged volume with both tools and counts the result. Prints the volume unless both find a fault.
     pub(crate) fn compare(&mut self, what: &str, image: &Path, tools: Tools) {
         let (theirs, ours) = (repair(image, tools), ironmap(image));
         match (theirs.clean, ours.clean) {

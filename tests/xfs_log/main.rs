@@ -99,7 +99,7 @@ layouts! {
     synchronous: "96M", "-m rmapbt=1", "rw,wsync";
 }
 
-/// Blocks are copied on write: a crash between the steps of a copy leaves intents, which change the maps of files.
+/// A crash between the steps of a copy on write leaves intents in the log. The recovery completes them, which changes the maps of files.
 #[test]
 fn copies_on_write_are_finished() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -109,8 +109,8 @@ fn copies_on_write_are_finished() {
     }
 }
 
-/// Files exchange their maps: with trees of owners by intents, otherwise by a new owner of the map's blocks. The kernel refuses a log in which such
-/// blocks were freed later, so several volumes are used.
+/// Files exchange their maps. With reverse-mapping trees the kernel logs intents; without them it logs a new owner for the map's blocks. The kernel
+/// refuses a log that frees such blocks later, so the test makes several volumes.
 #[test]
 fn maps_are_exchanged() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_fsr")]);

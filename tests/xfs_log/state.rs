@@ -29,7 +29,7 @@ use crate::common::xfsprogs;
 const DEPTH: Depth = Depth { random: 2, stretches: 100 };
 /// The number of inodes in use without a name: the bitmap and the summary of real-time extents.
 const HIDDEN: u64 = 2;
-/// Threads that write one file, in every second load.
+/// The number of threads that also write to one shared file. A random half of the loads has them.
 const SHARING: u64 = 5;
 
 /// A way to make and mount a volume.

@@ -138,7 +138,7 @@ fn damage_that_only_a_write_meets_prevents_no_reading() {
     assert_eq!(file.write_at(&mut queue, &[1; 4096], 0).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// Most groups of a large volume need no memory.
+/// An open volume of millions of groups holds no memory for most of them.
 #[test]
 fn many_groups_take_no_memory() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -146,7 +146,7 @@ fn many_groups_take_no_memory() {
     let device = device(&image);
     let mut sector = vec![0; 512];
     device.read_exact_at(&mut sector, 0).unwrap();
-    // The same volume with the smallest groups, of 16 MiB, up to 2 PiB.
+    // Changes the superblock to a volume of 2 PiB with groups of 16 MiB, the minimum.
     let (blocks, group_log) = (2_u64 << 40, 14);
     let group = 1_u32 << group_log;
     device.set_len(blocks << 10).unwrap();
@@ -154,7 +154,7 @@ fn many_groups_take_no_memory() {
     sector[84..88].copy_from_slice(&group.to_be_bytes());
     sector[88..92].copy_from_slice(&((blocks / u64::from(group)) as u32).to_be_bytes());
     sector[124] = group_log;
-    // The log: 512 blocks of one of the first groups.
+    // Moves the log to 512 blocks of group 100.
     let log = 100_u64 << group_log;
     sector[48..56].copy_from_slice(&log.to_be_bytes());
     sector[96..100].copy_from_slice(&512_u32.to_be_bytes());

@@ -1,4 +1,4 @@
-//! A write that would change metadata is refused by name, and nothing is written.
+//! A write that would change metadata fails with an error that names the reason, and writes nothing.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};

@@ -116,7 +116,7 @@ fn explain(error: Error) -> Error {
 impl Lent {
     /// The volume.
     pub(crate) fn volume(&self) -> &Volume {
-        self.volume.as_ref().expect("it is there until it is given back")
+        self.volume.as_ref().expect("the volume is present until `give_back`")
     }
 
     /// Returns the volume.

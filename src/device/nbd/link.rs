@@ -378,14 +378,14 @@ impl Link {
         }
     }
 
-    /// Keeps or drops the copy of the data of an answered request. [`release`](Self::release) does this for flushes. Returns whether a
-    /// flush is due.
+    /// Keeps or drops the copy of a request's data, according to the server's answer. [`release`](Self::release) does this for flushes. Returns
+    /// whether a flush is due.
     fn account(&self, shared: &mut Shared, request: &Request, result: Result<(), Errno>) -> bool {
         match (request.command, result) {
-            // Data that the flush has not made durable are lost to all queues, and the next flush could succeed.
+            // The failed flush may have lost data of any queue, and the next flush could succeed. So the session ends for all queues.
             (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
-            // The server may have flushed for the write, and that flush may have failed. The session does not end for a request for
-            // zeros that the server refused.
+            // A server that refuses to write zeros has not tried to flush, so the session does not end. After any other error of a durable
+            // write, a flush may have failed.
             (Command::WriteZeroes, Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW)) => {}
             (Command::Write | Command::WriteZeroes, Err(errno))
                 if request.flushes() && self.session.keeps() =>

@@ -298,7 +298,7 @@ impl Device for Nbd {
                 Err(_) => Ok(None),
             }
         };
-        // Long answers are of little use to a client that writes, because its writes make parts of them void.
+        // A device that is open for writing asks for one extent at a time: its own writes would soon invalidate a longer answer.
         if self.is_writable {
             let first = ask(u64::MAX, true)?;
             return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));
@@ -313,7 +313,7 @@ impl Device for Nbd {
             }
             known.range
         };
-        // The lock is not held during the question, because other threads may already have the answer that they need.
+        // The lock is not held while the server is asked, because the stored answer may be all that other threads need.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
         // The next answer should have about as many extents as are stored.

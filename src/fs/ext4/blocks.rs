@@ -37,7 +37,7 @@ pub(crate) enum Relocated {
 #[derive(Default)]
 pub(crate) struct Overlay {
     blocks: BTreeMap<FsBlock, Relocated>,
-    /// The block numbers of an external journal's device, past the end of the volume; otherwise empty.
+    /// The block numbers of an external journal's device, past the end of the volume. The range is empty if the journal is internal.
     outside: Range<u64>,
 }
 

@@ -140,7 +140,7 @@ impl Writer for Arc<Ext4> {
         permissions: u32,
         who: &Credentials,
     ) -> Result<InodeNo> {
-        // As in Linux, a name that cannot be is refused before the volume is asked for a change.
+        // As in Linux, an invalid name or file is the first error to be reported, before an error of the volume.
         check_name(name)?;
         check_file(file, self.superblock.block_size.bytes())?;
         self.operate(|op| op.create(dir, name, file, permissions, who))

@@ -1,8 +1,8 @@
-//! Space of realtime files: which blocks an extent may name, and where the library maps them.
+//! The space of realtime files: which block numbers an extent may contain, and the position of each block.
 //!
 //! The space lies on a separate device, which is mapped past the end of the volume's own device, so that its blocks are read like all
-//! others. With zones the space can lie on the volume's own device, past all other blocks. An extent names a block by its number, or,
-//! with groups, by the number of a group and of a block in that group.
+//! others. With zones the space can lie on the volume's own device, past all other blocks. Without groups, the block number in an extent
+//! counts from the beginning of the space. With groups, its upper bits are the group and its lower bits the block in the group.
 
 use zerocopy::FromBytes;
 
@@ -16,10 +16,10 @@ use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// A group takes at most 31 bits of a block number, and has at least two extents.
+/// The block within a group takes at most 31 bits of a block number. A group has at least two extents.
 const MAX_GROUP_LOG: u8 = 31;
 const FEWEST_EXTENTS: u64 = 2;
-/// A number without groups consists only of the bits of the block.
+/// Without groups, all bits of a block number are the block.
 const NO_GROUPS_LOG: u8 = 63;
 
 /// The numbering of the blocks of realtime files.
@@ -29,11 +29,11 @@ pub(super) struct Realtime {
     log: u8,
     /// The number of blocks of each group; the last group can have fewer. Without groups this is the total number of blocks.
     group_blocks: u64,
-    /// Blocks of all groups.
+    /// The number of blocks of all groups.
     blocks: u64,
-    /// Blocks of a realtime extent, the unit of allocation.
+    /// The number of blocks of a realtime extent, which is the unit of allocation.
     pub(super) extent: u64,
-    /// Whether groups begin at positions that their numbers determine, with gaps between them.
+    /// Whether group N begins at block N << `log`, so that a gap follows each shorter group.
     has_gaps: bool,
     pub(super) is_zoned: bool,
     has_groups: bool,
@@ -42,7 +42,7 @@ pub(super) struct Realtime {
 }
 
 impl Realtime {
-    /// The numbering that the superblock gives, if there are realtime blocks. Linux refuses a volume whose numbers contradict each other.
+    /// Decodes the numbering from the superblock; `None` if there are no realtime blocks. Contradictory fields are an error, as in Linux.
     pub(super) fn new(raw: &RawSuperblock, features: Incompat) -> Result<Option<Self>> {
         let (blocks, extents) = (raw.sb_rblocks.get(), raw.sb_rextents.get());
         let (extent, log) = (u64::from(raw.sb_rextsize.get()), raw.sb_rgblklog);
@@ -59,7 +59,7 @@ impl Realtime {
         let of_group = u64::from(raw.sb_rgextents.get());
         // The product cannot overflow, because both factors have 32 bits.
         let group_blocks = if has_groups { of_group * extent } else { blocks };
-        // Without blocks there are no groups, but a group size is recorded.
+        // Even if there are no realtime blocks, the superblock records a group size, which must be valid.
         if has_groups {
             if of_group < FEWEST_EXTENTS || group_blocks > 1 << MAX_GROUP_LOG {
                 let what = format!("{of_group} extents of {extent} blocks in a group");
@@ -70,7 +70,7 @@ impl Realtime {
                 return wrong("sb_rgcount", what);
             }
             if u32::from(log) != u64::BITS - (group_blocks - 1).leading_zeros() {
-                let what = format!("groups of {group_blocks} blocks, by {log} bits");
+                let what = format!("groups of {group_blocks} blocks, with {log} bits for a block");
                 return wrong("sb_rgblklog", what);
             }
         }
@@ -104,7 +104,7 @@ impl Realtime {
         Ok(Some(space))
     }
 
-    /// The blocks of a group's bitmap, for blocks of `block` bytes.
+    /// The number of blocks of a group's bitmap, if a block has `block` bytes.
     pub(super) fn bitmap_blocks(&self, block: usize) -> u64 {
         let content = block - if self.has_groups { HEADER } else { 0 };
         self.most_extents().div_ceil(8 * content as u64)
@@ -115,14 +115,14 @@ impl Realtime {
         self.blocks.div_ceil(self.group_blocks)
     }
 
-    /// Blocks of a group, in whole extents.
+    /// The number of blocks of a group, rounded down to whole extents.
     pub(super) fn group_len(&self, group: u64) -> u64 {
         let before = group.saturating_mul(self.group_blocks);
         let blocks = self.blocks.saturating_sub(before).min(self.group_blocks);
         blocks - blocks % self.extent
     }
 
-    /// Extents of a full group, even if the only group is shorter.
+    /// The number of extents of a full group, even if the only group is shorter.
     pub(super) fn most_extents(&self) -> u64 {
         self.group_blocks / self.extent
     }
@@ -136,7 +136,8 @@ impl Realtime {
         self.has_groups && !self.is_zoned
     }
 
-    /// The group and the block in it for a number, if a file can have `count` blocks from there.
+    /// The group, and the block in the group, that a block number means. `None` unless `count` blocks from there on lie in the same group and can
+    /// belong to a file.
     pub(super) fn within(&self, number: u64, count: u64) -> Option<(u64, u64)> {
         if self.has_superblock() && number < self.extent {
             return None;
@@ -167,7 +168,7 @@ impl Realtime {
         end.checked_mul(block.bytes() as u64)
     }
 
-    /// The block for a number, counted from the beginning of the device.
+    /// The block that a block number means, counted from the beginning of the device.
     fn block(&self, number: u64, count: u64, place: Place) -> Result<u64> {
         let found = self.within(number, count);
         let block = found.and_then(|(group, within)| self.group_start(group)?.checked_add(within));

@@ -60,7 +60,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_features2",
         stored: |raw| raw.sb_features2.get().into(),
-        rule: "a bit is missing that each volume of version 5 has, or one is not known",
+        rule: "a required bit of version 5 is missing, or a bit is unknown",
         holds: |raw| {
             // Some machines read the field at another offset, so Linux combines the bits of both fields.
             let (bits, other) = (raw.sb_features2.get(), raw.sb_bad_features2.get());
@@ -70,13 +70,13 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_inopblock",
         stored: |raw| raw.sb_inopblock.get().into(),
-        rule: "not the inodes of a block",
+        rule: "it is not the number of inodes in a block",
         holds: |raw| raw.sb_inopblock.get() == 1 << (raw.sb_blocklog - raw.sb_inodelog),
     },
     Rule {
         field: "sb_agblocks",
         stored: |raw| raw.sb_agblocks.get().into(),
-        rule: "groups must have 16 MiB to 1 TiB",
+        rule: "a group must have 16 MiB to 1 TiB",
         holds: |raw| GROUP.contains(&bytes(raw, raw.sb_agblocks.get())),
     },
     Rule {
@@ -91,13 +91,13 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_imax_pct",
         stored: |raw| raw.sb_imax_pct.into(),
-        rule: "more than 100 percent",
+        rule: "it must be at most 100 percent",
         holds: |raw| raw.sb_imax_pct <= 100,
     },
     Rule {
         field: "sb_qflags",
         stored: |raw| raw.sb_qflags.get().into(),
-        rule: "bits of version 4, where groups and projects share their quota",
+        rule: "flags of the quota that groups and projects share exist only in version 4",
         holds: |raw| !is_v5(raw) || raw.sb_qflags.get() & SHARED_QUOTA == 0,
     },
     Rule {
@@ -124,7 +124,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_rootino",
         stored: |raw| raw.sb_rootino.get(),
-        rule: "a realtime bitmap or summary is no directory",
+        rule: "the root cannot be the inode of the realtime bitmap or summary",
         holds: |raw| {
             let others = [raw.sb_rbmino.get(), raw.sb_rsumino.get()];
             has(raw, Incompat::METADIR) || !others.contains(&raw.sb_rootino.get())
@@ -160,7 +160,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_rblocks",
         stored: |raw| raw.sb_rblocks.get(),
-        rule: "without realtime blocks there are no extents, no bitmap and no free extents",
+        rule: "without realtime blocks, extents, free extents and bitmap blocks must be 0",
         holds: |raw| {
             let others = [raw.sb_rextents.get(), raw.sb_frextents.get()];
             let (bitmap, log) = (raw.sb_rbmblocks.get(), raw.sb_rextslog);
@@ -185,7 +185,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_inoalignmt",
         stored: |raw| raw.sb_inoalignmt.get().into(),
-        rule: "chunks that can have holes must be aligned to their size",
+        rule: "with sparse inodes it must be the length of an inode chunk in blocks",
         holds: |raw| {
             let chunk = (CHUNK * u32::from(raw.sb_inodesize.get())) >> raw.sb_blocklog;
             !has(raw, Incompat::SPARSE_INODES) || raw.sb_inoalignmt.get() == chunk
@@ -194,7 +194,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_features_incompat",
         stored: |raw| raw.sb_features_incompat.get().into(),
-        rule: "metadata directories need file types in names and exchanges of ranges",
+        rule: "the feature metadir requires the features ftype and exchange-range",
         holds: |raw| {
             let others = [Incompat::FTYPE, Incompat::EXCHANGE_RANGE];
             !has(raw, Incompat::METADIR) || others.into_iter().all(|other| has(raw, other))
@@ -209,7 +209,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_spino_align",
         stored: |raw| raw.sb_spino_align.get().into(),
-        rule: "where chunks can have holes, these are halves of a chunk; else it is 0",
+        rule: "it must be half an inode chunk in blocks with sparse inodes, otherwise 0",
         holds: |raw| {
             let half = (CHUNK / 2 * u32::from(raw.sb_inodesize.get())) >> raw.sb_blocklog;
             let expected = if has(raw, Incompat::SPARSE_INODES) { half } else { 0 };

@@ -229,11 +229,13 @@ impl Superblock {
         let fits =
             log <= MAX_GROUP_BLOCKS_LOG && u64::from(group_blocks).next_power_of_two() == 1 << log;
         if !fits || group_blocks < MIN_GROUP_BLOCKS {
-            let what = format!("groups of {group_blocks} blocks, by {log} bits");
+            let what = format!("groups of {group_blocks} blocks, with {log} bits for a block");
             return Err(PLACE.field("sb_agblklog").corrupt(what));
         }
         if groups == 0 || u64::from(groups) != blocks.div_ceil(group_blocks.into()) {
-            let what = format!("{groups} groups of {group_blocks} blocks for {blocks} blocks");
+            let what = format!(
+                "{groups} groups of {group_blocks} blocks do not match a volume of {blocks} blocks"
+            );
             return Err(PLACE.field("sb_agcount").corrupt(what));
         }
         let bytes = blocks.checked_mul(block.bytes() as u64);

@@ -255,7 +255,7 @@ fn append_only_files_take_many_appends_at_a_time() {
     bench.close();
 }
 
-/// An append goes after a write in flight that is about to make the file longer.
+/// An append begins at the end that the file will have after a write in flight that extends it.
 #[test]
 fn an_append_comes_after_an_extending_write_in_flight() {
     let bench = Bench::new(EXT4);

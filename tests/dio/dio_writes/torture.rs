@@ -1,6 +1,6 @@
-//! Many threads write one file at the same time: overlapping, aligned to blocks and not, over written blocks, unwritten ones and a hole, and
-//! past the end. In some tests others truncate and punch meanwhile. Whatever the order was, each sector in the end is one of the writes to
-//! it, and whole (overlaps of unaligned and aligned writes: generic/538).
+//! Many threads write to one file at the same time. The writes overlap, aligned to blocks or not, and go to written blocks, unwritten blocks, a
+//! hole, and past the end. In some tests other threads truncate the file and punch holes. Afterwards each sector must have the whole content of
+//! one of the writes to it (for overlaps of unaligned and aligned writes see generic/538).
 //!
 //! `IRONMAP_TORTURE_SECONDS=SECONDS` runs longer.
 
@@ -21,7 +21,7 @@ use crate::dio_writes::model::{open, seed};
 const SEED: u64 = 0x0538;
 const SECTOR: u64 = 512;
 const THREADS: u64 = 6;
-/// The number of sectors that all threads write. After them each thread has stripes of bytes.
+/// The number of sectors at the beginning of the file, to which all threads write. Each thread has its own stripes after them.
 const SECTORS: u64 = 1024;
 const STRIPES: u64 = 40;
 const STRIPE: u64 = 37;
@@ -71,7 +71,7 @@ fn time() -> Duration {
     seconds.map_or(Duration::from_millis(1200), Duration::from_secs)
 }
 
-/// Writes into a sector its writer, the number of the write, and the sector's place in the file.
+/// Fills a sector with the number of its writer, the number of the write, and the sector's number in the file.
 fn sign(sector: &mut [u8], writer: u64, write: u64, place: u64) {
     let words = [writer, write, place];
     for (at, word) in sector.chunks_mut(8).enumerate() {

@@ -1,15 +1,15 @@
-//! Threads that write to memory of requests in flight.
-// Safe code cannot do that.
+//! Threads that overwrite the memory of requests in flight.
+// Safe code cannot change such memory.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ironmap::bio::Buffer;
 
-/// The number of threads that scribble together.
+/// The number of threads that overwrite the memory at the same time.
 const THREADS: u64 = 2;
 
-/// How many times the memory was scribbled over.
+/// Counts how many times the threads have overwritten all of the memory.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     on: AtomicBool,
@@ -17,17 +17,17 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Waits, while the scribblers run, until one of them has overwritten all of it.
+    /// Waits until a thread has overwritten all of the memory since this call began. Returns immediately if no threads run.
     pub(crate) fn pass(&self) {
         let from = self.count.load(Ordering::Acquire);
-        // By then one of the threads has ended two rounds, and the second one began after the call.
+        // After THREADS + 1 more rounds, one of the threads has ended two of them, and its second round began after the call.
         let over = || self.count.load(Ordering::Acquire) > from + THREADS;
         while self.on.load(Ordering::Acquire) && !over() {
             std::thread::yield_now();
         }
     }
 
-    /// Runs `work` while threads scribble over buffers, which must not be freed before the return.
+    /// Runs `work` while threads overwrite buffers. The buffers must not be freed before the return.
     pub(crate) fn during<R>(&self, memory: &[Range], work: impl FnOnce() -> R) -> R {
         self.on.store(true, Ordering::Release);
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The path of a request, and the faults that are still errors.
+//! Each method of [`StablePages`]: which requests it copies, which requests take the simple path, and which faults remain errors.
 
 use std::sync::atomic::Ordering;
 
@@ -20,7 +20,7 @@ const REQUESTS: [(Op, Kind); 5] = [
     (Op::Write, Kind::Owned),
 ];
 
-/// The requests that each method copies.
+/// For each method, whether it copies each of [`REQUESTS`].
 const COPIED: [(StablePages, [bool; 5]); 4] = [
     (StablePages::ZeroCopy, [false, false, false, false, false]),
     (StablePages::Bounce, [true, true, true, true, true]),
@@ -40,14 +40,14 @@ fn each_way_copies_what_it_says_and_nothing_else() {
                 assert!(matches!(results[..], [Ok(count)] if count == size), "{results:?}");
                 let what = format!("{way:?}: {op:?} {kind:?} of {size}");
                 assert_eq!(queue.stats().bounced, u64::from(copies), "{what}");
-                // The queue without copies does not even have bounce memory.
+                // A queue allocates bounce buffers only for a request that is copied.
                 assert_eq!(queue.bounce_bytes() > 0, copies, "{what}");
             }
         }
     }
 }
 
-/// Requests that are not copied take the simple path; the others count the reason of the miss.
+/// A request that is not copied takes the simple path. A copied request does not, and the queue counts the copy as the reason.
 #[test]
 fn requests_without_a_copy_take_the_simple_path() {
     let bench = Bench::new(None);

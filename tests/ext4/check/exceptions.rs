@@ -7,13 +7,13 @@ pub(crate) struct Exception {
     pub(crate) reason: &'static str,
 }
 
-/// e2fsck finds something, ironmap does not.
+/// Findings of e2fsck that ironmap intentionally does not report.
 pub(crate) const E2FSCK_ALONE: &[Exception] = &[Exception {
     text: "unsupported feature(s)",
     reason: "e2fsck refuses compatible features that it does not know, which the format lets a reader ignore",
 }];
 
-/// ironmap finds something, e2fsck does not.
+/// Findings of ironmap that e2fsck does not report.
 pub(crate) const IRONMAP_ALONE: &[Exception] = &[
     Exception {
         text: "Bad required extra isize in superblock",

@@ -73,15 +73,15 @@ impl Crashed<'_> {
 /// How many states are checked, and how thoroughly.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// Random states at each cut.
+    /// The number of random states at each cut.
     pub(crate) random: u32,
-    /// The largest number of states to check, evenly spread.
+    /// The maximum number of states to check. They are spread evenly over all states.
     pub(crate) limit: usize,
-    /// The interval of states that e2fsck checks too.
+    /// N, if e2fsck also checks one of every N states.
     pub(crate) fsck_one_in: u64,
-    /// The interval of states whose recovery is cut in turn.
+    /// N, if the recovery of one of every N states is interrupted and the resulting states are checked.
     pub(crate) interrupt_one_in: u64,
-    /// The interval of states that the kernel mounts, which needs root.
+    /// N, if the kernel mounts one of every N states, which needs root; `None` if it mounts none.
     pub(crate) mount_one_in: Option<u64>,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Counts {
     pub(crate) recovered: AtomicUsize,
     pub(crate) fsck: AtomicUsize,
     pub(crate) mounted: AtomicUsize,
-    /// States of interrupted recoveries.
+    /// The number of checked states of interrupted recoveries.
     pub(crate) interrupted: AtomicUsize,
     pub(crate) beneath: Recoveries,
 }

@@ -98,8 +98,8 @@ const OF_ORPHANS: [&str; 3] = [
 
 /// A repair beyond recovery. e2fsck prints recovery and orphans as messages; for a fault it asks a question.
 fn repair(said: &str) -> Option<&str> {
-    // For Linux a commit block that is torn after its fields is valid, for e2fsck it is an error: e2fsck continues without its transaction,
-    // and then ignores the list of orphans.
+    // If a commit block is torn after its fields, Linux accepts it. e2fsck reports an error, drops the transaction, and then ignores the orphan
+    // list, so its repairs say nothing about the volume.
     if said.contains("was corrupt, replay was aborted.") {
         return None;
     }
@@ -108,7 +108,7 @@ fn repair(said: &str) -> Option<&str> {
     for line in said.lines() {
         let forgiven = FORGIVEN.iter().any(|wrong| before.starts_with(wrong))
             || orphans && OF_ORPHANS.iter().any(|wrong| line.contains(wrong))
-            // A map that is right, and could be smaller.
+            // e2fsck offers to make a correct map smaller.
             || line.contains("Optimize? yes");
         if line.contains("? yes") && !forgiven {
             return Some(line);

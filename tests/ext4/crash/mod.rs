@@ -206,7 +206,7 @@ fn crash_states_without_a_journal_can_be_repaired() {
 #[test]
 fn quota_is_recovered() {
     let Effort { plan, states, long } = Effort::new();
-    // Only e2fsck counts quota.
+    // Only e2fsck verifies the quota usage, so it checks more states than in other campaigns.
     let fsck_one_in = if long { 40 } else { 5 };
     let plan = Plan { fsck_one_in, mount_one_in: None, ..plan };
     let states = if long { states } else { 300 };

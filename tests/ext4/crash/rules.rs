@@ -1,4 +1,5 @@
-//! The rules of workloads that change names, attributes and content: a state shows the promised data, to ironmap, e2fsck and the kernel.
+//! The rules for workloads that change names, attributes and content. After a crash, ironmap, e2fsck and the kernel must each find the data that
+//! ironmap has promised to keep.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -19,9 +20,9 @@ pub(crate) struct Histories {
     pub(crate) of_threads: Vec<History>,
     /// The name prefix of each thread, if there are several.
     pub(crate) prefixes: &'static [&'static str],
-    /// Whether the volume has a journal. Without one, only synced data are promised, and that e2fsck can repair the volume.
+    /// Whether the volume has a journal. Without a journal ironmap promises only that synced data remain, and that e2fsck can repair the volume.
     pub(crate) journal: bool,
-    /// Whether Linux makes fast commits. e2fsck 1.47 does not recover all of them: it gives up with EINVAL, and continues without.
+    /// Whether Linux makes fast commits. e2fsck 1.47 cannot replay all of them: it reports EINVAL and continues without the rest.
     pub(crate) fast_commits: bool,
 }
 

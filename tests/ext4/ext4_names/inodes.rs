@@ -74,7 +74,7 @@ fn an_inner_node_without_entries_is_corrupt() {
     assert_eq!((error.kind(), error.place().unwrap().field), (ErrorKind::Corrupt, "eh_entries"));
 }
 
-/// An orphan file beyond all measure is refused before it is walked.
+/// An orphan file above the size limit is refused before its blocks are read.
 #[test]
 fn an_endless_orphan_file_is_refused() {
     let image = image("-t ext4 -b 1024 -O orphan_file");

@@ -107,7 +107,7 @@ impl Scenario {
         Ok(recovery)
     }
 
-    /// Runs a seed. If the kernel refuses its own journal, the seed is skipped by name.
+    /// Runs a seed. If the kernel refuses its own journal, the seed is skipped, and a line names it.
     fn run_or_note(&self, test: &str, seed: u64) -> Option<Recovery> {
         let result = self.run(seed);
         result.map_err(|refusal| note_part(test, &self.name(seed), refusal.trim())).ok()
@@ -119,22 +119,22 @@ pub(crate) fn sync(mounted: &LoopMount) {
     rustix::fs::syncfs(File::open(mounted.dir()).unwrap()).unwrap();
 }
 
-/// Whether the log runs over the end of the journal, by debugfs.
+/// Whether the log continues at the journal's first block after its last one, as debugfs lists the blocks.
 fn wraps(image: &Image) -> bool {
     let blocks = logged_blocks(image);
     blocks.windows(2).any(|pair| pair[1] < pair[0])
 }
 
-/// Changes of inodes by the kernel's recovery that the journal does not hold.
+/// The recovery by the kernel, which can change inodes in ways that the journal does not record.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Replay {
     Full,
-    /// Fast commits: Linux sets the times of directories to that of the replay if it adds names; and a new file keeps the blocks
-    /// past its end that the former owner of its number had allocated.
+    /// A replay of fast commits. If Linux adds names to a directory, it sets the directory's times to the time of the replay. A new file keeps
+    /// blocks past its end that the previous inode with its number had allocated.
     Fast,
 }
 
-/// The kernel's view after its recovery of a copy; or its refusal.
+/// The kernel's view after it has recovered a copy, or the error if the kernel refuses the mount.
 pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View, String> {
     recovered(&dirty.copy(), "", replay)
 }
@@ -147,7 +147,7 @@ pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<V
     drop(copy.try_mount(&format!("rw,noatime{options}"))?);
     let mount = copy.mount(&format!("ro,noload{options}"));
     let mut view = kernel::view_with_maps(mount.dir(), DEPTH, 1);
-    // A truncation that the journal shows as unfinished is done again, at the time of the recovery.
+    // The recovery repeats a truncation that the journal shows as unfinished, and sets the file's times to the time of the recovery.
     for record in view.values_mut() {
         let times = [&mut record.modified, &mut record.changed];
         times.into_iter().for_each(|time| *time = time.filter(|time| *time < begun));
@@ -158,7 +158,7 @@ pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<V
     Ok(view)
 }
 
-/// Leaves out values that Linux's replay of fast commits invents.
+/// Removes values that Linux's replay of fast commits makes up.
 fn as_replayed(record: &mut Record) {
     (record.blocks, record.map) = (None, None);
     if !record.is(FileType::Directory) {
@@ -233,8 +233,8 @@ fn checksums_of_the_first_version_and_asynchronous_commits() {
     }
 }
 
-/// Linux 6.18 once refused a journal that it had left itself, with blocks of 1 KiB and a full area for fast commits: such a seed
-/// has no oracle and is skipped by name.
+/// Linux 6.18 can refuse a journal of its own, if blocks have 1 KiB and the fast-commit area is full. Such a seed has no oracle, so it is
+/// skipped, and a line names it.
 #[test]
 fn fast_commits() {
     require!([Need::Root]);

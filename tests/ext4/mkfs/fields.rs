@@ -42,7 +42,7 @@ fn fields(image: &Image) -> BTreeMap<String, String> {
     fields
 }
 
-/// A volume by mke2fs with the same features and options.
+/// Makes a volume with mke2fs that has the same features and options as `made`.
 fn by_mke2fs(size: u64, text: &str, made: &MkfsOptions) -> Image {
     let image = Image::none();
     File::create(image.path()).unwrap().set_len(size).unwrap();

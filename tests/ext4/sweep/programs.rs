@@ -64,7 +64,7 @@ impl Bench {
             self.refuses(flags)
         };
         let writing = refuses(MountFlags::empty());
-        // A volume that is mounted for writing is mounted for reading too.
+        // The kernel mounts for reading any volume that it mounts for writing, so a mount for reading is tried only after a refusal.
         if writing && refuses(MountFlags::RDONLY) {
             return Verdict { reading: true, writing, check: true, text: String::new() };
         }
@@ -88,7 +88,7 @@ impl Bench {
         mounted.contains(StatVfsMountFlags::RDONLY) && !flags.contains(MountFlags::RDONLY)
     }
 
-    /// The verdict of ironmap. A volume that is read by a backup was refused.
+    /// The verdict of ironmap. A volume that it can open only with a backup superblock counts as refused.
     pub(super) fn ironmap(&self, bytes: &[u8]) -> Verdict {
         self.put(bytes);
         let judged = catch_unwind(AssertUnwindSafe(|| self.judged()));

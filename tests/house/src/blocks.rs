@@ -83,7 +83,7 @@ fn runs_a_program(command: &str) -> bool {
     command.split(' ').next().is_some_and(|first| PROGRAMS.contains(&first))
 }
 
-/// The blocks without a mark, and marks without a meaning.
+/// Reports the shell blocks that have no mark, and unknown marks.
 pub(crate) fn check(page: &str) -> Vec<(usize, String)> {
     let finding = |block: Block| match block.mark {
         None => Some((block.line, "a shell block without a mark: see docs/TESTING.md".to_owned())),

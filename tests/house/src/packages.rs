@@ -155,7 +155,7 @@ impl Package {
             .collect()
     }
 
-    /// Checks that the packed licences equal those of the repository. A link to those may be lost in a copy of the tree.
+    /// Checks that the packed licences equal the repository's. A copy of the tree may not preserve the links to the repository's files.
     fn check_licences(&self) -> io::Result<Option<String>> {
         for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
             let packed = Path::new(self.folder).join(licence);

@@ -155,14 +155,14 @@ impl Fixture {
     pub(super) fn notes(&self) -> Vec<&'static str> {
         let mut notes = Vec::new();
         if self.writes.is_some() && self.mounted.is_some() {
-            notes.push("raw: is a copy that is not mounted and has no cached pages");
+            notes.push("raw: is the other of two equal devices, which is not mounted and has no cached pages");
         } else if self.mounted.is_some() {
             notes.push(
-                "raw: is a copy that is not mounted and has no cached pages; the last row is the device beneath host: and kernel:",
+                "the first raw: is the other of two equal devices, which is not mounted and has no cached pages; the last raw: is the mounted one",
             );
         }
         if self.fs == FsKind::Xfs && self.writes.is_none() {
-            notes.push("XFS: the file of host: is immutable, as host: requires with reflink");
+            notes.push("XFS: the file is immutable, because host: requires it with reflink");
         }
         notes
     }

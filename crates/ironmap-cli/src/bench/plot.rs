@@ -45,7 +45,7 @@ pub(super) fn other_name(path: &Path) -> Option<String> {
     let instead = path.with_extension("svg");
     OTHERS.contains(&&*extension).then(|| {
         let (path, instead) = (path.display(), instead.display());
-        format!("{path}: the picture is SVG, but its name ends otherwise: write {instead}")
+        format!("{path}: the plot is written as SVG, so the name must end in .svg: write {instead}")
     })
 }
 

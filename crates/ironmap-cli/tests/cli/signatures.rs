@@ -1,4 +1,5 @@
-//! Formats of other programs are not overwritten without a request: `blkid -k` lists them, and `wipefs -n` names the images.
+//! Without `--force`, ironmap does not overwrite data in the format of another program. `blkid -k` lists these formats. `wipefs -n` confirms that
+//! the test's image of a format is valid.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,13 +13,13 @@ use crate::support::{Bench, text, tool};
 
 const SIZE: u64 = 8 << 20;
 
-/// The way to make an image of a format, and whether blkid then recognizes it.
+/// The way to make an image of a format, and whether wipefs then reports the format.
 enum How {
     /// The format's own program makes it, in the directory of `image`.
     Program(&'static str),
-    /// A header that wipefs names.
+    /// A header whose format wipefs reports.
     Header(Vec<(u64, Vec<u8>)>),
-    /// A header that wipefs does not report: blkid verifies a checksum, or fields of a whole file system.
+    /// A header that wipefs does not report, because it also verifies a checksum or other fields, which the test does not write.
     Silent(Vec<(u64, Vec<u8>)>),
 }
 
@@ -28,7 +29,7 @@ fn one(at: u64, bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
     vec![(at, bytes.to_vec())]
 }
 
-/// Bytes with others at some places.
+/// `len` zeros, with each part copied to its offset.
 fn with(len: usize, parts: &[(usize, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for (at, part) in parts {
@@ -37,7 +38,7 @@ fn with(len: usize, parts: &[(usize, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-/// Headers of RAID arrays of firmware, in the last sectors, with their sums.
+/// Headers of firmware RAID arrays, most of them in the last sectors, with valid checksums.
 fn firmware() -> Vec<(&'static str, How)> {
     let last = SIZE - 512;
     let mut via = with(51, &[(0, &[0x55, 0xAA, 1])]);
@@ -167,7 +168,7 @@ fn file_systems() -> Vec<(&'static str, How)> {
     ]
 }
 
-/// Partition tables beside GPT and MBR, which wipefs names too.
+/// Partition tables other than GPT and MBR.
 fn tables() -> Vec<(&'static str, How)> {
     let apple =
         [(0, b"ER\x02\0".to_vec()), (512, b"PM\0\0\0\0\0\x01\0\0\0\x01\0\0\0\x3F".to_vec())];
@@ -179,7 +180,7 @@ fn tables() -> Vec<(&'static str, How)> {
     ]
 }
 
-/// Images that blkid does not know, each with its own name.
+/// Image formats that blkid does not list: the name in ironmap's error, and the command that makes an image.
 const IMAGES: [(&str, &str); 8] = [
     ("VHD", "qemu-img create -q -f vpc image 8M"),
     ("VHD", "qemu-img create -q -f vpc -o subformat=fixed image 8M"),
@@ -194,7 +195,7 @@ const IMAGES: [(&str, &str); 8] = [
     ),
 ];
 
-/// Makes `image`, or reports that its program is missing.
+/// Makes `image`. Returns false, and prints the script, if the script fails.
 fn make(bench: &Bench, name: &str, how: &How) -> bool {
     let path = bench.path("image");
     let _ = fs::remove_file(&path);
@@ -217,14 +218,14 @@ fn make(bench: &Bench, name: &str, how: &How) -> bool {
     }
     let file = File::options().write(true).open(&path).unwrap();
     let len = file.metadata().unwrap().len();
-    // A fixed VHD has its mark at its end.
+    // A fixed VHD has its signature at its end, so it is not extended.
     if len < SIZE {
         file.set_len(SIZE).unwrap();
     }
     true
 }
 
-/// Each command that overwrites `image` refuses it with one line that has this name, and leaves it unchanged.
+/// Checks that each command that would overwrite `image` leaves it unchanged and fails with one line that contains `says`.
 fn refused(bench: &Bench, name: &str, says: &str) {
     let image = bench.path("image");
     let before = fs::read(&image).unwrap();
@@ -295,7 +296,7 @@ fn each_image_is_refused_by_its_own_name() {
     }
 }
 
-/// The page of the machine that was suspended may have any size.
+/// The signature of a suspended system is at the end of the first page, and the suspended machine may have had pages of any size.
 #[test]
 fn a_suspended_system_is_refused_with_each_size_of_a_page() {
     let bench = Bench::empty();

@@ -1,4 +1,4 @@
-//! A volume with little space: a lack of space is reported as by the kernel's ext4.
+//! A mounted volume that runs out of space reports it as the kernel's ext4 does.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::sides::{Ours, Sides, check, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
-/// Fills a volume except for `room` bytes, contiguous if possible. It bypasses the cache, which would accept more than fits.
+/// Fills a volume except for `room` bytes, contiguous if possible. The writes are direct, because the cache would accept more than fits.
 pub(crate) fn leave(dir: &Path, room: u64) {
     let dd = |file: &str, arguments: &[&str]| {
         let file = format!("of={}", dir.join(file).display());
@@ -43,7 +43,7 @@ impl CachedWrite {
         if self == Self::Mapped { "rw" } else { "writeback_cache" }
     }
 
-    /// Fills a file with this many bytes, each an `a`, and syncs it. Returns the errors that the program gets.
+    /// Writes `len` bytes `a` to a file, and syncs it. Returns the errors that the program prints.
     pub(crate) fn write(self, path: &Path, len: u64) -> String {
         let commands = if self == Self::Collected {
             vec![format!("pwrite -q -S 0x61 -b {len} 0 {len}")]
@@ -65,7 +65,7 @@ impl CachedWrite {
     }
 }
 
-/// If data in the kernel's cache do not fit into the volume, `msync` or `fsync` fails; data without an error exist.
+/// If data in the kernel's cache do not fit into the volume, `msync` or `fsync` fails. If both succeed, the file has the data.
 #[test]
 fn a_cached_write_without_room_is_an_error() {
     const LEN: u64 = 128 << 10;
@@ -94,8 +94,8 @@ fn a_cached_write_without_room_is_an_error() {
     }
 }
 
-/// A direct write without enough space for the whole fails with ENOSPC, with any flags, and the file keeps its content: at its
-/// end, and in holes.
+/// A direct write that does not fit as a whole fails with ENOSPC, and the file keeps its content. The write is past the end of a file, or into
+/// a hole.
 #[test]
 fn a_direct_write_without_room_is_as_the_kernels() {
     const LEN: usize = 128 << 10;
@@ -129,7 +129,7 @@ fn a_direct_write_without_room_is_as_the_kernels() {
                 assert_eq!(kernels.0.as_deref(), Some("No space left on device"), "{what}");
                 assert_eq!(ours.0, kernels.0, "{what}");
                 assert_eq!(ours.1.len(), kernels.1.len(), "{what}");
-                // Without extents there is no allocated space without content.
+                // Without extents, ext4 has no unwritten blocks, so the content after a failed write may differ from the kernel's.
                 assert!(features != "extents" || ours.1 == kernels.1, "{what}");
                 for dir in sides.dirs() {
                     let holes = File::options().write(true).open(dir.join("holes")).unwrap();

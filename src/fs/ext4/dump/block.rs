@@ -148,7 +148,7 @@ impl Dumper<'_> {
         Value::Record(record)
     }
 
-    /// Directory entries. Their lengths must end exactly at the end of the block. A node of a hash tree has one such entry.
+    /// The directory entries of a block; `None` unless their lengths add up to the block. In a node of a hash tree, one entry spans the block.
     fn directory(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let size = self.superblock.block_size;
         let (mut at, mut entries, mut used) = (0, Vec::new(), false);

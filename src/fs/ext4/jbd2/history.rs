@@ -27,7 +27,7 @@ const MAX_BLOCKS: usize = 4 << 20;
 #[derive(Default)]
 pub(in crate::fs::ext4) struct History {
     pub(in crate::fs::ext4) transactions: Vec<Transaction>,
-    /// The range at which an external journal's device appears; otherwise empty.
+    /// The range of block numbers at which an external journal's device appears. The range is empty if the journal is internal.
     outside: Range<u64>,
 }
 

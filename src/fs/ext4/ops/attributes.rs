@@ -93,7 +93,7 @@ impl Operation<'_> {
             let now = handle.now();
             handle.update_inode(&inode, |raw| {
                 raw.has_values(values);
-                // This is the only setter that can fail, if the inode has no room for a project, so it comes first.
+                // An inode without room for a project is an error. It must be found before another field changes.
                 set.project.map_or(Ok(()), |project| raw.set_project(project))?;
                 raw.set_mode(mode)?;
                 if owned {

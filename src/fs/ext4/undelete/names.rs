@@ -137,8 +137,8 @@ impl Names {
         }
     }
 
-    /// Adds the names in a block, including those in its gaps. Used entries of an existing directory are skipped, because they are names of other
-    /// files.
+    /// Adds the names in a block, including names of deleted entries in the gaps after entries. Used entries of an existing directory are skipped,
+    /// because they name files that were not deleted.
     fn add_block(
         &mut self,
         fs: &Ext4,
@@ -156,7 +156,7 @@ impl Names {
             }
             let used = if number == 0 { 0 } else { (HEADER + name.len()).next_multiple_of(4) };
             let mut gap = at + used;
-            // An entry in a gap still has its own length, which ends within the gap or at the end of the gap.
+            // A deleted entry in a gap keeps its record length, so it does not extend past the gap.
             while gap + HEADER < next {
                 let Some((number, kind, name, _)) = entry(&content[..next], gap, size) else {
                     break;

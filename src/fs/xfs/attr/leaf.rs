@@ -44,7 +44,7 @@ impl XfsInode {
             };
             number = u64::from(first.address.get());
         };
-        // The leaves cannot be more than the blocks of the fork, so a circular chain ends.
+        // A chain has at most as many leaves as the fork has blocks, so a longer chain is circular.
         let most = map.map_or(u64::from(u32::MAX), |map| {
             map.extents().iter().map(|extent| u64::from(extent.len)).sum()
         });

@@ -18,21 +18,21 @@ use crate::units::InodeNo;
 /// A group, as far as it could be read.
 #[derive(Default)]
 pub(super) struct Group {
-    /// The owners of its blocks, free space included; first unsorted.
+    /// The owners of the group's blocks, free space included, in the order in which the check found them.
     pub(super) owned: Vec<Owned>,
-    /// The owners according to the tree of owners, if the volume has a complete tree of owners.
+    /// The owners that the reverse-mapping tree records; `None` if the group has no such tree, or if a part of the tree is damaged.
     pub(super) recorded: Option<Vec<Owned>>,
-    /// The recorded reference counts, if their tree is complete.
+    /// The counts that the reference-count tree records; `None` if the group has no such tree, or if a part of the tree is damaged.
     pub(super) shared: Option<Vec<Shared>>,
-    /// Whether the free space is known, because its tree is complete.
+    /// Whether the free space is known, which requires an undamaged free-space tree.
     pub(super) free_is_known: bool,
-    /// Blocks in use.
+    /// The number of blocks in use.
     pub(super) used: u64,
-    /// Blocks that the superblock counts as free: free extents, the free list, and the trees of free space.
+    /// The number of blocks that the superblock counts as free: free extents, the free list, and the trees of free space.
     pub(super) free: u64,
-    /// The numbers of inodes and of free inodes, by the tree.
+    /// The numbers of allocated and of free inodes that the inode tree records.
     pub(super) inodes: (u64, u64),
-    /// The files of a realtime group, by kind.
+    /// The metadata files of a realtime group: the kind and the inode number of each.
     pub(super) files: Vec<(u16, InodeNo)>,
     /// The first inodes of the unlinked lists.
     pub(super) unlinked: Vec<u32>,

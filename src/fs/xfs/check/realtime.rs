@@ -22,7 +22,7 @@ use crate::fs::check::{Findings, Kind};
 use crate::fs::xfs::Xfs;
 use crate::units::{FsBlock, InodeNo};
 
-/// Bits in a word.
+/// The number of bits in a word.
 const WORD: u64 = 32;
 /// The maximum number of free extents that are recorded.
 pub(super) const MOST_RUNS: usize = 1 << 22;
@@ -32,9 +32,9 @@ pub(super) const MOST_RUNS: usize = 1 << 22;
 struct Layout {
     /// Whether blocks have a header and words are big-endian.
     has_headers: bool,
-    /// Words in a block.
+    /// The number of words in a block.
     words: u64,
-    /// Blocks of a bitmap. A shorter group has as many as the longest group.
+    /// The number of blocks of a bitmap, which is the same for all groups, also for a shorter last group.
     blocks: u64,
     /// The number of size classes (powers of two) in a summary.
     levels: u64,

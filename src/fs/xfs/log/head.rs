@@ -161,11 +161,11 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (mut low, mut high) = (0, log.count - 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        // No crash leaves zeroed blocks. As in Linux they count as blocks before the head, so a record that ends at them is not the last
-        // record.
+        // A crash cannot leave zeroed blocks here. As in Linux, the search treats such a block as lying before the head, so it does not take
+        // a record before that block for the last one.
         if log.cycle(middle)? == last { high = middle } else { low = middle }
     }
-    // The end of the log, before block 0, has the previous cycle, unless that was not written either.
+    // The last blocks of the log, before block 0, have the previous cycle, or an older one if that cycle did not reach them.
     let wrapped = last.wrapping_sub(1);
     let stale = |is_wrapped: bool| if is_wrapped { wrapped } else { last };
     let block = first_stale(log, high, stale)?.unwrap_or(high);
