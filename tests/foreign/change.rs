@@ -131,13 +131,11 @@ impl At<'_> {
     }
 
     fn create(&self, dir: InodeNo, name: &[u8], file: NewFile<'_>) -> Option<InodeNo> {
-        self.tried(self.fs.writable().unwrap().create(
-            dir,
-            name,
-            file,
-            0o755,
-            &Credentials::default(),
-        ))
+        self.tried(
+            self.fs
+                .writable()
+                .and_then(|writer| writer.create(dir, name, file, 0o755, &Credentials::default())),
+        )
     }
 
     /// The directory for a test's own files.
@@ -172,12 +170,18 @@ fn copy_into(at: &At<'_>) {
     for size in [10_usize, 5000, 100_000] {
         let name = format!("copy of {size}");
         let Some(file) = at.create(own, name.as_bytes(), NewFile::Regular) else { continue };
-        at.tried(at.fs.writable().unwrap().write(file, FilePos(0), &vec![b'c'; size]));
+        at.tried(
+            at.fs.writable().and_then(|writer| writer.write(file, FilePos(0), &vec![b'c'; size])),
+        );
     }
     // The file has holes, so that the map grows.
     let Some(file) = at.create(own, b"sparse", NewFile::Regular) else { return };
     for number in 0..12 {
-        at.tried(at.fs.writable().unwrap().write(file, FilePos(number * 40_000), b"island"));
+        at.tried(
+            at.fs
+                .writable()
+                .and_then(|writer| writer.write(file, FilePos(number * 40_000), b"island")),
+        );
     }
 }
 
@@ -190,7 +194,7 @@ fn set_attributes(at: &At<'_>) {
             .gid(3)
             .accessed(time)
             .modified(time);
-        at.tried(at.fs.writable().unwrap().set_attributes(number, &set));
+        at.tried(at.fs.writable().and_then(|writer| writer.set_attributes(number, &set)));
     }
 }
 
@@ -201,14 +205,12 @@ fn set_xattrs(at: &At<'_>) {
             // e2fsck 1.47 does not count the block of attributes of a link with inline data.
             continue;
         }
-        let set = |name: &[u8], len| {
-            at.tried(at.fs.writable().unwrap().setxattr(
-                number,
-                name,
-                &vec![b'v'; len],
-                SetXattr::Any,
-            ))
-        };
+        let set =
+            |name: &[u8], len| {
+                at.tried(at.fs.writable().and_then(|writer| {
+                    writer.setxattr(number, name, &vec![b'v'; len], SetXattr::Any)
+                }))
+            };
         set(b"trusted.small", 3);
         set(b"trusted.medium", 300);
         set(b"trusted.small", 60);
@@ -219,7 +221,7 @@ fn remove_xattrs(at: &At<'_>) {
     for (number, _) in at.targets() {
         let Some(inode) = at.tried(at.fs.inode(number)) else { continue };
         for xattr in at.tried(inode.xattrs()).unwrap_or_default() {
-            at.tried(at.fs.writable().unwrap().removexattr(number, &xattr.name));
+            at.tried(at.fs.writable().and_then(|writer| writer.removexattr(number, &xattr.name)));
         }
     }
 }
@@ -231,10 +233,22 @@ fn size(at: &At<'_>, number: InodeNo) -> Option<u64> {
 fn write(at: &At<'_>) {
     for file in at.files() {
         let Some(size) = size(at, file) else { continue };
-        at.tried(at.fs.writable().unwrap().write(file, FilePos(0), b"overwritten"));
-        at.tried(at.fs.writable().unwrap().write(file, FilePos(size), &[b'a'; 3000]));
-        at.tried(at.fs.writable().unwrap().write(file, FilePos(size / 2), &[b'm'; 1500]));
-        at.tried(at.fs.writable().unwrap().write(file, FilePos(size + 50_000), b"behind a hole"));
+        at.tried(
+            at.fs.writable().and_then(|writer| writer.write(file, FilePos(0), b"overwritten")),
+        );
+        at.tried(
+            at.fs.writable().and_then(|writer| writer.write(file, FilePos(size), &[b'a'; 3000])),
+        );
+        at.tried(
+            at.fs
+                .writable()
+                .and_then(|writer| writer.write(file, FilePos(size / 2), &[b'm'; 1500])),
+        );
+        at.tried(
+            at.fs
+                .writable()
+                .and_then(|writer| writer.write(file, FilePos(size + 50_000), b"behind a hole")),
+        );
     }
 }
 
@@ -243,12 +257,9 @@ fn fallocate(at: &At<'_>) {
     for file in at.files() {
         let Some(size) = size(at, file) else { continue };
         let change = |how, first: u64, count: u64| {
-            at.tried(at.fs.writable().unwrap().fallocate(
-                file,
-                how,
-                FilePos(first * unit),
-                count * unit,
-            ));
+            at.tried(at.fs.writable().and_then(|writer| {
+                writer.fallocate(file, how, FilePos(first * unit), count * unit)
+            }));
         };
         change(Fallocate::Allocate { keep_size: true }, size / unit + 2, 3);
         change(Fallocate::Allocate { keep_size: false }, 0, size / unit + 1);
@@ -263,7 +274,7 @@ fn truncate(at: &At<'_>) {
     for (index, file) in at.files().enumerate() {
         let Some(size) = size(at, file) else { continue };
         let new = [size / 2, size + 10_000, 0, 1][index % 4];
-        at.tried(at.fs.writable().unwrap().truncate(file, new));
+        at.tried(at.fs.writable().and_then(|writer| writer.truncate(file, new)));
     }
 }
 
@@ -272,7 +283,7 @@ fn link(at: &At<'_>) {
     for (number, file_type) in at.targets() {
         if file_type != FileType::Directory {
             let name = format!("link to {number}");
-            at.tried(at.fs.writable().unwrap().link(number, own, name.as_bytes()));
+            at.tried(at.fs.writable().and_then(|writer| writer.link(number, own, name.as_bytes())));
         }
     }
 }
@@ -284,12 +295,9 @@ fn rename(at: &At<'_>) {
         for (name, number) in names.iter().take(4).filter(|(_, number)| *number != own) {
             let new = format!("{number} from {dir}");
             let flags = RenameFlags::empty();
-            at.tried(at.fs.writable().unwrap().rename(
-                (dir, name),
-                (own, new.as_bytes()),
-                flags,
-                &Credentials::default(),
-            ));
+            at.tried(at.fs.writable().and_then(|writer| {
+                writer.rename((dir, name), (own, new.as_bytes()), flags, &Credentials::default())
+            }));
         }
     }
 }
@@ -298,18 +306,22 @@ fn replace(at: &At<'_>) {
     for (dir, names) in at.directories() {
         for pair in names.chunks_exact(2).take(3) {
             let (one, other) = (&pair[0].0, &pair[1].0);
-            at.tried(at.fs.writable().unwrap().rename(
-                (dir, one),
-                (dir, other),
-                RenameFlags::EXCHANGE,
-                &Credentials::default(),
-            ));
-            at.tried(at.fs.writable().unwrap().rename(
-                (dir, one),
-                (dir, other),
-                RenameFlags::empty(),
-                &Credentials::default(),
-            ));
+            at.tried(at.fs.writable().and_then(|writer| {
+                writer.rename(
+                    (dir, one),
+                    (dir, other),
+                    RenameFlags::EXCHANGE,
+                    &Credentials::default(),
+                )
+            }));
+            at.tried(at.fs.writable().and_then(|writer| {
+                writer.rename(
+                    (dir, one),
+                    (dir, other),
+                    RenameFlags::empty(),
+                    &Credentials::default(),
+                )
+            }));
         }
     }
 }
@@ -318,7 +330,7 @@ fn set_flags(at: &At<'_>) {
     for (number, _) in at.targets() {
         let Some(inode) = at.tried(at.fs.inode(number)) else { continue };
         let flags = inode.flags() ^ InodeFlags::NO_ATIME;
-        at.tried(at.fs.writable().unwrap().set_flags(number, flags));
+        at.tried(at.fs.writable().and_then(|writer| writer.set_flags(number, flags)));
     }
 }
 
@@ -327,7 +339,7 @@ fn remove_files(at: &At<'_>) {
         for (name, number) in names.iter().take(REMOVED).step_by(2) {
             let inode = at.fs.inode(*number);
             if inode.is_ok_and(|inode| inode.file_type() != FileType::Directory) {
-                at.tried(at.fs.writable().unwrap().unlink(dir, name));
+                at.tried(at.fs.writable().and_then(|writer| writer.unlink(dir, name)));
             }
         }
     }
@@ -344,9 +356,9 @@ fn remove_all(at: &At<'_>) {
             }
             let directory = at.fs.inode(number);
             if directory.is_ok_and(|inode| inode.file_type() == FileType::Directory) {
-                at.tried(at.fs.writable().unwrap().rmdir(dir, &name));
+                at.tried(at.fs.writable().and_then(|writer| writer.rmdir(dir, &name)));
             } else {
-                at.tried(at.fs.writable().unwrap().unlink(dir, &name));
+                at.tried(at.fs.writable().and_then(|writer| writer.unlink(dir, &name)));
             }
         }
     }

@@ -74,6 +74,7 @@ const EXCEPTIONS: &[Exception] = &[
     ("sif <7> links_count 0", "check", Side::Ironmap, ASKS),
     ("sif <7> flags 0x800", "check", Side::Ironmap, "e2fsck does not ask for encryption there"),
     ("sif <7> file_acl 99999999", "check", Side::Ironmap, PASSED),
+    ("sif <7> flags 0x200000", "check", Side::Ironmap, "e2fsck does not ask for a value there"),
     ("punch <8> 3 3", "check", Side::Ironmap, "the volume is not written"),
     ("punch <8> 3 3", "writing", Side::Ironmap, "Linux meets the hole when the log comes there"),
 ];

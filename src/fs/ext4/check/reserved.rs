@@ -4,6 +4,7 @@
 
 use super::Checker;
 use super::found::Found;
+use super::groups::RESERVED_DESCRIPTORS;
 use super::inodes::Extent;
 use super::map::{Piece, Walk};
 use super::xattrs::Charged;
@@ -36,6 +37,7 @@ impl Checker<'_> {
     /// Checks the list of bad blocks. Its inode has a map, and all other fields are zero.
     pub(super) fn check_bad_blocks(&mut self, inode: &Found) {
         self.check_unused(BAD_BLOCKS, inode);
+        self.check_casefold(inode);
         let raw = inode.raw();
         let inline = inode.flags() & InodeFlags::INLINE_DATA;
         for (field, stored) in [
@@ -56,11 +58,19 @@ impl Checker<'_> {
         }
     }
 
-    /// Claims the bad blocks that no structure of the file system has: a bad block can be in a structure, which then uses it, or has moved.
+    /// Claims the bad blocks. A table of inodes, a backup or a reserved block may have one: the table works around it, and the others are
+    /// rarely read.
     fn claim_bad_blocks(&mut self, inode: &Found) {
         let fs = self.fs;
         let Self { reader, findings, usage, .. } = self;
         let place = inode.place("i_block");
+        let backups =
+            u64::from(fs.superblock.first_data_block) + u64::from(fs.superblock.blocks_per_group);
+        let may_be_bad = |block: u64, structure: &str| match structure {
+            "inode table" | RESERVED_DESCRIPTORS => true,
+            "superblock" | "group descriptors" => block >= backups,
+            _ => false,
+        };
         let mut walk = Walk { fs, reader, findings, inode, sound: true };
         walk.run(&mut |findings, piece| {
             let (start, count) = match piece {
@@ -68,7 +78,8 @@ impl Checker<'_> {
                 Piece::Data(data) => (data.start, data.count),
             };
             for block in start..start + count {
-                if usage.fixed_in(block, 1).is_none() {
+                let fixed = usage.fixed_in(block, 1);
+                if fixed.is_none_or(|fixed| !may_be_bad(block, fixed.structure)) {
                     usage.claim(findings, place, block, 1);
                 }
             }
@@ -76,10 +87,20 @@ impl Checker<'_> {
         });
     }
 
+    fn check_casefold(&mut self, inode: &Found) {
+        let has_feature = self.fs.superblock.incompat.contains(Incompat::CASEFOLD);
+        if inode.flags().contains(InodeFlags::CASEFOLD) && !has_feature {
+            let rule = "casefold, on a volume without the feature";
+            let stored = inode.flags().bits().into();
+            self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
+        }
+    }
+
     /// Checks a reserved inode that the volume's features do not use. It must have no data. The inodes of the boot loader and for resizing may have a
     /// type.
     pub(super) fn check_spare(&mut self, number: u32, inode: &Found) {
         self.check_unused(number, inode);
+        self.check_casefold(inode);
         let raw = inode.raw();
         let sb = &self.fs.superblock;
         let tables = [
@@ -105,12 +126,6 @@ impl Checker<'_> {
         if is_wrong {
             let (stored, rule) = (mode.into(), "not the type of a reserved inode");
             self.findings.add(inode.place("i_mode"), Kind::Invalid { stored, rule });
-        }
-        let casefold = sb.incompat.contains(Incompat::CASEFOLD);
-        if inode.flags().contains(InodeFlags::CASEFOLD) && !casefold {
-            let rule = "casefold, on a volume without the feature";
-            let stored = inode.flags().bits().into();
-            self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
         }
         if inode.flags().contains(InodeFlags::INDEX) && file_type != Some(FileType::Directory) {
             let (stored, rule) = (inode.flags().bits().into(), "a hash tree outside a directory");
