@@ -143,7 +143,7 @@ fn a_layout_that_is_wrong_is_refused() {
     write("index.json", "{}");
     refused("neither an image index nor an image manifest");
     write("index.json", r#"{"layers":[],"manifests":[]}"#);
-    refused("an image index and an image manifest at once");
+    refused("both an image index and an image manifest");
     write("index.json", "[");
     refused("index.json: ");
     let image = |layer: Value| {
@@ -305,7 +305,7 @@ fn an_archive_of_images_is_applied() {
     let mut mkfs = bench.command();
     mkfs.args(["mkfs", "-q", "--oci", "-d", "-", "image"]);
     let output = mkfs.stdin(fs::File::open(bench.path("saved.tar.gz")).unwrap()).output().unwrap();
-    assert!(text(&output.stderr).contains("give it as a file"), "{output:?}");
+    assert!(text(&output.stderr).contains("give it as an uncompressed file"), "{output:?}");
     let mut other = image.clone();
     other["digest"] = format!("sha256:{}", "0".repeat(64)).into();
     index(&dir, &[image, other]);

@@ -145,7 +145,7 @@ fn a_journal_on_another_device_is_named_or_found() {
         (&["cat", "--journal", &volume, &target], 3, "journal device"),
         (&["cat", "--journal", "missing", &target], 3, "missing"),
         (&["touch", "--journal", &log, &target], 3, "only for reading"),
-        (&["tune", "-L", "x", "--journal", &log, &volume], 2, "only read"),
+        (&["tune", "-L", "x", "--journal", &log, &volume], 2, "cannot be changed"),
         (&["cat", "--noload", "--journal", &log, &target], 3, "only for reading"),
     ] {
         let output = bench.run(args);
