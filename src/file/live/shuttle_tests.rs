@@ -36,9 +36,10 @@ fn base() -> Ram {
     crate::tools::make(&*ram, &options).unwrap();
     let volume = Volume::writable_on(ram.clone(), Clock::System).unwrap();
     let (fs, who) = (volume.fs(), Credentials::default());
-    let number = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();
+    let number =
+        fs.writable().unwrap().create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();
     let all = Fallocate::Allocate { keep_size: false };
-    fs.fallocate(number, all, FilePos(0), (BLOCKS * BLOCK) as u64).unwrap();
+    fs.writable().unwrap().fallocate(number, all, FilePos(0), (BLOCKS * BLOCK) as u64).unwrap();
     volume.close().unwrap();
     MADE.get_or_init(|| ram.snapshot()).snapshot()
 }
@@ -135,7 +136,10 @@ fn appends_do_not_overlap() {
                 },
                 |model| {
                     let (fs, number) = (model.volume.fs(), model.file.inode());
-                    fs.fallocate(number, Fallocate::Punch, FilePos(0), BLOCK as u64).unwrap();
+                    fs.writable()
+                        .unwrap()
+                        .fallocate(number, Fallocate::Punch, FilePos(0), BLOCK as u64)
+                        .unwrap();
                     model.file.sync(&mut model.queue()).unwrap();
                 },
             ],

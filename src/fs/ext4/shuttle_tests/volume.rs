@@ -8,7 +8,7 @@ use shuttle::thread;
 use crate::device::{Ram, yielding};
 use crate::error::ErrorKind;
 use crate::fs::ext4::{Ext4, MkfsOptions, ROOT, mkfs};
-use crate::fs::{Clock, Credentials, NewFile, Timestamp};
+use crate::fs::{Clock, Credentials, FileSystem, NewFile, Timestamp, Writer};
 use crate::sync::{explore, run};
 use crate::units::{FileBlock, FilePos};
 
