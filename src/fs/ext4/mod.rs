@@ -83,7 +83,7 @@ use crate::fs::{DeviceRange, Rescue};
 use crate::units::{FsBlock, InodeNo};
 
 /// The root directory's inode.
-pub const ROOT: InodeNo = InodeNo(2);
+pub const ROOT: InodeNo = InodeNo(disk::reserved::ROOT as u64);
 
 /// An ext4 file system.
 pub struct Ext4 {

@@ -2,7 +2,6 @@
 
 use super::found::Found;
 use super::map::{Data, Piece, Walk};
-use super::reserved::{BAD_BLOCKS, RESIZE};
 use super::table::{Directory, Record};
 use super::usage::Usage;
 use super::xattrs::Charged;
@@ -10,6 +9,7 @@ use super::{Checker, Pass};
 use crate::error::Place;
 use crate::fs::check::{Findings, Kind};
 use crate::fs::ext4::dir_block::entry_code;
+use crate::fs::ext4::disk::reserved::{BAD_BLOCKS, RESIZE};
 use crate::fs::ext4::inode::inode_checksums;
 use crate::fs::ext4::symlink::SHORT_LINK;
 use crate::fs::ext4::{Compat, Incompat, ROOT, RoCompat};

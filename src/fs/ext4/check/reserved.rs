@@ -9,18 +9,11 @@ use super::inodes::Extent;
 use super::map::{Piece, Walk};
 use super::xattrs::Charged;
 use crate::fs::check::Kind;
+use crate::fs::ext4::disk::reserved::{
+    BAD_BLOCKS, BOOT_LOADER, GROUP_QUOTA, JOURNAL, RESIZE, ROOT, USER_QUOTA,
+};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 use crate::fs::{FileType, InodeFlags};
-
-/// The inode whose map is the list of bad blocks.
-pub(super) const BAD_BLOCKS: u32 = 1;
-const ROOT: u32 = 2;
-const USER_QUOTA: u32 = 3;
-const GROUP_QUOTA: u32 = 4;
-const BOOT_LOADER: u32 = 5;
-/// The inode that maps the blocks into which the descriptors may grow.
-pub(super) const RESIZE: u32 = 7;
-const JOURNAL: u32 = 8;
 
 impl Checker<'_> {
     /// Whether this is a reserved inode that the volume's features do not use.

@@ -7,6 +7,7 @@ use super::reader::Reader;
 use crate::error::{Place, Result};
 use crate::fs::check::{FindingSite, Kind, Severity};
 use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::ext4::disk::reserved;
 use crate::fs::ext4::disk::superblock::{MAGIC, OFFSET, REV_DYNAMIC, RawSuperblock};
 use crate::fs::ext4::superblock::features;
 use crate::fs::ext4::{Compat, Ext4, Features, RoCompat, mmp};
@@ -14,9 +15,6 @@ use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("superblock");
 const CHECKSUM_OFFSET: usize = std::mem::offset_of!(RawSuperblock, s_checksum);
-/// The inodes of the user quota and of the group quota.
-const USER_QUOTA: u32 = 3;
-const GROUP_QUOTA: u32 = 4;
 const PROJECT_QUOTA: &str = "s_prj_quota_inum";
 /// The maximum number of backups that are checked. With sparse_super, volumes rarely have more.
 const BACKUPS: usize = 32;
@@ -75,8 +73,8 @@ impl Checker<'_> {
         let quota = sb.ro_compat.contains(RoCompat::QUOTA);
         let orphans = sb.compat.contains(Compat::ORPHAN_FILE);
         let named = [
-            ("s_usr_quota_inum", raw.s_usr_quota_inum.get(), quota, Some(USER_QUOTA)),
-            ("s_grp_quota_inum", raw.s_grp_quota_inum.get(), quota, Some(GROUP_QUOTA)),
+            ("s_usr_quota_inum", raw.s_usr_quota_inum.get(), quota, Some(reserved::USER_QUOTA)),
+            ("s_grp_quota_inum", raw.s_grp_quota_inum.get(), quota, Some(reserved::GROUP_QUOTA)),
             (PROJECT_QUOTA, raw.s_prj_quota_inum.get(), quota, None),
             ("s_orphan_file_inum", raw.s_orphan_file_inum.get(), orphans, None),
         ];

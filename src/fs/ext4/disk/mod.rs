@@ -13,6 +13,7 @@ pub(crate) mod journal;
 pub(crate) mod mmp;
 pub(crate) mod orphan;
 pub(crate) mod quota;
+pub(crate) mod reserved;
 pub(crate) mod superblock;
 pub(crate) mod xattr;
 

@@ -12,14 +12,13 @@ use crate::fs::ext4::dir_block::seal_dir_block;
 use crate::fs::ext4::disk::dir::{RawDirEntry, RawDirTail};
 use crate::fs::ext4::disk::journal::{MAGIC as JOURNAL_MAGIC, RawJournalSuperblock, SUPERBLOCK_V2};
 use crate::fs::ext4::disk::mmp::{MAGIC as MMP_MAGIC, RawMmp, SEQ_CLEAN};
+use crate::fs::ext4::disk::reserved;
 use crate::fs::ext4::jbd2::seal_journal_superblock;
 use crate::fs::ext4::mmp::seal_mmp;
 use crate::fs::ext4::orphan::seal_orphan_block;
 use crate::fs::ext4::{Incompat, ROOT};
 use crate::units::{FsBlock, InodeNo};
 
-const RESIZE_INODE: u32 = 7;
-pub(super) const JOURNAL_INODE: u32 = 8;
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 /// The initial size of lost+found. With this size, e2fsck can add names even on a full volume.
 const LOST_AND_FOUND_BYTES: usize = 16 << 10;
@@ -94,7 +93,7 @@ impl Files<'_> {
     /// Creates the journal: its superblock, and an empty log. Returns the copy of the inode's map
     /// for the volume's superblock, from which the inode can be restored.
     pub(super) fn journal(&mut self, uuid: [u8; 16]) -> Result<[u32; 17]> {
-        let mut inode = NewInode::new(JOURNAL_INODE, REGULAR | 0o600);
+        let mut inode = NewInode::new(reserved::JOURNAL, REGULAR | 0o600);
         let count = self.geometry.journal_blocks;
         let runs = self.fill(&mut inode, u64::from(count))?;
         let mut raw = RawJournalSuperblock::new_zeroed();
@@ -130,7 +129,7 @@ impl Files<'_> {
 
     /// Creates the inode that owns the reserved descriptor blocks.
     pub(super) fn resize_inode(&mut self, layout: &Layout<'_>) -> Result<()> {
-        let mut inode = NewInode::new(RESIZE_INODE, REGULAR | 0o600);
+        let mut inode = NewInode::new(reserved::RESIZE, REGULAR | 0o600);
         let slots = self.sb.block_size.bytes() as u64 / 4;
         let double = self.space.allocate(self.goal, 1)?[0].start;
         let (blocks, count) = layout.resize_map(double)?;

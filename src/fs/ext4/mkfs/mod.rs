@@ -35,6 +35,7 @@ use self::layout::Layout;
 use self::output::Output;
 use self::space::Space;
 use self::superblock::Identity;
+use super::disk::reserved;
 use super::disk::superblock::{FIRST_INODE, OFFSET, RawSuperblock, STATE_VALID};
 use super::superblock::{Superblock, seal_superblock};
 use super::{Compat, Incompat, RoCompat, mmp};
@@ -172,7 +173,7 @@ fn make_files(
     files.goal = layout.tables[0].inode_table + u64::from(layout.geometry.table_blocks);
     if layout.geometry.journal_blocks > 0 {
         let backup = files.journal(identity.uuid)?;
-        raw.s_journal_inum.set(files::JOURNAL_INODE);
+        raw.s_journal_inum.set(reserved::JOURNAL);
         raw.s_jnl_backup_type = 1;
         raw.s_jnl_blocks = backup.map(U32::new);
     }

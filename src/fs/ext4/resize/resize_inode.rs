@@ -8,11 +8,12 @@ use super::shape::Shape;
 use crate::error::{Place, Result};
 use crate::fs::ext4::Compat;
 use crate::fs::ext4::disk::inode::RawInode;
+use crate::fs::ext4::disk::reserved;
 use crate::fs::ext4::inode::seal_inode;
 use crate::units::{FsBlock, InodeNo};
 
 /// The inode that reserves blocks for more descriptors.
-pub(super) const RESIZE: InodeNo = InodeNo(7);
+pub(super) const RESIZE: InodeNo = InodeNo(reserved::RESIZE as u64);
 const PLACE: Place = Place::new("inode");
 /// The byte range of the double-indirect pointer in `i_block`.
 const DOUBLE: std::ops::Range<usize> = 52..56;

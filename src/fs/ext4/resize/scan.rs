@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::block::Block;
 use crate::fs::ext4::alloc::bitmap::Bits;
 use crate::fs::ext4::disk::extent::RawExtentIndex;
+use crate::fs::ext4::disk::reserved;
 use crate::fs::ext4::inode::Inode;
 use crate::fs::ext4::mkfs::map::DIRECT;
 use crate::fs::ext4::tree::read_extents::{MAX_BLOCKS, node};
@@ -15,8 +16,7 @@ use crate::fs::{FileType, InodeFlags};
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The inode of bad blocks.
-const BAD_BLOCKS: InodeNo = InodeNo(1);
+const BAD_BLOCKS: InodeNo = InodeNo(reserved::BAD_BLOCKS as u64);
 const INODE_BITMAP: Place = Place::new("inode bitmap");
 const INDIRECT: Place = Place::new("indirect block");
 const EXTENTS: Place = Place::new("extent header");
