@@ -10,9 +10,8 @@ use crate::fs::ext4::RoCompat;
 use crate::fs::ext4::disk::quota::{
     BLOCK, MAGICS, ROOT, RawQuotaEntry, RawQuotaHeader, RawQuotaLeaf, VERSION,
 };
+use crate::fs::ext4::disk::reserved;
 
-const USER_INODE: u32 = 3;
-const GROUP_INODE: u32 = 4;
 /// The time for which a soft limit may be exceeded, in seconds: one week.
 const GRACE: u32 = 7 * 24 * 3600;
 
@@ -27,7 +26,7 @@ impl Files<'_> {
     /// Creates the quota files of a volume with the feature quota. They record the usage of the directories. Returns
     /// the inodes of the files for users, groups and projects. The last is 0 without the feature project.
     pub(super) fn quota(&mut self) -> Result<[u32; 3]> {
-        let mut numbers = [USER_INODE, GROUP_INODE, 0];
+        let mut numbers = [reserved::USER_QUOTA, reserved::GROUP_QUOTA, 0];
         if self.sb.ro_compat.contains(RoCompat::PROJECT) {
             numbers[2] = self.next_inode();
         }
