@@ -1,5 +1,6 @@
 //! Failures as the program shows them: lines on standard error, and the exit code.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -30,13 +31,14 @@ fn of_failure(reason: Reason) -> u8 {
     }
 }
 
-/// Prints a message as one line. Where nobody reads it, the exit code tells.
-pub(crate) fn print(message: &str) {
-    let _ = writeln!(io::stderr(), "ironmap: {}", one_line(message));
+/// Prints a message on standard error, as one line. A failure to print, such as a closed terminal, is ignored: the program goes on, and the exit code
+/// stays.
+pub(crate) fn print(message: impl Display) {
+    let _ = writeln!(io::stderr(), "ironmap: {}", one_line(&message.to_string()));
 }
 
 /// A failure that another process has already reported. The process ended with this exit code.
-pub(crate) fn told(code: i32) -> Failure {
+pub(crate) fn reported(code: i32) -> Failure {
     let reasons = [Reason::Usage, Reason::Refused, Reason::Corrupt];
     let reason = reasons.into_iter().find(|known| i32::from(of_failure(*known)) == code);
     Failure::with(reason.unwrap_or(Reason::Failed), "")
@@ -48,7 +50,7 @@ pub(crate) fn usage(error: &clap::Error, command: &str, one_code: bool) -> ExitC
         let printed = error.print().and_then(|()| io::stdout().flush()).map_err(Failure::stdout);
         let failure = printed.err().filter(|failure| !failure.is_unread());
         if let Some(failure) = &failure {
-            print(&failure.to_string());
+            print(failure);
         }
         return exit_code(failure.map(|failure| failure.reason()), one_code);
     }
@@ -77,6 +79,6 @@ pub(crate) fn usage(error: &clap::Error, command: &str, one_code: bool) -> ExitC
 }
 
 fn misused(what: &str, command: &str, one_code: bool) -> ExitCode {
-    print(&format!("{what}; see {command} --help"));
+    print(format_args!("{what}; see {command} --help"));
     exit_code(Some(Reason::Usage), one_code)
 }

@@ -12,7 +12,7 @@ use ironmap_load::plan::{Content, Plan};
 use ironmap_load::prepare;
 
 use super::report::Row;
-use crate::failure::told;
+use crate::failure::reported;
 
 /// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
 pub(super) fn child(plan: &str) -> Result<(), Failure> {
@@ -79,7 +79,7 @@ fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
     match output.status.code() {
         Some(0) => {}
         // The launch has reported its failure.
-        Some(code) => return Err(told(code)),
+        Some(code) => return Err(reported(code)),
         None => return Err(Failure::new(format!("bench: a launch was ended: {}", output.status))),
     }
     serde_json::from_slice(&output.stdout)

@@ -148,7 +148,7 @@ impl Filesystem for Server {
     fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
         match self.mount.read_link(self.mount.inode_of(node)) {
             Ok(target) => reply.data(&target),
-            Err(fail) => reply.error(self.mount.told(&fail)),
+            Err(fail) => reply.error(self.mount.report(&fail)),
         }
     }
 
@@ -272,7 +272,7 @@ impl Filesystem for Server {
             Ok((Entry { attr, generation, valid }, opened)) => {
                 reply.created(&valid, &attr, generation, opened.handle, opened.flags());
             }
-            Err(fail) => reply.error(self.mount.told(&fail)),
+            Err(fail) => reply.error(self.mount.report(&fail)),
         }
     }
 
@@ -295,7 +295,7 @@ impl Filesystem for Server {
                 }
             });
             if let (Err(fail), Some(reply)) = (read, reply) {
-                reply.error(mount.told(&fail));
+                reply.error(mount.report(&fail));
             }
         };
         if self.pool.is_alone() { work(&self.mount) } else { self.give(work) }
@@ -321,7 +321,7 @@ impl Filesystem for Server {
             write_flags,
         ) {
             Ok(count) => reply.written(count as u32),
-            Err(fail) => reply.error(mount.told(&fail)),
+            Err(fail) => reply.error(mount.report(&fail)),
         };
         if self.pool.is_alone() {
             return work(&self.mount, data);
@@ -382,7 +382,7 @@ impl Filesystem for Server {
     ) {
         match self.mount.read_directory(handle, offset, &mut reply) {
             Ok(()) => reply.ok(),
-            Err(fail) => reply.error(self.mount.told(&fail)),
+            Err(fail) => reply.error(self.mount.report(&fail)),
         }
     }
 
@@ -396,7 +396,7 @@ impl Filesystem for Server {
     ) {
         match self.mount.read_directory_plus(handle, offset, &mut reply) {
             Ok(()) => reply.ok(),
-            Err(fail) => reply.error(self.mount.told(&fail)),
+            Err(fail) => reply.error(self.mount.report(&fail)),
         }
     }
 
@@ -512,7 +512,7 @@ impl Filesystem for Server {
         let inode = self.mount.inode_of(node);
         self.give(move |mount| match mount.ioctl(inode, command, &data, asker) {
             Ok(answer) => reply.ioctl(0, &answer),
-            Err(fail) => reply.error(mount.told(&fail)),
+            Err(fail) => reply.error(mount.report(&fail)),
         });
     }
 
@@ -527,7 +527,7 @@ impl Filesystem for Server {
     ) {
         let work = move |mount: &Mount| match mount.seek(handle, offset, whence) {
             Ok(found) => reply.offset(found),
-            Err(fail) => reply.error(mount.told(&fail)),
+            Err(fail) => reply.error(mount.report(&fail)),
         };
         let inode = self.mount.inode_of(node);
         if !self.mount.is_open_for_writing(inode) {
@@ -558,7 +558,7 @@ impl Filesystem for Server {
         let asker = request.into();
         self.give(move |mount| match mount.copy_range(from, to, len, asker) {
             Ok(count) => reply.written(count as u32),
-            Err(fail) => reply.error(mount.told(&fail)),
+            Err(fail) => reply.error(mount.report(&fail)),
         });
     }
 }

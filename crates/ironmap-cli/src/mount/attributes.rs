@@ -152,8 +152,7 @@ fn timestamp(time: SystemTime) -> Timestamp {
         Ok(since) => {
             Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
         }
-        // For a time before 1970 fuser 0.18 subtracts the nanoseconds instead of adding them: the subtraction here restores the values
-        // that the kernel sent.
+        // For a time before 1970 fuser 0.18 subtracts the nanoseconds instead of adding them. This subtraction restores the kernel's values.
         Err(before) => {
             let before = before.duration();
             Timestamp {

@@ -33,11 +33,11 @@ pub(super) fn start() -> Result<(), Failure> {
         .stdout(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    let mut told = Vec::new();
+    let mut printed = Vec::new();
     if let Some(mut output) = child.stdout.take() {
-        output.read_to_end(&mut told).map_err(failed)?;
+        output.read_to_end(&mut printed).map_err(failed)?;
     }
-    if told == MOUNTED {
+    if printed == MOUNTED {
         return Ok(());
     }
     let code = child.wait().map_err(failed)?.code();
@@ -59,14 +59,14 @@ pub(super) fn log(what: impl Display) {
 pub(super) struct Ready;
 
 impl Ready {
-    /// Says so, and leaves the terminal and the directory in which it was started.
-    pub(super) fn tell(&self, log: &Log) -> io::Result<()> {
+    /// Reports the mount to the program that started this process, and leaves the terminal and the directory.
+    pub(super) fn report(&self, log: &Log) -> io::Result<()> {
         io::stdout().write_all(MOUNTED)?;
         io::stdout().flush()?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
-        log.is_in_background();
+        log.enter_background();
         // It fails where this is a group's leader already.
         let _ = rustix::process::setsid();
         env::set_current_dir("/")

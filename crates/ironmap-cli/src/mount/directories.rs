@@ -47,12 +47,12 @@ impl Mount {
         let dir = self.directories.get(handle)?.held.number();
         self.entries(handle, position, |entry, behind| {
             // Remembered before the kernel gets the inode, because the kernel may forget it immediately.
-            let told = self.entry(dir, entry.inode).unwrap_or_else(|fail| {
-                self.told(&fail);
+            let found = self.entry(dir, entry.inode).unwrap_or_else(|fail| {
+                self.report(&fail);
                 self.nodes.remember(entry.inode, Manner::default());
                 Entry { attr: unknown(entry), generation: Generation(0), valid: Duration::ZERO }
             });
-            let Entry { attr, generation, valid } = told;
+            let Entry { attr, generation, valid } = found;
             let name = OsStr::from_bytes(&entry.name);
             let full = reply.add(attr.ino, behind, name, &valid, &attr, generation);
             // The kernel counts no lookup for these two names.
@@ -97,7 +97,7 @@ impl Mount {
                     any = true;
                 }
                 Err(fail) if any => {
-                    self.told(&fail);
+                    self.report(&fail);
                     return Ok(());
                 }
                 Err(fail) => return Err(fail),

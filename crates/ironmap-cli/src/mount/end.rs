@@ -18,8 +18,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::mount::UnmountFlags;
 
-use super::fail::tell;
 use super::unmount::unmount;
+use crate::failure::print;
 
 /// The longest wait for pages that the kernel has cached: a busy writer can dirty pages faster than the device stores them.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -76,7 +76,7 @@ impl End {
         if self.is_connected() {
             // Requests still arrive, and a volume that is being closed must not get them. The volume stays as after a crash, and the
             // next mount recovers its journal.
-            tell(format_args!(
+            print(format_args!(
                 "{}: in use, and the connection cannot be ended: the volume is not closed",
                 self.dir.display()
             ));

@@ -1,19 +1,13 @@
 //! Errors of requests: the errno that the kernel gets, and lines for errors that no program has asked for.
 
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ironmap::{Errno, Error, ErrorKind, Volume};
 
 use super::daemon;
-use crate::terminal::one_line;
-
-/// A line on standard error. A terminal that is gone, so that nobody reads the line, is no reason to end.
-pub(super) fn tell(what: impl Display) {
-    let _ = writeln!(io::stderr(), "ironmap: {}", one_line(&what.to_string()));
-}
+use crate::failure::print;
 
 /// A request that failed.
 #[derive(Debug)]
@@ -37,65 +31,66 @@ impl From<Error> for Fail {
     }
 }
 
-/// The lines of one mount: an errno says nothing of the place.
+/// Reports the errors of one mount. The kernel passes only an errno to the program that made the request, without the place or the cause.
 pub(super) struct Log {
     volume: Volume,
-    /// Nobody watches standard error.
-    is_unwatched: AtomicBool,
+    /// Whether this process runs in the background, where standard error is /dev/null.
+    in_background: AtomicBool,
     aborted: Once,
 }
 
 impl Log {
     pub(super) fn new(volume: Volume) -> Self {
-        Self { volume, is_unwatched: AtomicBool::new(false), aborted: Once::new() }
+        Self { volume, in_background: AtomicBool::new(false), aborted: Once::new() }
     }
 
-    /// From now on errors go to the system's log too.
-    pub(super) fn is_in_background(&self) {
-        self.is_unwatched.store(true, Ordering::Relaxed);
+    /// Sends later errors to the system's log too.
+    pub(super) fn enter_background(&self) {
+        self.in_background.store(true, Ordering::Relaxed);
     }
 
-    /// Tells the system's log, where nobody watches standard error.
+    /// Writes a message to the system's log, if this process runs in the background.
     pub(super) fn to_system(&self, what: impl Display) {
-        if self.is_unwatched.load(Ordering::Relaxed) {
+        if self.in_background.load(Ordering::Relaxed) {
             daemon::log(what);
         }
     }
 
-    /// The errno of a failed request. An error of the device or of the volume is told on standard error too. That an error has made the volume
-    /// read-only is told once, to the system's log as well: the kernel itself refuses changes of a mount that is read-only by its options.
-    pub(super) fn told(&self, fail: &Fail) -> fuser::Errno {
+    /// Returns the errno of a failed request, and reports its cause.
+    pub(super) fn report(&self, fail: &Fail) -> fuser::Errno {
         if let Some(error) = &fail.cause {
-            self.tell_error(error);
+            self.report_error(error);
         }
         fuser::Errno::from_i32(fail.errno.0)
     }
 
-    fn tell_error(&self, error: &Error) {
+    /// Prints errors of the device and of the volume. Only an error that made the volume read-only leads to `ReadOnly` here, because the kernel itself
+    /// refuses changes of a mount that is read-only by its options. This error is reported once, to the system's log too.
+    fn report_error(&self, error: &Error) {
         match error.kind() {
             ErrorKind::Io(Errno::EILSEQ) => {
-                tell(error);
-                self.tell_wrong_sectors();
+                print(error);
+                self.report_wrong_sectors();
             }
-            ErrorKind::Corrupt | ErrorKind::Io(_) => tell(error),
+            ErrorKind::Corrupt | ErrorKind::Io(_) => print(error),
             ErrorKind::ReadOnly => self.aborted.call_once(|| {
-                tell(error);
+                print(error);
                 self.to_system(error);
             }),
             _ => {}
         }
     }
 
-    /// Tells, and the system's log too, which sectors of those that were read do not fit their tags.
-    fn tell_wrong_sectors(&self) {
+    /// Reports the sectors whose bytes did not fit their tags when they were read, to the system's log too.
+    fn report_wrong_sectors(&self) {
         let (wrong, dropped) = self.volume.events().take_wrong_tuples();
         if dropped > 0 {
-            tell(format_args!(
+            print(format_args!(
                 "{dropped} sectors did not fit their tags, and were too many to be named"
             ));
         }
         for sector in wrong {
-            tell(sector);
+            print(sector);
             self.to_system(sector);
         }
     }

@@ -92,9 +92,9 @@ impl Mount {
         })
     }
 
-    /// The errno of a failed request, whose cause is told.
-    fn told(&self, fail: &Fail) -> fuser::Errno {
-        self.log.told(fail)
+    /// Returns the errno of a failed request, and reports its cause.
+    fn report(&self, fail: &Fail) -> fuser::Errno {
+        self.log.report(fail)
     }
 
     fn fs(&self) -> &Arc<dyn FileSystem> {

@@ -90,7 +90,7 @@ impl Syncs {
         // If no thread can be started, the closure is dropped.
         let _ = thread::Builder::new().spawn(move || {
             while let Some(answers) = served.next() {
-                let synced = mount.sync_all().map_err(|fail| mount.told(&fail));
+                let synced = mount.sync_all().map_err(|fail| mount.report(&fail));
                 answers.into_iter().for_each(|answer| answer(synced));
             }
         });

@@ -20,28 +20,28 @@ impl Opened {
 pub(super) fn reply_entry(mount: &Mount, entry: Result<Entry>, reply: ReplyEntry) {
     match entry {
         Ok(entry) => reply.entry(&entry.valid, &entry.attr, entry.generation),
-        Err(fail) => reply.error(mount.told(&fail)),
+        Err(fail) => reply.error(mount.report(&fail)),
     }
 }
 
 pub(super) fn reply_empty(mount: &Mount, done: Result<()>, reply: ReplyEmpty) {
     match done {
         Ok(()) => reply.ok(),
-        Err(fail) => reply.error(mount.told(&fail)),
+        Err(fail) => reply.error(mount.report(&fail)),
     }
 }
 
 pub(super) fn reply_attr(mount: &Mount, attr: Result<fuser::FileAttr>, reply: ReplyAttr) {
     match attr {
         Ok(attr) => reply.attr(&FOREVER, &attr),
-        Err(fail) => reply.error(mount.told(&fail)),
+        Err(fail) => reply.error(mount.report(&fail)),
     }
 }
 
 pub(super) fn reply_open(mount: &Mount, opened: Result<Opened>, reply: ReplyOpen) {
     match opened {
         Ok(opened) => reply.opened(opened.handle, opened.flags()),
-        Err(fail) => reply.error(mount.told(&fail)),
+        Err(fail) => reply.error(mount.report(&fail)),
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) fn reply_open(mount: &Mount, opened: Result<Opened>, reply: ReplyOpen
 pub(super) fn reply_value(mount: &Mount, value: Result<Vec<u8>>, room: u32, reply: ReplyXattr) {
     match value {
         Ok(value) => send_value(&value, room, reply),
-        Err(fail) => reply.error(mount.told(&fail)),
+        Err(fail) => reply.error(mount.report(&fail)),
     }
 }
 

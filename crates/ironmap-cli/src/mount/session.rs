@@ -233,7 +233,7 @@ fn serve_volume(
         ));
     }
     if args.tell {
-        Ready.tell(&log).map_err(|error| Failure::host("standard output", error))?;
+        Ready.report(&log).map_err(|error| Failure::host("standard output", error))?;
     } else if let Err(failure) = args.say_mounted(report) {
         report.error(&failure);
     }
@@ -248,7 +248,7 @@ fn serve_volume(
         log.to_system(format_args!("{name}: {line}"));
     }
     let ended = closed.and(served).inspect_err(|failure| log.to_system(failure));
-    ending.tell(&ended);
+    ending.report(&ended);
     ended
 }
 

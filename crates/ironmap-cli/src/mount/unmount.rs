@@ -57,16 +57,16 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     let device = rustix::fs::stat(dir).map_err(failed)?.st_dev;
     unmount(dir, UnmountFlags::empty())?;
     if let Some(place) = place_of(device) {
-        // A bind mount: the volume is served on, and nobody knows for how long.
+        // After the unmount of a bind mount the volume stays mounted elsewhere, so there is no end to wait for.
         report.note(format_args!("{}: the volume is still mounted at {place}", dir.display()));
         return Ok(());
     }
     wait_for_copies(dir, &ending, device, report).map_err(failed)?;
-    let mut told = String::new();
-    ending.read_to_string(&mut told).map_err(|error| Failure::host(dir.display(), error))?;
+    let mut message = String::new();
+    ending.read_to_string(&mut message).map_err(|error| Failure::host(dir.display(), error))?;
     // The server has its files open until it ends.
     poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
-    match told.as_str() {
+    match message.as_str() {
         CLOSED => Ok(()),
         "" => Err(not_closed(dir.display())),
         why => Err(lost_with(why)),
@@ -83,12 +83,12 @@ pub(super) fn lost(volume: impl Display, error: &Error) -> Failure {
     )
 }
 
-/// The failure of the last commit, as the program told it that served the volume.
+/// The failure of the last commit, in the words of the process that served the volume.
 fn lost_with(message: &str) -> Failure {
     Failure::with(Reason::Corrupt, message)
 }
 
-/// A mounted volume whose server has ended without a word.
+/// A mounted volume whose server ended and reported nothing.
 fn not_closed(place: impl Display) -> Failure {
     Failure::with(
         Reason::Corrupt,
@@ -181,7 +181,7 @@ impl MountedAt {
 fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
     let absolute = absolute(dir)?;
     let mounts = fs::read("/proc/self/mounts")?;
-    // Of several mounts at the path, the last one is on top.
+    // The last of several mounts at one path hides the others.
     let found = mounts.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ').skip(1);
         let (place, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
@@ -297,9 +297,9 @@ impl Daemon {
     /// Opens the report of the end, and a handle of the server's process.
     fn watch(&self) -> Result<(File, OwnedFd), Failure> {
         let ending = format!("/proc/{}/fd/{}", self.pid, self.ending);
-        let told = File::open(&ending).map_err(|error| Failure::host(&ending, error))?;
+        let pipe = File::open(&ending).map_err(|error| Failure::host(&ending, error))?;
         let process = pidfd_open(self.pid, PidfdFlags::empty());
-        Ok((told, process.map_err(|errno| Failure::host(&ending, errno))?))
+        Ok((pipe, process.map_err(|errno| Failure::host(&ending, errno))?))
     }
 }
 
@@ -321,13 +321,13 @@ impl Ending {
         format!("{} {} {how}", std::process::id(), self.reader.as_raw_fd())
     }
 
-    pub(super) fn tell(mut self, ended: &Result<(), Failure>) {
-        let told = match ended {
+    pub(super) fn report(mut self, ended: &Result<(), Failure>) {
+        let message = match ended {
             Ok(()) => CLOSED.to_owned(),
             Err(failure) => failure.to_string(),
         };
         // The reading end is open here, so the pipe takes this much without blocking.
-        let _ = self.writer.write_all(told.as_bytes());
+        let _ = self.writer.write_all(message.as_bytes());
     }
 }
 

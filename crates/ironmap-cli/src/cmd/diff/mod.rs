@@ -11,7 +11,7 @@ use ironmap_image::volumes::Volumes;
 use ironmap_image::{Failure, Report, quote};
 
 use self::side::{Reader, Side};
-use crate::failure::told;
+use crate::failure::reported;
 use crate::glob::Glob;
 use crate::show::type_name;
 use crate::target::{self, Subject};
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let compared = diff.trees(a, b, report).and_then(|()| Ok(diff.out.flush()?));
     // The exit code must be right even if no program reads the differences.
     if !diff.same {
-        report.error(&told(1));
+        report.error(&reported(1));
     }
     compared
 }
