@@ -5,12 +5,13 @@ mod common;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::command::run;
+use common::command::{output, run};
 use common::image::{Image, scratch};
 use common::loop_device::{Attachment, LoopDevice};
 use common::skip::Need;
@@ -57,6 +58,45 @@ fn readers_share_an_image_and_a_writer_keeps_them_out() {
     assert_busy(&path, "locked by another program");
     drop(writer);
     open(&path).unwrap();
+}
+
+/// The descriptors of this process for a file, each opened once more, as a child has them before it executes a program.
+fn as_a_child_has_them(path: &str) -> Vec<OwnedFd> {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+    let this = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let path = Path::new(path).canonicalize().unwrap();
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let of_file = entries
+        .filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|link| link.starts_with(&path)));
+    let numbers = of_file.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap());
+    numbers.map(|number| pidfd_getfd(&this, number, PidfdGetfdFlags::empty()).unwrap()).collect()
+}
+
+/// A volume that is closed is free at once for other programs, even while a child that another thread starts has its files open.
+#[test]
+fn a_closed_volume_is_unlocked_while_a_child_has_its_files() {
+    require!([Need::Tool("qemu-img"), Need::Tool("flock")]);
+    for engine in [Engine::Psync, Engine::IoUring, Engine::Dax] {
+        for write in [false, true] {
+            let image = Image::mke2fs("4M", &["-t", "ext4"]);
+            let path = image.path().to_str().unwrap().to_owned();
+            let path = path.as_str();
+            let copy = &format!("{path}.copy");
+            let volume = VolumeOptions::new().engine(engine).write(write).open(path).unwrap();
+            let kept = as_a_child_has_them(path);
+            assert!(!kept.is_empty());
+            let is_locked = |by: &[&str]| !output(by[0], &by[1..]).status.success();
+            let flock = ["flock", "-n", "-x", path, "true"];
+            let qemu = ["qemu-img", "convert", "-f", "raw", "-O", "raw", path, copy];
+            assert!(is_locked(&flock), "{engine:?}");
+            assert!(is_locked(&qemu) == write, "{engine:?}, write {write}");
+            drop(volume);
+            assert!(!is_locked(&flock), "{engine:?}, write {write}");
+            assert!(!is_locked(&qemu), "{engine:?}, write {write}");
+            drop(kept);
+            std::fs::remove_file(copy).unwrap();
+        }
+    }
 }
 
 fn read_only(file: impl AsRef<OsStr>) -> LoopDevice {

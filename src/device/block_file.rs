@@ -10,10 +10,11 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
+use super::hold::Hold;
 use super::holders;
 use super::measured::{device_limits, file_limits, queue_of};
 use super::nvme::Namespace;
-use super::owner::{self, Written};
+use super::owner;
 use super::space::Part;
 use super::{Device, DeviceProtection, Limits, Psync, qemu_locks};
 use crate::error::{Context, Errno, Error, Result};
@@ -59,7 +60,7 @@ pub struct BlockFile {
     writable: bool,
     is_device: bool,
     /// Declared after the file, so that the file is closed first.
-    written: Option<Arc<Written>>,
+    hold: Arc<Hold>,
     limits: Limits,
     notice: Option<String>,
     protection: Option<DeviceProtection>,
@@ -91,16 +92,12 @@ impl BlockFile {
         }
         let (file, direct) = open_file(path, mode, is_device)?;
         owner::refuse_another(path, &stat, file.as_fd())?;
-        let written = (mode.write && !is_device).then(|| Arc::new(Written::new(&stat)));
         // Linux opens a read-only device for writing without an error, and refuses each write (EPERM).
         if is_device && mode.write && is_read_only(file.as_fd()) == Ok(true) {
             return Err(read_only(path));
         }
+        let hold = Arc::new(Hold::take(path, &stat, &file, mode.write, mode.exclusive)?);
         if mode.exclusive {
-            if !is_device {
-                owner::lock_image(path, &file, mode.write)?;
-            }
-            qemu_locks::lock(file.as_fd(), path, mode.write)?;
             qemu_locks::refuse_writers_elsewhere(path, &stat)?;
             owner::refuse_attached(path, &stat, file.as_fd(), mode.write)?;
         }
@@ -138,7 +135,7 @@ impl BlockFile {
             );
         } else if direct && base % block != 0 {
             // Every request would be misaligned for the device. The file is closed first, because two exclusive opens conflict.
-            drop(file);
+            drop((file, hold));
             let why = format!("offset {base} is not a multiple of {block} bytes");
             return Self::open_buffered(path, mode, &why);
         }
@@ -149,7 +146,7 @@ impl BlockFile {
             size,
             writable: mode.write,
             is_device,
-            written,
+            hold,
             limits,
             notice,
             protection,
@@ -264,9 +261,9 @@ impl BlockFile {
         self.file.as_fd()
     }
 
-    /// The mark that an image is open for writing, for an owner that outlives this file.
-    pub(super) fn written(&self) -> Option<Arc<Written>> {
-        self.written.clone()
+    /// The locks and the mark of the file, for an owner that outlives this file.
+    pub(super) fn hold(&self) -> Arc<Hold> {
+        Arc::clone(&self.hold)
     }
 
     /// The part in use of an image; `None` for a block device.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use super::owner::Written;
+use super::hold::Hold;
 use super::space::Part;
 use super::{
     AnyQueue, BlockFile, Device, Immediate, InRange, Limits, QueueOptions, ThroughFlushes, Transfer,
@@ -43,7 +43,7 @@ struct Mapped {
     /// The file for writes if the mapping is for reading only.
     writer: Option<Writer>,
     /// Declared after the mapping, which keeps the image open.
-    _written: Option<Arc<Written>>,
+    _hold: Arc<Hold>,
 }
 
 /// The file of an image that is written through the page cache. The mapping shows the same pages.
@@ -100,8 +100,8 @@ impl Dax {
             poll: false,
             ..*file.limits()
         };
-        let (skip, _written) = (skip as usize, file.written());
-        Ok(Self { mapped: Arc::new(Mapped { mapping, skip, writer, _written }), limits, size })
+        let (skip, _hold) = (skip as usize, file.hold());
+        Ok(Self { mapped: Arc::new(Mapped { mapping, skip, writer, _hold }), limits, size })
     }
 
     /// The settings that could not be applied as asked, in one line for the user.

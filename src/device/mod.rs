@@ -11,6 +11,7 @@ mod durability;
 mod engine;
 mod files;
 mod finer;
+mod hold;
 mod holders;
 mod identity;
 pub mod image;

@@ -24,9 +24,16 @@ fn call(file: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> R
     Ok(())
 }
 
-/// Takes a shared lock of a byte until the file is closed.
+/// Takes a shared lock of a byte until it is released or the file is closed.
 pub(crate) fn share(file: BorrowedFd<'_>, byte: u32) -> Result<(), Errno> {
     call(file, libc::F_OFD_SETLK, &mut lock_of(libc::F_RDLCK, byte))
+}
+
+/// Releases all locks of bytes that this open file has.
+pub(crate) fn release_all(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    // A length of zero means all bytes from the start.
+    let mut all = libc::flock { l_len: 0, ..lock_of(libc::F_UNLCK, 0) };
+    call(file, libc::F_OFD_SETLK, &mut all)
 }
 
 /// Whether another open file has a lock of this byte.
