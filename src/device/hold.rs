@@ -1,4 +1,4 @@
-//! What keeps other programs away from an open image or device until this process closes it.
+//! The hold on an open image or device: locks that keep other programs away until this process closes it.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
