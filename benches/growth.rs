@@ -1,8 +1,8 @@
-//! Growth with the size of a volume: the cost of a read with 1, 1k and 1M extents, the memory of the map, and the time
-//! to open a volume of 1 GiB, 100 GiB and 16 TiB.
+//! Measures how costs grow with the size of a volume: the cost of a read in a file with 1, 1k and 1M extents, the memory of the extent map,
+//! and the time to open a volume of 1 GiB, 100 GiB and 16 TiB.
 //!
-//! `cargo bench --bench growth`, as root: the kernel writes the file system, on a zram device that is removed at the end.
-//! All files have the same number of blocks, so that random reads spread over an equal part of the device.
+//! `cargo bench --bench growth`, as root. The kernel writes the file system on a zram device, which is removed at the end. All files have
+//! the same number of blocks, so that random reads spread over an equal part of the device.
 
 use std::error::Error;
 use std::fs::{self, OpenOptions};
@@ -24,7 +24,7 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 1 << 20;
 const EXTENTS: [u64; 3] = [1, 1 << 10, 1 << 20];
 const DEVICE_BYTES: u64 = 16 << 30;
-/// The number of chunks, in which the files take turns, and the reads of a chunk: about two milliseconds.
+/// The number of rounds, in which each file has one chunk of reads, and the number of reads in a chunk, which takes about two milliseconds.
 const ROUNDS: usize = 300;
 const READS: u64 = 2000;
 const OPENINGS: usize = 11;
@@ -35,7 +35,8 @@ fn main() -> Result<()> {
     openings(scratch.path())
 }
 
-/// The position of a block in a file with this number of extents: they have equal lengths, and a hole of one block follows each.
+/// The position of a block in a file with this number of extents. All extents have the same length, and a hole of one block follows each
+/// extent.
 fn pos(block: u64, extents: u64) -> u64 {
     let length = BLOCKS / extents;
     (block + block / length) * BLOCK
@@ -43,7 +44,7 @@ fn pos(block: u64, extents: u64) -> u64 {
 
 fn reads(scratch: &Path) -> Result<()> {
     let device = Zram::new()?;
-    // Without backups of the superblock and with all bitmaps at the front, the longest extent is as long as the file.
+    // The volume has no backup superblocks, and all bitmaps are at its beginning. So a single extent can be as long as the file.
     let options =
         "-q -F -t ext4 -b 4096 -O sparse_super2,^resize_inode -E num_backup_sb=0,nodiscard -G 128";
     run("mke2fs", options.split(' ').chain([device.path().as_str()]))?;
@@ -104,7 +105,7 @@ struct Measured {
     queue: Queue,
     buffer: Buffer,
     extents: u64,
-    /// The number of mapped pieces in the map's own count.
+    /// The number of extents that the map itself reports.
     pieces: usize,
     load_ms: f64,
     memory: u64,

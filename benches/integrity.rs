@@ -1,4 +1,5 @@
-//! The costs of the integrity device: nanoseconds per request over a device that does nothing, beside the costs of the guard alone.
+//! The costs of the integrity device: nanoseconds per request on a device that does nothing, compared with the cost of only computing the
+//! guard tags.
 //!
 //! `cargo bench --bench integrity`
 

@@ -34,8 +34,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let volume = VolumeOptions::new().write(true).open(image)?;
     let files = copy(&volume, from.as_ref(), to.as_ref())?;
-    volume.sync()?; // from here on a crash loses no part of the tree
+    volume.sync()?; // after this call, the tree survives a crash
     println!("{files} files");
-    volume.close()?; // the next opening needs no recovery
+    volume.close()?; // the next open needs no recovery
     Ok(())
 }

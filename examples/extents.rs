@@ -1,4 +1,4 @@
-//! Shows where a file of a volume lies on its device: `extents disk.img /file`.
+//! Shows where the data of a file is stored on the device of its volume: `extents disk.img /file`.
 
 use ironmap::IomapType;
 use ironmap::prelude::*;

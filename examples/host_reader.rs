@@ -1,12 +1,13 @@
-//! Reads a file of a mounted file system around the kernel if that is safe, and reports how it was read: `host_reader FILE`.
+//! Reads a file of a mounted file system, and reports how the file was read: `host_reader FILE`. The reads bypass the kernel's file system
+//! if that is safe.
 
 use ironmap::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("usage: host_reader FILE")?;
-    let host = Host::new(&HostOptions::new())?; // one for all files
+    let host = Host::new(&HostOptions::new())?; // one `Host` for all files
     let file = host.open(&path, FileOptions::new())?;
-    let mut queue = host.queue(&QueueOptions::new())?; // one for each thread
+    let mut queue = host.queue(&QueueOptions::new())?; // one queue for each thread
     let (mut block, mut pos, mut sum) = (vec![0; 1 << 20], FilePos(0), 0_u64);
     loop {
         let count = file.read_at(&mut queue, &mut block, pos)?;

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use ironmap::prelude::*;
 
-/// A record is one sector: its number, and the same number with all bits inverted.
+/// A record is one sector. It contains its number, and the same number with all bits inverted.
 const RECORD: u64 = 512;
 
 fn record(number: u64) -> [u8; RECORD as usize] {
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let log = volume.open(path, FileOptions::new().append(true).create(true))?;
     let mut queue = volume.queue(&QueueOptions::new().depth(1))?;
 
-    // All printed records must exist, and each must be whole.
+    // All records whose numbers were printed must exist, and must be complete.
     let written = log.size() / RECORD;
     let mut bytes = [0; RECORD as usize];
     for number in 0..written {

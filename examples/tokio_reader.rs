@@ -1,5 +1,5 @@
-//! Reads a file of a volume in tokio, with 64 requests in flight, and prints the rate: `tokio_reader disk.img /file`. A queue belongs to its thread,
-//! so it lives in a current-thread runtime. For a runtime of several threads, see the documentation of `Queue`.
+//! Reads a file of a volume in tokio, with 64 requests in flight, and prints the rate: `tokio_reader disk.img /file`. A queue must stay in
+//! one thread, so the runtime is a current-thread runtime. For a runtime of several threads, see the documentation of `Queue`.
 
 use std::time::Instant;
 
@@ -13,8 +13,8 @@ const DEPTH: usize = 64;
 /// The sum of all bytes.
 async fn scan(file: &File, queue: &mut Queue) -> Result<u64, Box<dyn std::error::Error>> {
     let ready = queue.readiness()?;
-    // SAFETY: a `Readiness` owns its descriptor, which stays the same until the drop; this function does not take the `Readiness` out of the
-    // `AsyncFd`.
+    // SAFETY: a `Readiness` owns its descriptor, which stays the same until the drop; this function does not remove the `Readiness` from
+    // the `AsyncFd`.
     #[allow(unsafe_code, reason = "tokio asks for this promise")]
     let ready = unsafe { AsyncFd::register_with_interest(ready, Interest::READABLE) };
     let ready = ready.map_err(std::io::Error::from)?;
@@ -27,9 +27,9 @@ async fn scan(file: &File, queue: &mut Queue) -> Result<u64, Box<dyn std::error:
             file.submit_read(queue, buffer, next * BLOCK, DioFlags::empty(), next)?;
             next += 1;
         }
-        // `clear` comes before `poll`: a later completion makes the descriptor readable again.
+        // `clear` is called before `poll`, because a completion after `clear` makes the descriptor readable again.
         ready.get_ref().clear();
-        queue.poll()?; // hands over submitted requests, and collects completions
+        queue.poll()?; // passes submitted requests to the kernel, and collects completions
         let mut waits = true;
         while let Some(completion) = queue.pop() {
             let (count, buffer) = completion.into_buffer()?;

@@ -1,4 +1,4 @@
-//! Lists a directory of a volume, or prints a file of it: `volume_reader disk.img /etc/hosts`. No root is needed for an image.
+//! Lists a directory of a volume, or prints a file of a volume: `volume_reader disk.img /etc/hosts`. No root is needed for an image.
 
 use std::io::Write;
 

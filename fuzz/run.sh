@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every fuzz target, or the named ones, each for some seconds: fuzz/run.sh [SECONDS [TARGET...]]
+# Runs every fuzz target, or only the named targets, each for some seconds: fuzz/run.sh [SECONDS [TARGET...]]
 source "$(dirname "$0")/../tests/lib.sh"
 cd fuzz
 seconds=${1:-30}
@@ -14,8 +14,8 @@ if [ ${#names[@]} = 0 ]; then
 fi
 for name in "${names[@]}"; do
     say "fuzz $name"
-    # Safe code reads the volumes. Without the address sanitizer several times as many volumes are tried.
-    # A volume that takes ten seconds counts as a hang. For these small volumes the crate allocates far less than its limits.
+    # The code that reads the volumes is safe Rust, so the address sanitizer is not needed. Without it, several times as many volumes are
+    # tried. A volume that takes ten seconds counts as a hang. For these small volumes the crate allocates far less than its limits.
     cargo +nightly fuzz run --sanitizer none "$name" -- -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
         -malloc_limit_mb=256 -max_len=256
 done

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Runs a job in a virtual machine with Debian's packaged kernel: lab/boot.sh [-c COUNTS] JOB [PROGRAM...]
 #
-# JOB is a script of lab/ that the guest runs as root (see lab/init); each PROGRAM, with the libraries that it needs, stands in
-# the guest's /bin. LAB_NEWER names a directory that lab/newer.sh made: it is the guest's /newer. LAB_FILES names one that is its /files, and
-# LAB_DISKS files that are further namespaces, from 7 on, and are written; LAB_CONSOLE is
-# the console's log. Ends with the job's exit status, with 1
-# where the guest did not come to an end, and with 77 where a guest cannot be had here; its last line says why. -c counts the guest's instructions between markers (lab/marker.c) into a file.
+# JOB is a script of lab/ that the guest runs as root (see lab/init); each PROGRAM, with the libraries that it needs, is copied to the
+# guest's /bin.
+# LAB_NEWER: a directory that lab/newer.sh made, which is copied to the guest's /newer.
+# LAB_FILES: a directory that is copied to the guest's /files.
+# LAB_DISKS: files that become further namespaces, from 7 on. The guest can write to them.
+# LAB_CONSOLE: the log of the console.
+# The exit status is the status of the job, 1 if the guest did not shut down, or 77 if no guest can run on this machine. The last line of
+# the output is then the reason. -c counts the guest's instructions between markers (lab/marker.c), and writes the counts to a file.
 set -euo pipefail
 lab=$(cd "$(dirname "$0")" && pwd)
 out=${CARGO_TARGET_DIR:-$lab/../target}/lab
@@ -17,7 +20,8 @@ unavailable() { echo "$*"; exit 77; }
 
 plugin=() pin=()
 if [ "${1:-}" = -c ]; then
-    # On one processor the emulated devices work while the guest waits, and not beside it: it waits the same each time.
+    # On one host processor, the emulated devices work only while the guest waits, not in parallel. So the guest waits equally long in each
+    # run.
     pin=(taskset -c 0)
     gcc -O2 -Wall -shared -fPIC "$lab/marker.c" -o "$out/marker.so"
     plugin=(-plugin "$out/marker.so,out=$2")
@@ -30,7 +34,7 @@ for tool in qemu-system-x86_64 busybox dpkg-deb xz mke2fs; do
     command -v "$tool" >/dev/null || unavailable "needs $tool"
 done
 
-# unpack_newest DIRECTORY [APT OPTION...]: the newest packaged kernel for virtual machines, of those that apt-get knows.
+# unpack_newest DIRECTORY [APT OPTION...]: unpacks the newest kernel package for virtual machines that apt-get knows.
 unpack_newest() {
     local directory=$1 package version part
     shift
@@ -38,7 +42,7 @@ unpack_newest() {
     [ -n "$package" ] || return
     rm -rf "$out/package" && mkdir "$out/package"
     version=${package#linux-image-}
-    # Since Linux 7 the package is an empty one, and depends on these.
+    # Since Linux 7, the package is empty, and depends on the two other packages.
     for part in "$package" "linux-binary-$version" "linux-modules-$version"; do
         (cd "$out/package" && apt-get "$@" download -qq "$part" 2>"$out/download.log") || [ "$part" != "$package" ] || return
     done
@@ -49,7 +53,7 @@ unpack_newest() {
     rm -r "$out/package"
 }
 
-# Debian's backports, in a package list of our own: protection information goes with a request as of Linux 6.14.
+# Unpacks the kernel of Debian's backports, with a separate package list. Since Linux 6.14, a request can carry protection information.
 unpack_backport() {
     local apt=$out/apt key=/usr/share/keyrings/debian-archive-keyring.gpg
     [ -e "$key" ] || return
@@ -60,8 +64,8 @@ unpack_backport() {
     timeout 120 apt-get "${options[@]}" update -qq 2>"$out/download.log" && unpack_newest "$1" "${options[@]}"
 }
 
-# Tests run on the newest kernel that can be had; counts stay with the release's own, of which their history is. As of 6.1 it has
-# all that the jobs need built in, except for a few modules.
+# Tests run on the newest available kernel. Counts of instructions use the kernel of the Debian release, so that they can be compared with
+# earlier counts. Since 6.1, everything that the jobs need is built into the kernel, except for a few modules.
 kernel=$out/kernel
 if [ "${#plugin[@]}" = 0 ]; then
     kernel=${LAB_KERNEL:-$out/kernel-backports}
@@ -74,7 +78,7 @@ fi
 modules=$(echo "$kernel"/{usr/,}lib/modules/*/kernel | tr ' ' '\n' | grep -v '\*' | head -n1)
 image=$(echo "$kernel"/boot/vmlinuz-* "$kernel"/usr/lib/modules/*/vmlinuz | tr ' ' '\n' | grep -v '\*' | head -n1)
 
-# The guest's whole file system, unpacked into its memory.
+# The guest's root file system, which is unpacked into the guest's memory.
 root=$(mktemp -d)
 trap 'rm -rf "$root" "$root.cpio"' EXIT
 mkdir -p "$root"/{bin,modules,proc,sys,dev,mnt,tmp,etc}
@@ -97,8 +101,8 @@ for module in crypto/crc32c_generic lib/libcrc32c fs/exportfs/exportfs fs/xfs/xf
 done
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) >"$root.cpio"
 
-# Namespaces of one controller: sectors of 512 bytes, of 4096, with metadata, with protection information of 16 and of 64 bits guard;
-# their content is lost at the end. The fourth gives zeros without delay.
+# The namespaces of one controller: with sectors of 512 bytes, with sectors of 4096 bytes, with metadata, and with protection information
+# with guards of 16 and of 64 bits. Their content is lost at the end. Reads of the fourth namespace return zeros without delay.
 disks=(-device "nvme,id=nvme,serial=lab,mdts=5")
 namespace() {
     truncate -s "$2" "$root/disk$1"
@@ -110,9 +114,9 @@ namespace 3 16M logical_block_size=512,ms=8,mset=0
 namespace 5 64M logical_block_size=512,ms=8,mset=0,pi=1
 namespace 6 64M logical_block_size=4096,physical_block_size=4096,ms=16,mset=0,pi=1,pif=2
 
-# tuples NUMBER BLOCK FORMAT GUARD WRONG: beneath the controller, eight blocks of zeros at 60 MiB and the tuples of the first five: a right
-# one, a wrong reference tag, a wrong guard, the same with the check switched off, a right one. FORMAT prints guard, application
-# tag and reference tag.
+# tuples NUMBER BLOCK FORMAT GUARD WRONG: writes to a namespace's file eight blocks of zeros at 60 MiB, and the tuples of the first five
+# blocks: a correct tuple, a wrong reference tag, a wrong guard, a wrong guard with a tag that switches the check off, and a correct tuple.
+# FORMAT prints guard, application tag and reference tag.
 tuples() {
     local disk=$root/disk$1 block=$2 format=$3 guard=$4 wrong=$5 first=$((60 * 1048576 / $2)) size=$((67108864))
     local bytes=$(((block == 512) ? 8 : 16)) tuple
@@ -134,7 +138,7 @@ for disk in ${LAB_DISKS:-}; do
     number=$((number + 1))
 done
 
-# One emulated processor whose clock is its count of instructions: the same job counts the same twice.
+# The guest has one emulated processor, whose clock counts instructions. So two runs of a job have the same counts.
 console=${LAB_CONSOLE:-$out/${job%.sh}.txt}
 "${pin[@]}" timeout "${LAB_SECONDS:-300}" qemu-system-x86_64 -accel tcg,thread=single -icount shift=0,sleep=off "${plugin[@]}" \
     -machine q35,hpet=off -cpu max,rdrand=off,rdseed=off -smp 1 -m 1024 -rtc base=2026-01-01,clock=vm \

@@ -1,7 +1,7 @@
 # shellcheck shell=dash
-# Names the guest's devices; read by the jobs.
+# Sets variables with the names of the guest's devices. The jobs source this file.
 
-# Which namespace gets which name is a matter of the order in which the kernel finds them.
+# The kernel names the namespaces in the order in which it finds them, so their IDs are read.
 for namespace in /sys/block/nvme*n*; do
     name=${namespace##*/}
     export "block$(cat "$namespace/nsid")=/dev/$name" "char$(cat "$namespace/nsid")=/dev/ng${name#nvme}"
@@ -21,7 +21,7 @@ null_blk() {
     done
 }
 
-# scsi_disk OPTION...: a disk of 64 MiB with these options of scsi_debug, as /dev/sda, in the place of the one before.
+# scsi_disk OPTION...: replaces /dev/sda by a disk of 64 MiB with these options of scsi_debug.
 scsi_disk() {
     if [ -e /sys/module/scsi_debug ]; then
         rmmod scsi_debug || return
@@ -29,12 +29,12 @@ scsi_disk() {
         insmod /modules/scsi_common.ko && insmod /modules/scsi_mod.ko && insmod /modules/sd_mod.ko || return
     fi
     insmod /modules/scsi_debug.ko dev_size_mb=64 delay=0 "$@" || return
-    # The kernel looks at its disks at its leisure.
+    # The kernel scans the disk asynchronously.
     while ! dd if=/dev/sda of=/dev/null bs=512 count=1 2>/dev/null; do :; done
 }
 
-# volume DEVICE FILE [SIZE]: makes an ext4 volume of a file and one to be written, which leaves the device's last part alone. The shell
-# would take its own mke2fs.
+# volume DEVICE FILE [SIZE]: makes an ext4 volume with a copy of FILE and a file to write to. The volume does not use the end of the device.
+# The path of mke2fs is needed, because the shell has its own mke2fs.
 volume() {
     /bin/mke2fs -q -t ext4 -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 "$1" "${3:-192M}" &&
         mount -t ext4 "$1" /mnt && cp "$2" /mnt/data && dd if="$2" of=/mnt/written bs=1M count=1 2>/dev/null && umount /mnt

@@ -1,7 +1,8 @@
 #!/bin/busybox sh
 # shellcheck shell=dash disable=SC1091,SC2154  # devices.sh is there in the guest
-# Superblocks of XFS volumes with one field changed: which of them this kernel mounts for reading. /files/list has for each volume its name, its
-# namespace, and that of its realtime device or -; /files/NAME has the superblocks, 512 bytes each.
+# Tests which changed superblocks of XFS volumes this kernel mounts for reading. In each superblock, one field is changed. Each line of
+# /files/list contains a volume's name, the namespace of the volume, and the namespace of its realtime device or -. /files/NAME contains the
+# superblocks, 512 bytes each.
 . /devices.sh
 for module in crc32c_generic libcrc32c exportfs xfs; do
     [ ! -e /modules/$module.ko ] || insmod /modules/$module.ko
@@ -11,7 +12,7 @@ if ! grep -qw xfs /proc/filesystems; then
     exit 77
 fi
 
-# mounts DEVICE OPTIONS: whether it mounts and lists its root.
+# mounts DEVICE OPTIONS: whether the kernel mounts the device and lists its root directory.
 mounts() {
     local status=0
     mount -t xfs -o "$2" "$1" /mnt 2>/dev/null || return
@@ -23,7 +24,7 @@ while read -r name disk realtime; do
     eval "device=\$block$disk"
     options=ro
     [ "$realtime" = - ] || eval "options=ro,rtdev=\$block$realtime"
-    # No mount changes a device that is read-only.
+    # A mount cannot change a device that is read-only.
     blockdev --setro "$device"
     if ! mounts "$device" "$options"; then
         echo "lab: fields $name not mounted"

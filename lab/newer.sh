@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Unpacks programs of another release of Debian: lab/newer.sh RELEASE PACKAGE DIRECTORY PROGRAM...
 #
-# DIRECTORY/bin has the programs, which run with the libraries of their own release: nothing is installed. The directory can be copied elsewhere, and
-# exists only when all of it is there. Ends with 77 where the package cannot be had here; the last line says why.
+# DIRECTORY/bin contains the programs, which run with the libraries of their own release. Nothing is installed. The directory can be copied
+# to another place, and exists only when it is complete. If the package is not available on this machine, the exit status is 77, and the
+# last line of the output is the reason.
 set -euo pipefail
 release=$1 package=$2
 directory=$(realpath -m "$3")
@@ -16,14 +17,14 @@ done
 [ -e "$key" ] || { echo "needs $key" && exit 77; }
 
 mkdir -p "$(dirname "$directory")" || { echo "no place for $directory" && exit 77; }
-# Of its own, since two can run at once: the first to end has made the directory.
+# A separate directory, because two processes can run this script at once. The first process that ends has made the final directory.
 work=$(mktemp -d "$directory.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{lists,cache/archives}/partial "$work"/{root,new/bin,new/lib,new/programs}
 chmod 755 "$work/new"
 echo "deb [signed-by=$key] http://deb.debian.org/debian $release main" >"$work/sources.list"
 : >"$work/status"
-# Package lists of our own, and a system without packages: so all that the programs need comes from the release.
+# Separate package lists, and an empty list of installed packages, so that apt downloads everything that the programs need from the release.
 apt() {
     apt-get -qq -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/lists" \
         -o "Dir::State::status=$work/status" -o "Dir::Cache=$work/cache" -o "APT::Default-Release=$release" -o Dir::Etc::preferences=/dev/null \

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Jobs in the emulated machine (lab/boot.sh):
+# Runs jobs in the virtual machine of lab/boot.sh:
 #
 #   run.sh         the tests of tests/lab, which need NVMe and polled devices
 #   run.sh count   what reads cost in instructions, as a table
-#   run.sh xfs     XFS volumes of kinds that this machine's kernel may not mount
-#   run.sh fields  every field of their superblocks, with hostile values
+#   run.sh xfs     XFS volumes of kinds that the kernel of this machine may not mount
+#   run.sh fields  every field of the superblocks of XFS, with hostile values
 source "$(dirname "$0")/../tests/lib.sh"
 log=$target/lab.log
 mkdir -p "$target/lab"
 
-# Whether the machine ran a job, for lab/boot.sh with these arguments. Its output is in $log. A missing machine is reported, and is not a failure.
+# Runs lab/boot.sh with these arguments, and returns whether the guest ran the job. The output is in $log. If there is no virtual machine,
+# this is reported, and is not a failure.
 boot() {
     local status=0
     lab/boot.sh "$@" >"$log" || status=$?
@@ -26,7 +27,7 @@ boot() {
 case ${1:-} in
     "")
         say "lab: tests in an emulated machine"
-        # With the features that the tests of the workspace have been built with.
+        # Builds with the same features as the tests of the workspace.
         built=$(cargo test "${workspace[@]}" --no-run --test lab 2>&1) || die "tests/lab does not build"$'\n'"$built"
         cp "$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' <<<"$built")" "$target/lab/lab-tests"
         [ -n "${IRONMAP_BIN:-}" ] || cargo build --quiet -p ironmap-cli
@@ -40,7 +41,7 @@ case ${1:-} in
     xfs)
         find_ironmap
         newer=$(lab/xfsprogs.sh) || [ $? = 77 ]
-        # The newest kernel, and the release's, which still mounts names without case.
+        # The newest kernel, and the kernel of the Debian release, which can still mount volumes with case-insensitive names.
         for kernel in "" "$target/lab/kernel"; do
             export LAB_SECONDS=1800 LAB_KERNEL=$kernel LAB_NEWER=${newer:+$newer/..}
             if boot xfs.sh mkfs.xfs "$ironmap"; then cat "$log"; fi

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Unpacks the source of an installed Debian package, once: lab/source.sh PACKAGE COMMAND...
 #
-# COMMAND prepares the source, in its directory. Prints the path of that directory. Without one it prints the reason, and ends with 77.
+# COMMAND runs in the directory of the source and prepares it. Prints the path of this directory. If the source is not available, prints the
+# reason, and the exit status is 77.
 source "$(dirname "$0")/../tests/lib.sh"
 package=$1
 shift
@@ -15,10 +16,11 @@ if [ ! -d "$cache/source" ]; then
     rm -rf "$cache/unfinished"
     mkdir -p "$cache/lists/partial" "$cache/lists.d"
     cd "$cache"
-    # The output of all that follows goes to a log. The first failure ends it, and is the reason.
+    # The output of all following commands is written to a log. The first failure ends the script.
     exec 3>&1 >../log 2>&1
     trap 'unavailable "the source of $package, $version, could not be prepared" >&3' ERR
-    # The system's lists, of source packages: of one line for each, or in deb822's form. They are of our own: the system's stay as they are.
+    # Copies of the system's package lists, changed to list source packages. The lists have one line for each repository, or the deb822
+    # format. The system's own lists are not changed.
     for list in /etc/apt/sources.list /etc/apt/sources.list.d/{debian,ubuntu}.sources; do
         [ ! -e "$list" ] || sed -e 's/^deb /deb-src /' -e 's/^Types:.*/Types: deb-src/' "$list" >"lists.d/${list##*/}"
     done

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# What reads cost in instructions, as a table: lab/table.sh CONSOLE COUNTS
+# Prints a table of the instructions that reads need: lab/table.sh CONSOLE COUNTS
 #
-# For each line of the console "reads ENGINE TARGET DEPTH BUFFERS COUNT" there is a line "PROGRAM KERNEL" of counts. A row has the least of its windows.
+# For each line "reads ENGINE TARGET DEPTH BUFFERS COUNT" in CONSOLE, there is a line "PROGRAM KERNEL" in COUNTS. A row contains the window
+# with the lowest sum.
 set -euo pipefail
 echo "| engine | target | depth | buffers | program | kernel | together |"
 echo "|---|---|--:|---|--:|--:|--:|"

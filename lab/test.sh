@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # shellcheck shell=dash disable=SC1091,SC2154  # devices.sh is there in the guest
-# Runs the tests of tests/lab on devices made for them.
+# Runs the tests of tests/lab on devices that are made for these tests.
 . /devices.sh
 dd if=/dev/urandom of=/tmp/data bs=1M count=32 2>/dev/null
 scsi_disk dif=1 dix=1 || exit 1

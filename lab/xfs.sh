@@ -1,7 +1,8 @@
 #!/bin/busybox sh
 # shellcheck shell=dash disable=SC1091,SC2154  # devices.sh is there in the guest
-# XFS volumes of kinds that few kernels mount (version 4, names without case, quota, realtime files, zones), filled by the kernel: ironmap copies the tree
-# that the kernel shows, also from a device that was copied beneath the mount and has a log to be recovered, and finds nothing to mend.
+# Tests XFS volumes of kinds that few kernels mount (version 4, case-insensitive names, quota, realtime files, zones). The kernel fills a
+# volume, and ironmap must copy the same tree that the kernel shows. ironmap also copies the tree from a copy of the device that was made
+# during the mount, with a log to recover. The check must find no errors.
 . /devices.sh
 for module in crc32c_generic libcrc32c exportfs xfs; do
     [ ! -e /modules/$module.ko ] || insmod /modules/$module.ko
@@ -12,7 +13,7 @@ if ! grep -qw xfs /proc/filesystems; then
 fi
 scsi_disk dev_size_mb=160 || exit 1
 
-# Names of every kind: leaf and node directories, links, devices, holes, long names and targets.
+# Makes files of every kind: leaf and node directories, links, devices, files with holes, long names and long link targets.
 fill() {
     mkdir -p "$1/leaf" "$1/node" "$1/deep/a/b/c" || return
     (cd "$1/leaf" && seq -w 150 | sed 's/^/name-/' | xargs touch) || return
@@ -31,13 +32,13 @@ fill() {
     touch -d '1970-01-02 03:04:05' "$1/short" && touch -d '2037-12-31 23:59:59' "$1/leaf" "$1/fifo"
 }
 
-# The tree as the kernel shows it.
+# Prints the tree as the kernel shows it.
 tree() {
     (cd "$1" && find . ! -path ./lost+found -exec stat -c '%n %f %h %u %g %Y %t %T' {} + | sort &&
         find . -type f -exec md5sum {} + | sort -k 2 && find . -type l -exec readlink {} \; | sort)
 }
 
-# found ROOT COMMAND...: of names in other cases, those that the command finds below a root.
+# found ROOT COMMAND...: prints which names the command finds below ROOT, if their letters have another case.
 found() {
     local root=$1
     shift
@@ -47,12 +48,12 @@ found() {
     return 0
 }
 
-# The names that the kernel finds are those that ironmap finds.
+# Whether the kernel and ironmap find the same names.
 found_alike() {
     found "$1:/" ironmap stat >/tmp/by_ironmap && diff /tmp/by_kernel /tmp/by_ironmap
 }
 
-# copied DEVICE: what ironmap reads of a device, before or after the kernel mounts it.
+# copied DEVICE: copies with ironmap the tree of a device to /tmp/out.
 copied() {
     rm -rf /tmp/out && mkdir /tmp/out || return
     # shellcheck disable=SC2086  # an option, or none
@@ -61,14 +62,14 @@ copied() {
     return 1
 }
 
-# checked DEVICE: nothing is found.
+# checked DEVICE: whether the check finds no errors.
 checked() {
     ironmap check "$1" >/tmp/found 2>&1 && return
     tail -n 5 /tmp/found
     return 1
 }
 
-# same: the copy and the kernel's tree.
+# same: whether the copy is equal to the tree that the kernel shows.
 same() {
     tree /mnt >/tmp/kernel && tree /tmp/out >/tmp/ours || return
     diff /tmp/kernel /tmp/ours >/tmp/diff && return
@@ -76,26 +77,28 @@ same() {
     return 1
 }
 
-# variant MOUNT-OPTIONS MKFS MKFS-OPTION...: `realtime` and `always` name the realtime device for ironmap and for mount, if there is one.
+# variant MOUNT-OPTIONS MKFS MKFS-OPTION...: tests one kind of volume with these mount options. If there is a realtime device, $realtime
+# names it for ironmap, and $always for mount.
 variant() {
     local options=$1 mkfs=$2
     shift 2
     "$mkfs" --unsupported -q -f -d size=60m "$@" "$block1" >/tmp/found 2>&1 || { cat /tmp/found && return 1; }
     mount -t xfs -o "$options" "$block1" /mnt 2>/dev/null || return 77
     fill /mnt && sync || return
-    # The log is not empty while it is mounted.
+    # The log of the mounted volume now contains changes.
     touch /mnt/last && mv /mnt/last /mnt/moved && rm /mnt/node/*-0007 && sync || return
     dd if="$block1" of=/dev/sda bs=1M count=150 2>/dev/null && umount /mnt || return
     copied "$block1" && mount -t xfs -o "ro$always" "$block1" /mnt && same && found /mnt/ test -e >/tmp/by_kernel && umount /mnt || return
     found_alike "$block1" && checked "$block1" || return
     ironmap info /dev/sda | grep -q 'State:  *not unmounted cleanly' || return
-    # The kernel's recovery comes after ours. It does not count inodes that it removes then: after a mount without quota it counts all again.
+    # ironmap recovers the log first, then the kernel. The kernel's quota does not account for inodes that it removes during the recovery. A
+    # mount without quota makes the next mount with quota count all inodes again.
     copied /dev/sda && mount -t xfs -o "$options" /dev/sda /mnt && same && umount /mnt || return
     mount -t xfs -o "rw$always" /dev/sda /mnt && umount /mnt && mount -t xfs -o "$options" /dev/sda /mnt && umount /mnt && checked /dev/sda
 }
 
 status=0 kinds=0
-# kind MKFS MKFS-OPTION...: in each way to mount it.
+# kind MKFS MKFS-OPTION...: tests one kind of volume with each set of mount options.
 kind() {
     local realtime="" always="" clones="" all="attr2 usrquota,grpquota" options device
     case "$*" in *rtdev=*)
@@ -115,7 +118,7 @@ kind() {
     done
 }
 
-# Blocks of the realtime device: each file is there, by extents of one block and of four.
+# All files are on the realtime device, which has extents of one block or of four blocks.
 there="-d rtinherit=1 -r rtdev=$block2"
 files_there="-s size=4096 -m reflink=0,rmapbt=0 $there"
 for mkfs in "-m crc=0" "-m crc=0 -n ftype=0,size=8192 -b size=2048 -i size=512" "-m crc=0 -l version=1 -i attr=1" "-m rmapbt=1" "-n version=ci" \
@@ -123,7 +126,8 @@ for mkfs in "-m crc=0" "-m crc=0 -n ftype=0,size=8192 -b size=2048 -i size=512" 
     # shellcheck disable=SC2086  # options of mkfs
     kind /bin/mkfs.xfs $mkfs
 done
-# Groups of the realtime device, and zones: on a device of their own, behind all else, and on a device whose zones have gaps between them.
+# Realtime groups, and zones. The zones are on a separate device, after the data on the same device, or on a device whose zones have gaps
+# between them.
 if [ -x /newer/bin/mkfs.xfs ]; then
     null_blk zones 1 zoned=1 zone_size=8 zone_capacity=6 zone_nr_conv=0 size=256 || echo "lab: no zoned device"
     sectors="-s size=4096"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Prints the directory of an xfsprogs for the tests of features that the system's may not know: that of IRONMAP_XFSPROGS, the system's if it is new, or that
-# of a later release of Debian, which is unpacked once. Ends with 77 where there is none.
+# Prints the directory of an xfsprogs that supports all features of the tests. This is the directory in IRONMAP_XFSPROGS, or the system's
+# xfsprogs if it is new enough, or the xfsprogs of a later release of Debian, which is unpacked once. If there is none, the exit status is
+# 77.
 source "$(dirname "$0")/../tests/lib.sh"
 release=forky
-# The first version with all features that the tests make.
+# The first version that supports all features of the tests.
 first="mkfs.xfs version 6.15"
 
 is_new() {

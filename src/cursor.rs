@@ -85,5 +85,5 @@ impl Seek for Cursor {
 }
 
 fn past_the_end() -> Error {
-    Error::invalid("a position that no file can have")
+    Error::invalid("the new position is negative or larger than 2^63 - 1")
 }

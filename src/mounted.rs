@@ -85,7 +85,7 @@ impl Host {
     /// The `Io` errors of `open(2)`; `IsADirectory`, `WrongFileType`; `ReadOnly` for writing.
     pub fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
         if options.writes() || options.create || options.create_new || options.truncate {
-            let error = Error::read_only("host files are only read");
+            let error = Error::read_only("host files can only be read");
             return Err(error.at(path.as_ref().display()));
         }
         let mut device = None;

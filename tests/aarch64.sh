@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the library's unit tests, or those that the names select, as a program for AArch64: aarch64.sh [NAME...]. qemu's user-mode emulator runs it on
-# this kernel.
+# Runs the library's unit tests, compiled for AArch64: aarch64.sh [NAME...]. Names select tests. qemu's user-mode emulator runs the program
+# on this kernel.
 source "$(dirname "$0")/lib.sh"
 
 say AArch64
@@ -12,7 +12,7 @@ if ! succeeds "rustup target add $triple"; then
     skip "tests for AArch64: its standard library cannot be installed"
     exit
 fi
-# The package of the linker also installs the C library for that processor.
+# The linker's package also installs the C library for AArch64.
 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
     cargo test --package ironmap --lib --target "$triple" -- "$@"

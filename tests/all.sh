@@ -6,13 +6,13 @@
 source "$(dirname "$0")/lib.sh"
 part=$1
 
-# The summary is computed from the output of the tests, and from the lines about skipped tests.
+# The summary is computed from the output of the tests and the list of skipped tests.
 log=$target/test.log
 export IRONMAP_SKIP_LOG=$target/skipped.log
 mkdir -p "$target"
 : >"$log"
 : >"$IRONMAP_SKIP_LOG"
-# Tests spend more time waiting for mounts and devices than computing.
+# Twice as many tests as processors run at a time, because tests mostly wait for mounts and devices.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 failed=() status=0
@@ -20,8 +20,8 @@ failed=() status=0
 step() { timed "test: $1" "${@:2}" || { status=$? && failed+=("$1"); }; }
 logged() { "$@" 2>&1 | tee -a "$log"; }
 
-# path_from VARIABLE SCRIPT: exports the path that a script prints. A script that ends with 77 has printed why there is no path; then tests are
-# skipped.
+# path_from VARIABLE SCRIPT: exports the path that a script prints. Exit code 77 means that there is no path and that the script has printed
+# the reason; tests that need the path are then skipped.
 path_from() {
     local path ended=0
     path=$("$2") || ended=$?
@@ -32,13 +32,13 @@ path_from() {
     esac
 }
 
-# Benches measure a release build. It takes minutes on one processor, like the build of the tests, and has a separate directory. Errors of the release
-# build are shown when the tests run.
+# The benches need a release build. The release build runs at the same time as the build of the tests, in a separate directory, because each
+# of the two builds takes minutes. Its errors are shown when the tests run.
 build() {
     say "cargo build --release, and the tests"
     unset IRONMAP_BIN
     timed "test: build of the tests" cargo test "${workspace[@]}" --no-run "$@" >/dev/null 2>&1 &
-    # The build in the background ends if the other build fails or is interrupted.
+    # Stops the background build if the other build fails or is interrupted.
     trap 'kill %1 2>/dev/null || true' EXIT
     timed "test: build for release" find_ironmap || status=$?
     wait
@@ -54,11 +54,11 @@ suites() {
     step "cargo test" logged cargo test "${workspace[@]}" --no-fail-fast "$@"
 }
 
-# The part of the unit tests that takes only seconds in the emulator: system calls and memory, locks, maps, checksums, the decoding of names and
+# The unit tests that take only seconds in the emulator: system calls, memory, locks, maps, checksums, and the decoding of names and
 # structures.
 aarch64=(sys:: open_file:: protection::guard:: dio:: iomap:: location:: partition:: fs::ext4::checksum:: fs::ext4::hash:: fs::ext4::casefold::)
 
-# The first minutes of a new user. The documentation promises three minutes on two idle processors.
+# The first minutes of a new user. The documentation promises three minutes on a machine with two idle processors.
 demo() {
     local begin=$SECONDS
     ./x demo

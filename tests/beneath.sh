@@ -11,8 +11,8 @@ layers=(integrity-bitmap integrity-journal nbd nbd-plain)
 # The features of the workspace, because the tests were built with them.
 tests() { cargo test "${workspace[@]}" --no-fail-fast "$@"; }
 
-# The programs of suites whose volumes lie on devices that the tests open, except suites with their own devices. dio and no_alloc are left out over an
-# export, because they count what only the system's queues have.
+# Runs the test programs whose volumes are on devices that the tests open, except programs with their own devices. dio and no_alloc are not
+# run over an NBD export, because they count events that only the system's queues have.
 suites() {
     local programs=(--test ext4 --test differential --test model)
     [[ $1 = nbd* ]] || programs+=(--test dio --test no_alloc)
@@ -26,7 +26,7 @@ short() {
     esac
 }
 
-# The suites in which ironmap itself writes. The kernel's requests bypass the device.
+# Only these suites write by ironmap. Writes of the kernel do not use ironmap's device, and so bypass the layer.
 crash() {
     tests --test ext4 -- --nocapture what_ironmap_leaves what_threads quota_is_recovered what_is_durable broken_promises
 }
@@ -44,7 +44,7 @@ case $part in
     *) die "there is no part $part" ;;
 esac
 
-# Every layer is tested, even if the previous one failed.
+# Every layer is tested, even if the previous layer failed.
 status=0
 for layer in "${layers[@]}"; do
     say "beneath every volume: $layer"

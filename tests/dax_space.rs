@@ -1,5 +1,5 @@
-//! A store to a mapped image fails with an error, and not with the end of the program, if the file system has no space: the kernel sends SIGBUS for a
-//! store to a hole on a full disk, and on tmpfs for a load as well. Each case runs in its own process.
+//! A store to a mapped image on a full file system fails with an error, and does not end the program. The kernel sends SIGBUS for a store
+//! to a hole on a full disk; on tmpfs it also sends SIGBUS for a load. Each case runs in a separate process.
 
 mod common;
 
@@ -21,7 +21,7 @@ use ironmap::{Errno, Error, ErrorKind, FileOptions, Location, QueueOptions, Volu
 
 /// The size of the images.
 const SIZE: u64 = 8 << 20;
-/// The offsets and lengths of their data: at the beginning, between holes, across a page border, and in the last byte.
+/// The offsets and lengths of the data in an image: at the beginning, between holes, across a page border, and in the last byte.
 const DATA: [(u64, usize); 4] =
     [(0, 5000), (1 << 20, 4096), ((3 << 20) + 4000, 200), (SIZE - 1, 1)];
 
@@ -48,7 +48,7 @@ fn read_all(device: &dyn Device) -> Vec<u8> {
     bytes
 }
 
-/// The whole image, and a part of it that begins and ends within pages.
+/// Reads the whole image, and a part of the image that begins and ends within pages.
 fn read(path: &Path) {
     let expected = std::fs::read(path).unwrap();
     for window in [None, Some((1000, SIZE - 3000))] {
@@ -59,7 +59,7 @@ fn read(path: &Path) {
     }
 }
 
-/// Opens the image while there is space, and writes the whole image when the space is used up.
+/// Opens the image while space is free, uses up the space, and then writes the whole image.
 fn write(path: &Path) {
     let opened = mapped(path, true, None).unwrap();
     fill(path.parent().unwrap());
@@ -70,7 +70,7 @@ fn write(path: &Path) {
     assert!(std::fs::read(path).unwrap() == bytes);
 }
 
-/// An open for writing fails without space and changes nothing; an open for reading succeeds.
+/// On a full file system, an open for writing fails and changes nothing, and an open for reading succeeds.
 fn refuse(path: &Path) {
     let before = (std::fs::read(path).unwrap(), path.metadata().unwrap().blocks());
     let error = mapped(path, true, None).err().expect("it was opened for writing");
@@ -80,7 +80,7 @@ fn refuse(path: &Path) {
     read(path);
 }
 
-/// The work of a child process: the name of a case, and the image.
+/// Runs the case of a child process. The role contains the name of the case and the path of the image.
 fn play(role: &str) {
     let (case, path) = role.split_once(' ').unwrap();
     let case = match case {
@@ -116,7 +116,7 @@ fn an_image_on_a_full_tmpfs() {
     in_process(TEST, "refuse", &path);
 }
 
-/// A volume of which mke2fs wrote a few blocks: all of its files, and its tables.
+/// Reads all files and tables of a volume. mke2fs wrote only a few blocks of the image.
 fn volume(path: &Path) {
     let location: Location = path.to_str().unwrap().parse().unwrap();
     let options = VolumeOptions::new().engine(Engine::Dax);
@@ -139,7 +139,7 @@ fn a_volume_on_a_full_tmpfs_is_read() {
     let tree = scratch();
     std::fs::write(tree.path().join("holes"), vec![b'x'; 1 << 20]).unwrap();
     let image = Image::populated("32M", &["-t", "ext4", "-b", "4096"], tree.path());
-    // The copy turns blocks of zeros into holes.
+    // The zeroed blocks become holes when the image is copied.
     image.bmap("/holes", 128..256).iter().for_each(|block| image.poke_block(*block, 0, &[0; 4096]));
     let memory = Tmpfs::new(8);
     let path = memory.path().join("image");
@@ -171,7 +171,7 @@ fn an_image_on_a_full_disk() {
     }
 }
 
-/// In an image that shares its blocks with another, each store allocates new blocks.
+/// In an image that shares its blocks with another file, each store allocates new blocks.
 #[test]
 fn an_image_that_shares_its_blocks() {
     const TEST: &str = "an_image_that_shares_its_blocks";
@@ -194,8 +194,8 @@ fn an_image_that_shares_its_blocks() {
     in_process(TEST, "refuse", &other);
 }
 
-/// Space for a store to blocks that are allocated: btrfs writes nothing in place. A write without space is an error, and earlier
-/// writes can be read.
+/// Writes an image on btrfs, which never overwrites data in place: a write needs free space even if its blocks are allocated. A write
+/// without space returns an error, and earlier writes can still be read.
 fn write_elsewhere(path: &Path) {
     let opened = mapped(path, true, Some((1000, SIZE - 3000))).unwrap();
     assert!(opened.notices.iter().any(|notice| notice.contains("system calls")));

@@ -1,4 +1,4 @@
-//! The device paths to a mounted file system: the values of sysfs for real devices, and the same bytes through each.
+//! The device paths to a mounted file system: their values come from sysfs, and each path leads to the same bytes.
 
 mod common;
 
@@ -20,7 +20,7 @@ const START: u64 = 1 << 20;
 /// The size of most file systems here.
 const SIZE: u64 = 32 << 20;
 
-/// A disk with one partition, on which a file system is mounted. All of it is removed on drop.
+/// A disk with one partition, on which a file system is mounted. Dropping this value removes the disk and the mount.
 struct Disk {
     device: LoopDevice,
     mount: PathBuf,
@@ -28,8 +28,8 @@ struct Disk {
 }
 
 impl Disk {
-    /// Makes a file system of this size with a `mkfs`, and mounts it. The kernel is given the partition directly, so it needs no support for a
-    /// partition table.
+    /// Makes a file system of this size with a `mkfs` command, and mounts it. The kernel is given the position of the partition directly,
+    /// so no partition table is needed.
     fn mounted(mkfs: &str, size: u64) -> Self {
         let dir = scratch();
         let (image, mount) = (dir.path().join("image"), dir.path().join("mnt"));
@@ -48,7 +48,7 @@ impl Disk {
         format!("{}p1", self.device.node())
     }
 
-    /// The device paths to the device of a file of its mount.
+    /// The paths to the device that contains the mounted file system.
     fn device_paths(&self) -> Vec<DevicePath> {
         device_paths(device(&self.mount)).unwrap()
     }
@@ -60,7 +60,7 @@ impl Drop for Disk {
     }
 }
 
-/// The device that a file is on, as statx gives it.
+/// The device that contains a file, as statx reports it.
 fn device(path: &Path) -> (u32, u32) {
     let dev = path.metadata().unwrap().dev();
     (rustix::fs::major(dev), rustix::fs::minor(dev))
@@ -98,7 +98,7 @@ fn a_partition_and_its_disk_lead_to_the_same_bytes() {
         (part.as_str(), DevicePathKind::FileSystem, 0, SIZE),
     ];
     assert_eq!(summary, expected);
-    // The read-only remount ends all changes.
+    // After the read-only remount, the content no longer changes.
     run("mount", &["-o", "remount,ro", disk.mount.to_str().unwrap()]);
     let bytes = content(&found[0]);
     assert_eq!(bytes.len() as u64, SIZE);
@@ -122,7 +122,7 @@ fn the_disk_is_chosen_over_a_partition_whose_metadata_are_cached() {
     assert_eq!(chosen.reason, Reason::Empty, "{choice}");
 }
 
-/// Cached pages from a read of the disk would otherwise slow down each read until the last partition is unmounted.
+/// A read of the disk caches pages. If these pages remain, each read is slower until the last partition is unmounted.
 #[test]
 fn pages_that_a_look_at_the_disk_left_are_dropped() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
@@ -135,7 +135,7 @@ fn pages_that_a_look_at_the_disk_left_are_dropped() {
 #[test]
 fn a_mounted_xfs_leaves_its_device_clean() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart"), Need::Tool("mkfs.xfs")]);
-    // mkfs.xfs makes nothing smaller.
+    // mkfs.xfs makes no volume that is smaller than 300 MiB.
     let disk = Disk::mounted("mkfs.xfs", 300 << 20);
     let choice = choose(disk.device_paths(), DevicePath::open);
     if let Ok(Some(own)) = choice.candidates[1].found {
@@ -162,7 +162,7 @@ fn a_node_of_another_device_is_refused() {
 
 #[test]
 fn a_file_system_without_a_block_device_has_no_device_paths() {
-    // Every Linux has a /proc.
+    // /proc exists on every Linux and has no block device.
     let error = device_paths(device(Path::new("/proc"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }

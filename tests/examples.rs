@@ -1,4 +1,4 @@
-//! Every program of `examples/` does what its first lines promise; coreutils and debugfs are the oracles.
+//! Every program of `examples/` does what its introductory comment promises. coreutils and debugfs are the oracles.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::image::scratch;
 use common::skip::Need;
 use tempfile::TempDir;
 
-/// A volume with `/dir/data` of 700,000 bytes and `/empty`.
+/// A volume with the file `/dir/data` of 700,000 bytes and the empty file `/empty`.
 fn image() -> (TempDir, String, Vec<u8>) {
     let dir = scratch();
     let source = dir.path().join("source");
@@ -25,7 +25,7 @@ fn image() -> (TempDir, String, Vec<u8>) {
     (dir, image, data)
 }
 
-/// Cargo builds the examples of a package before it runs its tests, beside them.
+/// Cargo builds the examples of a package before it runs the tests, in a directory next to the test programs.
 fn example(name: &str) -> Command {
     let own = std::env::current_exe().unwrap();
     let target: &Path = own.ancestors().nth(2).unwrap();
@@ -77,7 +77,7 @@ fn readers_give_what_is_there() {
     assert!(!failed.status.success() && failed.stdout.is_empty());
 }
 
-/// The front page of the documentation has a line for each program, with a link to its source, and no program uses a hidden module.
+/// The front page of the documentation contains a line for each program, with a link to its source. No program uses a hidden module.
 #[test]
 fn the_front_page_leads_to_each_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -103,7 +103,7 @@ fn the_front_page_leads_to_each_program() {
     assert_eq!(page.matches("(../../../examples/").count(), programs, "a program that is gone");
 }
 
-/// A file of a mounted file system is read, around the kernel or through it.
+/// A file of a mounted file system is read, past the kernel's file system or by the kernel.
 #[test]
 fn a_host_file_is_read() {
     let dir = scratch();
@@ -116,7 +116,7 @@ fn a_host_file_is_read() {
     );
 }
 
-/// The extents match those of debugfs, and so does the first byte of each block.
+/// The extents are the same as debugfs's, and so is the first byte of each block.
 #[test]
 fn extents_are_debugfs() {
     require!([Need::Tool("mke2fs"), Need::Tool("debugfs")]);
@@ -128,7 +128,7 @@ fn extents_are_debugfs() {
     assert_eq!(at.parse::<u64>().unwrap(), block * 4096, "{text}");
 }
 
-/// A tree that was copied in can be read, and e2fsck finds nothing.
+/// A tree that was copied into the volume can be read, and e2fsck finds nothing.
 #[test]
 fn a_tree_is_copied_in() {
     require!([Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs")]);
@@ -141,7 +141,7 @@ fn a_tree_is_copied_in() {
     assert!(out.unwrap().stdout == data);
 }
 
-/// Every record whose number was printed before SIGKILL is in the log, and the program continues after it.
+/// Every record whose number was printed before SIGKILL is in the log. A new run of the program continues after the last record.
 #[test]
 fn a_log_survives_a_kill() {
     require!([Need::Tool("mke2fs"), Need::Tool("e2fsck")]);
@@ -168,7 +168,7 @@ fn a_log_survives_a_kill() {
     fsck(&image);
 }
 
-/// Sectors that do not match their tags are found.
+/// The example finds sectors that do not match their tags.
 #[test]
 fn wrong_sectors_are_found() {
     require!([Need::Tool("mke2fs")]);
@@ -185,7 +185,7 @@ fn wrong_sectors_are_found() {
     drop((data_device, tag_device));
     let text = run("verified_sectors", &[&image, &tags]);
     assert!(text.contains("/dir\n") && text.contains(", 0 faults"), "{text}");
-    // One byte of the file is changed without the tags.
+    // One byte of the file is changed, and its tag is not updated.
     let bytes = std::fs::read(&image).unwrap();
     let at = bytes.windows(64).position(|window| *window == data[..64]).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();

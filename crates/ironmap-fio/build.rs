@@ -34,7 +34,7 @@ fn source() -> Result<PathBuf, String> {
     }
 }
 
-/// The version as the running fio reports it: fio-3.33.
+/// The version in the form in which the running fio reports its version, for example fio-3.33.
 fn version(fio: &Path) -> Result<String, String> {
     let path = fio.join("FIO-VERSION-FILE");
     let text =

@@ -10,12 +10,12 @@ shift
 profile=release
 [ "$part" != test ] || profile=dev
 
-# Prints the source's directory, or the reason for its lack.
+# Prints the directory of fio's source, or the reason why there is none.
 fio_source() {
     if [ -n "${FIO_SRC:-}" ]; then
         echo "$FIO_SRC"
     elif has fio; then
-        # As Debian does it, except for code that only the processor of this machine runs.
+        # Prepared as Debian does, but without code that is specific to the processor of this machine.
         lab/source.sh fio sh -ec "./configure --disable-native; make FIO-VERSION-FILE"
     else
         echo "fio is not installed"
@@ -30,7 +30,7 @@ case $status in
     0) ;;
     77)
         skip "fio engine: $found: name fio's source by FIO_SRC"
-        # Only a build for use fails without it.
+        # Without fio's source, only `build` fails.
         [ "$part" = build ] || exit 0
         exit 1
         ;;

@@ -1,4 +1,5 @@
-//! Shared code of all fuzz targets: the damage and the visit of `tests/hostile`, the choice of changes by coverage.
+//! Shared code of all fuzz targets. The damage and the visit of a volume are those of `tests/hostile`. The fuzzer's coverage guides the
+//! choice of changes.
 
 #[path = "../../tests/integrity/damage.rs"]
 #[allow(dead_code, reason = "each user has its own part")]

@@ -1,4 +1,4 @@
-//! Replies of NBD servers: right replies to some reads, and arbitrary ones.
+//! Replies of NBD servers: correct replies to some reads, and arbitrary replies.
 
 use arbitrary::Arbitrary;
 use ironmap::device::nbd::fuzzing::take_replies;
@@ -44,7 +44,7 @@ impl Replies {
     }
 }
 
-/// A cookie in the client's form: a counter, and a place.
+/// A cookie in the format of the client: a counter, and an index.
 fn cookie(read: u8) -> [u8; 8] {
     ((u64::from(read) + 1) << 32 | u64::from(read)).to_be_bytes()
 }

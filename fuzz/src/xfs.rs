@@ -20,7 +20,7 @@ thread_local! {
     static VOLUMES: RefCell<Vec<Base>> = RefCell::new(Base::all());
 }
 
-/// The options of mkfs.xfs for the base volumes, and whether their log is left dirty.
+/// The options of mkfs.xfs for the base volumes, and whether the volume has a log to recover.
 const MOUNTED: [(&str, bool); 4] = [
     ("-b size=1024 -n size=4096", false),
     ("-i size=1024 -m rmapbt=1", false),
@@ -30,7 +30,7 @@ const MOUNTED: [(&str, bool); 4] = [
 const BY_PROTOTYPE: [&str; 2] =
     ["-m crc=0 -b size=512", "-m crc=0,finobt=0 -n version=ci -b size=1024"];
 
-/// A volume in memory, and where its structures lie.
+/// A volume in memory, and the positions of its structures.
 struct Base {
     file: File,
     structures: Vec<Structure>,
@@ -51,7 +51,7 @@ struct Change {
     structure: u16,
     offset: u16,
     value: Value,
-    /// Whether the checksum stays wrong, which is rare: the checksum would detect every change.
+    /// Whether the checksum is not repaired. This is rare, because a wrong checksum hides the change from all later code.
     keeps_checksum: u8,
 }
 
@@ -68,13 +68,13 @@ enum Value {
         word: u32,
         count: u8,
     },
-    /// The block, or the number of an inode, at which another structure lies.
+    /// The block number of another structure, or the number of an inode in this structure.
     Place {
         structure: u16,
         inode: bool,
         wide: bool,
     },
-    /// Bytes of another structure of the kind.
+    /// Bytes of another structure of the same kind.
     Copy {
         structure: u16,
         len: u8,
@@ -98,7 +98,7 @@ impl XfsDamage {
             }
             if let Some(volume) = seen(Volume::on(Arc::clone(&base.device))) {
                 visit(&volume);
-                // The check need only end, with any result.
+                // The check may have any result, but it must end.
                 seen(volume.fs().check(&mut |_| {}));
             }
             for (at, bytes) in saved.into_iter().rev() {
@@ -109,7 +109,7 @@ impl XfsDamage {
 }
 
 impl Change {
-    /// Makes the change. Returns the place, and the bytes of the sound structure.
+    /// Makes the change. Returns the position, and the original bytes of the structure.
     fn apply(&self, base: &Base) -> Option<(u64, Vec<u8>)> {
         let kind = self.kind.map(|kind| Kind::ALL[usize::from(kind) % Kind::ALL.len()]);
         let all = || base.structures.iter().filter(|it| kind.is_none_or(|kind| it.kind == kind));
@@ -131,7 +131,7 @@ impl Change {
             Value::Fill { word, count } => word.to_be_bytes().repeat(usize::from(count) + 1),
             Value::Place { structure, inode, wide } => {
                 let other = base.structures[usize::from(structure) % base.structures.len()];
-                // The inodes are in the first group, where these small volumes have most of them.
+                // The inode numbers are those of the first group, where these small volumes have most of their inodes.
                 let unit = if inode { 512 } else { 1024 };
                 let number = other.at / unit;
                 if wide {
@@ -164,7 +164,7 @@ impl Change {
 }
 
 impl Base {
-    /// All volumes that can be made here.
+    /// All volumes that can be made on this machine.
     fn all() -> Vec<Self> {
         let mut bases: Vec<_> =
             BY_PROTOTYPE.iter().filter_map(|options| Self::by_prototype(options)).collect();
@@ -195,7 +195,7 @@ impl Base {
         Self::of(&image)
     }
 
-    /// Present kernels no longer mount version 4.
+    /// These volumes are filled without a mount, because current kernels do not mount version 4.
     fn by_prototype(options: &str) -> Option<Self> {
         let dir = scratch();
         let image = dir.path().join("image");
@@ -260,7 +260,7 @@ impl Drop for Unmount<'_> {
     }
 }
 
-/// Whether mkfs.xfs is installed and makes the volume.
+/// Makes a volume with mkfs.xfs. Returns whether mkfs.xfs is installed and succeeded.
 fn mkfs(image: &Path, options: &str) -> bool {
     File::create(image).and_then(|file| file.set_len(32 << 20)).unwrap();
     let mut mkfs = command("mkfs.xfs");
@@ -283,7 +283,7 @@ fn run(what: &mut Command) {
     assert!(output.status.success(), "{what:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Every form of directories, attributes, maps and links.
+/// Makes directories, attributes, extent maps and links in every format.
 fn plant(root: &Path) {
     let name = |name: &str| root.join(name);
     fs::write(name("one"), "content").unwrap();
@@ -311,7 +311,7 @@ fn plant(root: &Path) {
     }
 }
 
-/// Makes changes that are only in the log.
+/// Makes changes that are still only in the log.
 fn change(root: &Path) {
     let name = |name: &str| root.join(name);
     fs::create_dir(name("created")).unwrap();

@@ -170,7 +170,10 @@ impl Done {
     /// # Errors
     /// Returns the completed bio if it is a part of a request, transferred fewer bytes, or needs more work.
     #[inline(always)]
-    #[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
+    #[allow(
+        clippy::result_large_err,
+        reason = "the error returns the complete bio without an allocation"
+    )]
     pub fn whole(self) -> Result<Whole, Self> {
         match self.bio.end.whole() {
             Some((token, slot)) if self.result == Ok(self.bio.memory.len()) => {
@@ -203,9 +206,9 @@ impl Completion {
         let count = self.result?;
         match self.memory {
             Memory::Flat(buffer) => Ok((count, buffer)),
-            Memory::Vectored(_) => {
-                Err(error::Error::invalid("the request had several buffers: take its memory"))
-            }
+            Memory::Vectored(_) => Err(error::Error::invalid(
+                "the request had several buffers: call into_memory instead",
+            )),
         }
     }
 }

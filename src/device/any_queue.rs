@@ -17,7 +17,7 @@ use crate::units::DevOffset;
 /// A queue of any device. A request matches the kind once at the top; the code below is monomorphized.
 #[allow(
     clippy::large_enum_variant,
-    reason = "a thread has one, and a box would cost every request a load"
+    reason = "a thread has one queue, and a box would cost a load in every request"
 )]
 pub enum AnyQueue {
     /// See [`Psync`](super::Psync).

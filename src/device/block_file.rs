@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
 use super::hold::Hold;
@@ -101,28 +101,18 @@ impl BlockFile {
             qemu_locks::refuse_writers_elsewhere(path, &stat)?;
             owner::refuse_attached(path, &stat, file.as_fd(), mode.write)?;
         }
-        let io = |errno| Error::io(errno, path.display().to_string());
         let whole = if is_device {
-            rustix::fs::seek(&file, SeekFrom::End(0)).map_err(io)?
+            let end = rustix::fs::seek(&file, SeekFrom::End(0));
+            end.map_err(|errno| Error::io(errno, path.display().to_string()))?
         } else {
             stat.st_size as u64
         };
-        let (limits, protection) = if is_device {
-            let queue = queue_of(stat.st_rdev);
-            let protection = DeviceProtection::of(file.as_fd(), &queue);
-            let limits = device_limits(&file, &queue, direct);
-            // The kernel computes tuples from the caller's memory, which must not change; sysfs does not report this.
-            let stable_writes = limits.stable_writes || protection.is_some();
-            (Limits { stable_writes, ..limits }, protection)
-        } else {
-            (file_limits(&file, direct), None)
-        };
-
+        let (limits, protection) = measure(&file, &stat, direct);
         let (base, size) = mode.window.unwrap_or((0, whole));
         if base.checked_add(size).is_none_or(|end| end > whole) {
             let end = base.saturating_add(size);
             return Err(Error::invalid(format!(
-                "{}: the part {base}..{end} exceeds the device's {whole} bytes",
+                "{}: the range of bytes {base}..{end} ends past the device's size of {whole} bytes",
                 path.display()
             )));
         }
@@ -130,13 +120,15 @@ impl BlockFile {
         let mut notice = None;
         if mode.direct && !direct {
             notice = Some(
-                "the file system below refuses O_DIRECT: reads go through the page cache"
+                "the file system that contains the image refuses O_DIRECT: reads go through the page cache"
                     .to_owned(),
             );
         } else if direct && base % block != 0 {
             // Every request would be misaligned for the device. The file is closed first, because two exclusive opens conflict.
             drop((file, hold));
-            let why = format!("offset {base} is not a multiple of {block} bytes");
+            let why = format!(
+                "offset {base} is not a multiple of the device's block size of {block} bytes"
+            );
             return Self::open_buffered(path, mode, &why);
         }
         Ok(Self {
@@ -180,7 +172,9 @@ impl BlockFile {
         let Some(block) = block.filter(|block| *block < unit) else { return Ok(file) };
         // The file is closed first, because two exclusive opens conflict.
         drop(file);
-        let why = format!("blocks of {block} bytes, but direct requests of at least {unit}");
+        let why = format!(
+            "the file system's blocks have {block} bytes, but direct requests need at least {unit}"
+        );
         Self::open_buffered(path, mode, &why).map(Arc::new)
     }
 
@@ -386,7 +380,7 @@ impl BlockFile {
             Some(unit) => {
                 let opened = self.limits.logical_block;
                 let why = format!(
-                    "direct requests have {unit} bytes now, and {opened} when it was opened: open it again"
+                    "the smallest direct request has changed from {opened} to {unit} bytes: open the device again"
                 );
                 Error::io(errno, format!("{what} at {at}: {why}")).at(path)
             }
@@ -412,7 +406,10 @@ impl BlockFile {
         while done < least {
             let at = at + done as u64;
             match rustix::io::pread(&self.file, &mut buf[done..], at) {
-                Ok(0) => return Err(fail(Errno::EIO, at).context("the device ended early")),
+                Ok(0) => {
+                    return Err(fail(Errno::EIO, at)
+                        .context("the device is shorter than when it was opened"));
+                }
                 Ok(count) => done += count,
                 Err(OsErrno::INTR) => {}
                 Err(errno) => return Err(fail(errno.into(), at)),
@@ -420,6 +417,19 @@ impl BlockFile {
         }
         Ok(())
     }
+}
+
+/// The limits of an open device or image, and the device's own protection information.
+fn measure(file: &File, stat: &Stat, direct: bool) -> (Limits, Option<DeviceProtection>) {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
+        return (file_limits(file, direct), None);
+    }
+    let queue = queue_of(stat.st_rdev);
+    let protection = DeviceProtection::of(file.as_fd(), &queue);
+    let limits = device_limits(file, &queue, direct);
+    // The kernel computes tuples from the caller's memory, which must not change; sysfs does not report this.
+    let stable_writes = limits.stable_writes || protection.is_some();
+    (Limits { stable_writes, ..limits }, protection)
 }
 
 fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, bool)> {

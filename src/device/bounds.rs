@@ -28,7 +28,9 @@ pub(super) fn check_range(end: DevOffset, what: &str, at: DevOffset, len: u64) -
     if is_within(end.0, at, len) {
         return Ok(InRange(()));
     }
-    Err(Error::invalid(format!("{what} of {len} bytes at {at} past the device's end at {end}")))
+    Err(Error::invalid(format!(
+        "{what} of {len} bytes at {at}: the range ends past the device's end at {end}"
+    )))
 }
 
 #[inline(always)]

@@ -33,7 +33,7 @@ pub struct Dax {
 
 /// The reason why writes do not go to the mapping.
 const SYSTEM_CALLS: &str =
-    "the file system of the image may need space for any store, so writes are system calls";
+    "a store to the mapping could fail for lack of space, so writes use system calls";
 
 #[derive(Debug)]
 struct Mapped {

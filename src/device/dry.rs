@@ -182,7 +182,7 @@ impl Device for Dry {
     }
 
     fn queue_within(&self, _options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
-        Err(Error::unsupported("requests to a device whose changes stay in memory"))
+        Err(Error::unsupported("a device whose changes stay in memory has no request queue"))
     }
 }
 

@@ -176,7 +176,7 @@ impl Drop for Panics<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.end(self.1);
-        state.lose(Errno::EIO, &"the flush panicked");
+        state.lose(Errno::EIO, &"the thread that flushed the device panicked");
         self.0.ended_of(self.1).notify_all();
     }
 }
@@ -325,7 +325,7 @@ mod tests {
                 }
                 thread::yield_now();
             }
-            assert!(more <= 2, "each asks for one at most");
+            assert!(more <= 2, "each thread requests at most one flush");
             later.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
         });
     }
@@ -347,7 +347,7 @@ mod tests {
             }
         });
         assert_eq!(durability.flush(&device).unwrap_err().errno(), Errno::ENOSPC);
-        assert!(has_begun.try_recv().is_err(), "the device is not asked any more");
+        assert!(has_begun.try_recv().is_err(), "the device gets no further flush");
     }
 
     /// If a write-through request would flush the device, a durable write is a write and a flush, and it fails after a failed flush.
@@ -372,7 +372,7 @@ mod tests {
             write().unwrap();
             assert_eq!(*flushed.lock(), flushes);
             assert_eq!(write().is_err(), flushes > 0);
-            assert_eq!(write().is_err(), flushes > 0, "the third flush would succeed");
+            assert_eq!(write().is_err(), flushes > 0, "a third flush would have succeeded");
         }
     }
 }
@@ -454,7 +454,7 @@ mod shuttle_tests {
             };
             let threads: Vec<_> = (0..3).map(writer).collect();
             threads.into_iter().for_each(|thread| thread.join().unwrap());
-            assert!(durability.check().is_err(), "the second flush was asked for");
+            assert!(durability.check().is_err(), "the second flush was requested");
         });
     }
 }

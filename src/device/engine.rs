@@ -119,7 +119,9 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
         Engine::IoUring => uring(false),
         Engine::IoUringPoll => uring(true),
         Engine::Null => Ok(AnyQueue::Null(Immediate::new(NullTransfer, options.slots()))),
-        Engine::Dax => Err(Error::invalid("the engine dax is bound to one image")),
+        Engine::Dax => Err(Error::invalid(
+            "the engine dax serves one image only, and this queue serves other devices too",
+        )),
         Engine::Nbd => Err(not_nbd()),
         Engine::Image => Err(not_image()),
     }
@@ -161,7 +163,7 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
         Engine::Auto | Engine::Psync => (psync(), Engine::Psync),
         Engine::IoUring | Engine::IoUringPoll if !limits.nowait => {
             notices.push(
-                "the device does not support NOWAIT, and io_uring would punt every request, so psync is used"
+                "the device does not support NOWAIT, so io_uring would pass every request to a worker thread: psync is used"
                     .into(),
             );
             (psync(), Engine::Psync)

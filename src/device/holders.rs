@@ -18,7 +18,7 @@ use crate::error::Error;
 pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
     let holders: Vec<_> = pids(file).into_iter().map(program).collect();
     let by = match &holders[..] {
-        [] => "which cannot be seen from here".to_owned(),
+        [] => "its process is not visible in /proc".to_owned(),
         holders => holders.join(", "),
     };
     let mounted = mounted_on(path).map(|dir| format!(", mounted by ironmap on {}", dir.display()));
@@ -48,7 +48,8 @@ pub(super) fn in_use(path: &Path) -> Error {
         users.push(format!("and {more} more"));
     }
     let users = match &users[..] {
-        [] => "mounted, or opened by another program, which cannot be seen from here".to_owned(),
+        [] => "mounted in another namespace, or opened by a program that is not visible in /proc"
+            .to_owned(),
         users => users.join(", "),
     };
     busy(path, &format!("in use: {users}"))
@@ -141,7 +142,7 @@ fn pids(file: BorrowedFd<'_>) -> Vec<u32> {
 fn program(pid: u32) -> String {
     match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("{} (pid {pid})", name.trim()),
-        Err(_) => format!("pid {pid}, whose name /proc hides"),
+        Err(_) => format!("pid {pid} (its name is hidden in /proc)"),
     }
 }
 

@@ -65,7 +65,7 @@ impl Parts {
 }
 
 fn only_read() -> Error {
-    Error::read_only("a volume of several devices is only read")
+    Error::read_only("a volume on several devices can only be read")
 }
 
 impl Device for Joined {

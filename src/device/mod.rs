@@ -187,7 +187,7 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// The errors of that method.
     fn zero_within(&self, at: DevOffset, len: u64, _checked: InRange) -> Result<()> {
-        Err(Error::io(Errno::EOPNOTSUPP, format!("zeros of {len} bytes at {at}")))
+        Err(Error::io(Errno::EOPNOTSUPP, format!("write of {len} zero bytes at {at}")))
     }
 
     /// The first range at or after `at` that may contain nonzero bytes. All bytes between `at` and the range read as zeros; the bytes after
@@ -197,7 +197,7 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
     fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
-        let checked = check_range(self.end(), "look for data", at, 0)?;
+        let checked = check_range(self.end(), "search for data", at, 0)?;
         self.data_within(at, checked)
     }
 

@@ -68,9 +68,11 @@ impl Namespace {
             (0, _) => Ok(()),
             (bytes, Some(tuples)) if tuples.kind.bytes() == bytes as usize => Ok(()),
             (bytes, _) => Err(Error::unsupported(match protection {
-                None => format!("the namespace has {bytes} bytes of metadata with each block"),
+                None => format!(
+                    "the namespace has {bytes} bytes of metadata for each block, which is not supported"
+                ),
                 Some(DeviceProtection { format, .. }) => format!(
-                    "the namespace has {bytes} bytes of metadata with each block, of the format {format}"
+                    "the namespace has {bytes} bytes of metadata for each block in the format {format}, which is not supported"
                 ),
             })),
         }
@@ -142,14 +144,14 @@ impl Format {
         let metadata = u16::from_le_bytes([format[0], format[1]]);
         if metadata != 0 && flbas & 1 << 4 != 0 {
             return Err(Error::unsupported(format!(
-                "the namespace has {metadata} bytes of metadata among the data of each block"
+                "the namespace interleaves {metadata} bytes of metadata with the data of each block, which is not supported"
             )));
         }
         match u32::from(format[2]) {
             shift @ 9..=16 => Ok(Self { shift, metadata: metadata.into() }),
-            shift => {
-                Err(Error::unsupported(format!("the namespace has blocks of 2^{shift} bytes")))
-            }
+            shift => Err(Error::unsupported(format!(
+                "the namespace has blocks of 2^{shift} bytes; 2^9 to 2^16 are supported"
+            ))),
         }
     }
 }
@@ -190,7 +192,7 @@ fn block_node(path: &Path, sysfs: &Path) -> Result<PathBuf> {
     match stat(&node) {
         Ok(found) if Some(found.st_rdev) == device => Ok(node),
         _ => Err(Error::unsupported(format!(
-            "{}: its block device is not at {}, so ironmap cannot keep other programs from it",
+            "{}: the block device of this namespace is not at {}, so ironmap cannot exclude other programs",
             path.display(),
             node.display()
         ))),

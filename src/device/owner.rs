@@ -104,7 +104,7 @@ pub(super) fn refuse_another(path: &Path, stat: &Stat, file: BorrowedFd<'_>) -> 
     let opened =
         rustix::fs::fstat(file).map_err(|errno| Error::io(errno, path.display().to_string()))?;
     if (opened.st_dev, opened.st_ino) != (stat.st_dev, stat.st_ino) {
-        return Err(busy(path, "it was replaced while it was opened"));
+        return Err(busy(path, "the file was replaced while ironmap opened it"));
     }
     Ok(())
 }
@@ -136,8 +136,9 @@ pub(super) fn refuse_attached(
         Ok(devices) => devices,
         Err(_) if !write || is_free(file, write) => return Ok(()),
         Err(error) => {
-            let why =
-                format!("cannot find out whether a loop device serves it: /sys/block: {error}");
+            let why = format!(
+                "cannot read /sys/block to determine whether a loop device uses the file: {error}"
+            );
             return Err(busy(path, &why));
         }
     };
@@ -149,7 +150,7 @@ pub(super) fn refuse_attached(
                 return Err(busy(path, &format!("attached to /dev/{shown}")));
             }
             Served::Hidden if ours.may_be_behind(&dir) && !is_free(file, write) => {
-                let what = "whose file cannot be seen from here";
+                let what = "whose backing file is not visible";
                 return Err(busy(path, &format!("may be attached to /dev/{shown}, {what}")));
             }
             _ => {}

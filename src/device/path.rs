@@ -87,7 +87,7 @@ pub fn device_paths(dev: (u32, u32)) -> Result<Vec<DevicePath>> {
 fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<DevicePath>> {
     if major == 0 {
         return Err(Error::unsupported(format!(
-            "device {major}:{minor} is not a block device: the file system has none, or several"
+            "device {major}:{minor} is not a block device: the file system has no block device, or several"
         )));
     }
     let own = canonical(&sysfs.join(format!("dev/block/{major}:{minor}")))?;
@@ -141,7 +141,8 @@ fn device_path(dir: &Path, kind: DevicePathKind, base: u64, size: u64) -> Result
             let path = Path::new("/dev").join(name);
             Ok(DevicePath { path, node: (major, minor), kind, base, size })
         }
-        _ => Err(Error::new(ErrorKind::Corrupt, "names no device").at(dir.display())),
+        _ => Err(Error::new(ErrorKind::Corrupt, "the uevent file has no DEVNAME, MAJOR or MINOR")
+            .at(dir.display())),
     }
 }
 
@@ -184,19 +185,20 @@ impl DevicePath {
         let file = BlockFile::open(&self.path, &mode)?;
         let path = || self.path.display();
         if file.protected_namespace().is_some() {
-            let what =
-                "each command must carry protection information, so the block device is used";
+            let what = "each NVMe command must carry protection information, which only the block device supports";
             return Err(Error::unsupported(what).at(path()));
         }
         let node = file.namespace().map_or(file.fd(), Namespace::fd);
         let stat = rustix::fs::fstat(node).map_err(|errno| Error::io(errno, "").at(path()))?;
         if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) != self.node {
             let (major, minor) = self.node;
-            return Err(Error::invalid(format!("not the device {major}:{minor}")).at(path()));
+            return Err(
+                Error::invalid(format!("the path is not the device {major}:{minor}")).at(path())
+            );
         }
         if !file.limits().direct {
             let why = file.notice().unwrap_or_default();
-            return Err(Error::invalid(format!("no direct reads: {why}")).at(path()));
+            return Err(Error::invalid(format!("direct reads are not possible: {why}")).at(path()));
         }
         if file.namespace().is_some() {
             return Ok((file, Some(PageCache { pages: 0, dirty: 0 })));
@@ -228,7 +230,7 @@ impl fmt::Display for Candidate {
             Ok(Some(PageCache { pages, dirty })) => {
                 write!(f, "{pages} cached pages, {dirty} dirty")
             }
-            Ok(None) => f.write_str("open, cached pages unknown"),
+            Ok(None) => f.write_str("opened, number of cached pages unknown"),
             Err(error) => write!(f, "{error}"),
         }
     }
@@ -259,9 +261,9 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Empty => "the first without cached pages",
-            Self::Clean => "the first without dirty pages; all have cached pages",
-            Self::First => "the first that can be opened",
+            Self::Empty => "the first device path without cached pages",
+            Self::Clean => "the first device path without dirty pages; all have cached pages",
+            Self::First => "the first device path that can be opened",
         })
     }
 }
@@ -495,7 +497,10 @@ mod tests {
         });
         assert_eq!(choice.candidates.len(), found.len());
         let chosen = choice.chosen.as_ref().map(|chosen| {
-            assert_eq!(chosen.device, chosen.index, "the device of another device path");
+            assert_eq!(
+                chosen.device, chosen.index,
+                "the index of the device path and of its device are equal"
+            );
             (chosen.index, chosen.reason)
         });
         (chosen, choice.to_string())
@@ -524,9 +529,7 @@ mod tests {
     #[test]
     fn a_choice_says_in_one_line_what_was_found() {
         let found = [Err(Errno::EACCES), Ok(Some((0, 0))), Ok(Some((601, 58)))];
-        let expected = "/dev/1 (whole disk), the first without cached pages; \
-            /dev/0 (NVMe character device): open: Permission denied (EACCES); \
-            /dev/2 (file system's device): 601 cached pages, 58 dirty";
+        let expected = "/dev/1 (whole disk), the first device path without cached pages; /dev/0 (NVMe character device): open: Permission denied (EACCES); /dev/2 (file system's device): 601 cached pages, 58 dirty";
         assert_eq!(taken(&found).1, expected);
         let none = "no device path can be opened; /dev/0 (file system's device): open: \
             No such file or directory (ENOENT)";

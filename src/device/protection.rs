@@ -20,7 +20,9 @@ impl fmt::Display for WrongTuple {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.mismatch {
             Some(mismatch) => mismatch.fmt(f),
-            None => write!(f, "sector {}: refused by the device", self.sector),
+            None => {
+                write!(f, "sector {}: the device refused the protection information", self.sector)
+            }
         }
     }
 }
@@ -93,14 +95,14 @@ impl DeviceProtection {
 impl fmt::Display for DeviceProtection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { format, interval, metadata, .. } = self;
-        write!(f, "{format}, {metadata} bytes with each {interval}, ")?;
+        write!(f, "{format}, {metadata} bytes for each {interval} bytes of data, ")?;
         f.write_str(match (self.carried, self.generated, self.verified) {
-            (true, ..) => "computed and verified over the memory of each request",
+            (true, ..) => "computed and verified by ironmap for each request",
             (_, true, true) => "computed and verified by the kernel",
-            (_, true, false) => "computed by the kernel and not verified by it",
-            (_, false, true) => "verified by the kernel and not computed by it",
+            (_, true, false) => "computed but not verified by the kernel",
+            (_, false, true) => "verified but not computed by the kernel",
             (_, false, false) => {
-                "left to the device, because the kernel has protection switched off"
+                "computed and verified by the device only, because they are disabled in the kernel"
             }
         })
     }
@@ -139,7 +141,7 @@ mod tests {
         assert_eq!((t10.tuples, t10.metadata), (Some(expected), 8));
         assert_eq!(
             t10.to_string(),
-            "T10-DIF-TYPE1-CRC, 8 bytes with each 512, verified by the kernel and not computed by it"
+            "T10-DIF-TYPE1-CRC, 8 bytes for each 512 bytes of data, verified but not computed by the kernel"
         );
         let nvme = of("EXT-DIF-TYPE1-CRC64", "4096");
         assert_eq!(nvme.tuples.map(|tuples| tuples.kind), Some(TupleKind::Nvme64));

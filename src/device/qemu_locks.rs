@@ -39,12 +39,15 @@ pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()>
         }
     }
     let against = uses.iter().map(|byte| (EXCLUDES + byte, "in use by QEMU"));
-    let writers = excluded.map(|byte| (USES + byte, "written by QEMU"));
+    let writers = excluded.map(|byte| (USES + byte, "being written by QEMU"));
     for (byte, what) in writers.into_iter().chain(against) {
         match file_locks::is_held(file, byte) {
             Ok(false) => {}
             Ok(true) => {
-                return Err(busy(path, &format!("{what}, or by another program with its locks")));
+                return Err(busy(
+                    path,
+                    &format!("{what}, or by another program that uses QEMU's locks"),
+                ));
             }
             Err(errno) if is_missing(errno) => return Ok(()),
             Err(errno) => return Err(Error::io(errno, "lock").at(path.display())),
@@ -60,7 +63,7 @@ pub(super) fn refuse_writers_elsewhere(path: &Path, stat: &Stat) -> Result<()> {
         let Ok(file) = rustix::fs::open(&node, flags, Mode::empty()) else { continue };
         let is_written = |byte| file_locks::is_held(file.as_fd(), USES + byte) == Ok(true);
         if [WRITE, RESIZE].into_iter().any(is_written) {
-            let what = format!("written by QEMU as {}", node.display());
+            let what = format!("being written by QEMU as {}", node.display());
             return Err(busy(path, &what));
         }
     }

@@ -31,7 +31,7 @@ impl<'a> LentPart<'a> {
 
     /// The length of the memory in bytes.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "a part holds at least a byte")]
+    #[allow(clippy::len_without_is_empty, reason = "a part has at least one byte")]
     pub fn len(&self) -> usize {
         self.bufs.iter().map(|buf| buf.len()).sum()
     }
@@ -124,7 +124,10 @@ pub trait DeviceQueue {
     ///
     /// # Errors
     /// Returns the bio if there is no room.
-    #[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
+    #[allow(
+        clippy::result_large_err,
+        reason = "the error returns the complete bio without an allocation"
+    )]
     fn submit(&mut self, bio: Bio) -> Result<(), Bio>;
 
     /// Submits queued bios to the device without waiting, and collects completions.

@@ -268,7 +268,9 @@ impl Device for Ram {
 }
 
 fn outside(what: &str, at: DevOffset, len: u64) -> Error {
-    Error::invalid(format!("{what} of {len} bytes at {at}: unaligned, or past the device's end"))
+    Error::invalid(format!(
+        "{what} of {len} bytes at {at}: the range is unaligned, or ends past the device's end"
+    ))
 }
 
 /// Copies data to and from the chunks.

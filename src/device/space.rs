@@ -48,7 +48,7 @@ impl Part<'_> {
             holes.push((hole, at));
             if holes.len() > MAX_HOLES {
                 let what = format!(
-                    "more than {MAX_HOLES} holes: another engine, or a copy without holes, can be used"
+                    "the image has more than {MAX_HOLES} holes: use another engine, or a copy without holes"
                 );
                 return Err(Error::new(ErrorKind::LimitExceeded, what));
             }
@@ -111,7 +111,7 @@ impl Part<'_> {
 
     fn allocate(&self, how: FallocateFlags, start: u64, end: u64) -> Result<()> {
         let allocated = rustix::fs::fallocate(self.file, how, start, end - start);
-        allocated.map_err(|errno| failed("allocate its space", errno))
+        allocated.map_err(|errno| failed("allocate the space of the image", errno))
     }
 
     /// Fails early if the space is too small, so that an image that does not fit never fills the disk.
@@ -119,7 +119,7 @@ impl Part<'_> {
         let stat = rustix::fs::fstat(self.file).map_err(|errno| failed("stat", errno))?;
         let has = (stat.st_blocks as u64).saturating_mul(512);
         if self.len.saturating_sub(has) > free {
-            return Err(failed("allocate its space", OsErrno::NOSPC));
+            return Err(failed("allocate the space of the image", OsErrno::NOSPC));
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Part<'_> {
             Ok(at) => Ok(Some(at)),
             // A file system that does not report holes has no holes that need space.
             Err(OsErrno::NXIO | OsErrno::INVAL | OsErrno::OPNOTSUPP) => Ok(None),
-            Err(errno) => Err(failed("look for holes", errno)),
+            Err(errno) => Err(failed("search for holes", errno)),
         }
     }
 }

@@ -105,7 +105,7 @@ impl Attached {
 }
 
 /// A thread's ring, and the files of its requests. NVMe commands need wide entries.
-#[allow(private_bounds, reason = "there are two widths")]
+#[allow(private_bounds, reason = "the trait is implemented for two entry sizes only")]
 pub struct UringQueue<W: Width> {
     ring: Ring<Attached, W>,
     files: Files<Route>,
@@ -120,7 +120,7 @@ struct Route {
     at_once: bool,
 }
 
-#[allow(private_bounds, reason = "as above")]
+#[allow(private_bounds, reason = "the trait is implemented for two entry sizes only")]
 impl<W: Width> UringQueue<W> {
     /// Creates a queue without a file.
     pub(super) fn new(options: UringOptions, queue: &QueueOptions) -> Result<Self> {
@@ -227,7 +227,7 @@ macro_rules! through_ring {
 }
 pub(super) use through_ring;
 
-#[allow(private_bounds, reason = "as above")]
+#[allow(private_bounds, reason = "the trait is implemented for two entry sizes only")]
 impl<W: Width> DeviceQueue for UringQueue<W> {
     through_ring!();
 

@@ -255,11 +255,17 @@ impl State {
             self.events.report(event);
         }
         if errno == Errno::EAGAIN {
-            return Error::new(ErrorKind::WouldBlock, "the request would wait for the device");
+            return Error::new(
+                ErrorKind::WouldBlock,
+                "the request would have to wait for the device",
+            );
         }
         // The request obeyed the limits that the device had when it was opened.
-        let why =
-            if errno == Errno::EINVAL { ", which the device does not take (any more)" } else { "" };
+        let why = if errno == Errno::EINVAL {
+            ", which the device does not support, or no longer supports"
+        } else {
+            ""
+        };
         Error::io(errno, format!("inode {inode}: direct {what} of {len} bytes at {pos}{why}"))
     }
 }

@@ -21,7 +21,9 @@ pub(super) fn plan<M: MapFile>(
     for iomap in mappings.to_write(request.op == BioOp::Write) {
         let iomap = iomap?;
         if iomap.device != IomapDevice::Data {
-            return Err(Error::unsupported("data on a second device of the file system"));
+            return Err(Error::unsupported(
+                "the data is on a second device of the file system, which is not supported",
+            ));
         }
         let mut from = iomap.pos;
         while from < iomap.end() {
@@ -38,7 +40,7 @@ pub(super) fn plan<M: MapFile>(
 
 fn check_blocks(plan: &[Iomap], request: &Request) -> Result<()> {
     if !plan.iter().all(|iomap| iomap.completion_work().is_some()) {
-        return Err(Error::invalid("a write where the file has no blocks"));
+        return Err(Error::invalid("the file has no blocks in the range of the write"));
     }
     if request.flags.contains(DioFlags::ATOMIC)
         && !matches!(plan, [one] if one.kind == IomapType::Mapped)
@@ -130,7 +132,7 @@ pub(super) fn check_room(
     let (room, free) = (queue.room(), state.pool.free());
     if bios > room || bytes > free {
         return Err(Error::would_block(format!(
-            "the request needs {bios} slots and {bytes} bytes of bounce buffers; {room} slots and {free} bytes are free"
+            "the request needs {bios} slots and {bytes} bytes of bounce buffers, but only {room} slots and {free} bytes are free"
         )));
     }
     Ok(())

@@ -127,7 +127,10 @@ impl Io<'_> {
     }
 
     /// Submits a bio, and first takes completions to make room.
-    #[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
+    #[allow(
+        clippy::result_large_err,
+        reason = "the error returns the complete bio without an allocation"
+    )]
     pub(super) fn submit_waiting(&mut self, mut bio: Bio) -> Result<(), (Errno, Bio)> {
         loop {
             match self.queue.submit(bio) {

@@ -12,6 +12,46 @@ use crate::device::LentPart;
 use crate::error::Errno;
 use crate::units::DevOffset;
 
+/// The next step after a transfer has returned its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Complete,
+    /// The transfer was short by more than a logical block. The bytes after this count are transferred next.
+    Continue(usize),
+    /// The device refused the transfer temporarily, or did less than a logical block. The whole transfer is repeated.
+    Repeat,
+    Fail(Errno),
+}
+
+impl Next {
+    /// The step after a transfer of `len` bytes. Only whole logical blocks count, because the remaining bytes must be aligned again: `sector_mask`
+    /// is the logical block size minus one.
+    pub(super) fn after(
+        result: Result<usize, Errno>,
+        len: usize,
+        sector_mask: u64,
+        flags: BioFlags,
+        retries: &mut u8,
+    ) -> Self {
+        match result {
+            Ok(count) if count == len => return Self::Complete,
+            // The device has ended.
+            Ok(0) => return Self::Fail(Errno::EIO),
+            Ok(count) => match count & !(sector_mask as usize) {
+                0 => {}
+                whole => return Self::Continue(whole),
+            },
+            Err(Errno::EAGAIN) if !flags.contains(BioFlags::NOWAIT) => {}
+            Err(errno) => return Self::Fail(errno),
+        }
+        if *retries == 0 || flags.contains(BioFlags::NOWAIT) {
+            return Self::Fail(Errno::EIO);
+        }
+        *retries -= 1;
+        Self::Repeat
+    }
+}
+
 /// The parts of a request. A few parts need no allocation.
 pub(super) type Parts<'a> = SmallVec<[LentPart<'a>; 2]>;
 
@@ -42,24 +82,18 @@ impl Io<'_> {
             self.queue.read_parts_now(to.dev, &mut parts, to.flags);
             let mut again = Parts::new();
             for mut part in parts {
-                match part.result {
-                    Ok(count) if count == part.len() => {}
-                    // Only whole logical blocks count, because the remaining bytes must be aligned again.
-                    Ok(count) => match count & !(to.sector_mask as usize) {
-                        0 => return Err(Errno::EIO),
-                        whole => {
-                            self.state.stats.short += 1;
-                            again.push(skip(part, whole));
-                        }
-                    },
-                    Err(Errno::EAGAIN) if !to.flags.contains(BioFlags::NOWAIT) => {
-                        retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
-                        again.push(skip(part, 0));
+                let len = part.len();
+                match Next::after(part.result, len, to.sector_mask, to.flags, &mut retries) {
+                    Next::Complete => {}
+                    Next::Continue(whole) => {
+                        self.state.stats.short += 1;
+                        again.push(skip(part, whole));
                     }
-                    Err(Errno::EILSEQ) if to.flags.contains(BioFlags::REREAD) => {
+                    Next::Repeat => again.push(skip(part, 0)),
+                    Next::Fail(Errno::EILSEQ) if to.flags.contains(BioFlags::REREAD) => {
                         self.reread(to, part.at, &mut part.bufs)?;
                     }
-                    Err(errno) => return Err(errno),
+                    Next::Fail(errno) => return Err(errno),
                 }
             }
             parts = again;
@@ -83,21 +117,17 @@ impl Io<'_> {
         while done < len {
             let rest = slices::cut(bufs, done..len);
             let at = DevOffset(at.0 + done as u64);
-            match self.queue.write_now(to.dev, &rest, at, flags) {
-                Ok(count) if count == len - done => break,
-                Ok(count) => match count & !(to.sector_mask as usize) {
-                    0 => return Err(Errno::EIO),
-                    whole => {
-                        self.state.stats.short += 1;
-                        done += whole;
-                        // Otherwise the device could refuse the remaining bytes of a write that is partly done.
-                        flags -= BioFlags::NOWAIT;
-                    }
-                },
-                Err(Errno::EAGAIN) if !flags.contains(BioFlags::NOWAIT) => {
-                    retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
+            let result = self.queue.write_now(to.dev, &rest, at, flags);
+            match Next::after(result, len - done, to.sector_mask, flags, &mut retries) {
+                Next::Complete => break,
+                Next::Continue(whole) => {
+                    self.state.stats.short += 1;
+                    done += whole;
+                    // Otherwise the device could refuse the remaining bytes of a write that is partly done.
+                    flags -= BioFlags::NOWAIT;
                 }
-                Err(errno) => return Err(errno),
+                Next::Repeat => {}
+                Next::Fail(errno) => return Err(errno),
             }
         }
         if flushes {

@@ -155,8 +155,12 @@ impl File {
     /// The errors of [`read_at`](Self::read_at); `LimitExceeded` if memory does not suffice.
     pub fn read_all(&self, queue: &mut Queue) -> Result<Vec<u8>> {
         let mut content = Vec::new();
-        let no_memory =
-            |len: u64| Error::new(ErrorKind::LimitExceeded, format!("no memory for {len} bytes"));
+        let no_memory = |len: u64| {
+            Error::new(
+                ErrorKind::LimitExceeded,
+                format!("cannot allocate {len} bytes for the content"),
+            )
+        };
         // All memory is allocated first, so that a file larger than memory is refused before it is read.
         usize::try_from(self.size())
             .ok()
@@ -394,7 +398,7 @@ impl File {
     #[cold]
     fn read_only(&self) -> Error {
         match &self.backing {
-            Backing::Host(_) => Error::read_only("host files are only read"),
+            Backing::Host(_) => Error::read_only("host files can only be read"),
             _ => Error::read_only("the volume was opened read-only"),
         }
     }
@@ -450,7 +454,9 @@ impl MapFile for File {
         match &self.backing {
             Backing::Volume(file) => file.inode().read_inline(buf, pos),
             Backing::Live(file) => file.read_inline(buf, pos),
-            Backing::Host(_) => Err(Error::invalid("a host file has no inline data")),
+            Backing::Host(_) => {
+                Err(Error::invalid("a file of a mounted file system has no inline data"))
+            }
         }
     }
 }

@@ -127,7 +127,9 @@ impl HostHandle {
             // The tenure has just ended.
             Err(Errno::EAGAIN) => false,
             Err(errno) => {
-                self.open.file.refuse(Refusal::Failed("attaching the device to a queue", errno));
+                self.open
+                    .file
+                    .refuse(Refusal::Failed("cannot attach the device to a queue", errno));
                 false
             }
         }
@@ -225,7 +227,10 @@ impl HostHandle {
     ) -> Result<(), Box<Rejected>> {
         let (len, Request { pos, token, .. }) = (memory.len(), *request);
         let Queue { device, state, lanes: Some(lanes), .. } = queue else {
-            return Err(Rejected::boxed(Error::invalid("no queue of a host"), memory));
+            return Err(Rejected::boxed(
+                Error::invalid("the queue was not created by a host"),
+                memory,
+            ));
         };
         let size = self.open.size();
         let inside = pos.0.checked_add(len as u64).is_some_and(|end| end <= size);

@@ -104,24 +104,11 @@ pub(super) fn open(
     let journal = match info.mode {
         Mode::Bitmap => None,
         Mode::Journal => {
-            let mut replay = Replay {
-                data: &*data,
-                tags: &tags,
-                info: &info,
-                regions: &found.regions,
-                force: options.force,
-                lost: 0,
-            };
-            let opened = Journal::open(&area, &info, |extents, tuples, content| {
-                if writable { replay.record(extents, tuples, content) } else { Err(needs_replay()) }
-            });
-            let (journal, replayed) = opened.context(|| "replay the journal")?;
-            (recovered.records, recovered.replayed) = (replayed.records, replayed.sectors);
-            recovered.lost = replay.lost;
-            if writable {
-                journal.empty(Home { data: &*data, tags: &tags, durability: &durability })?;
-            }
-            Some(journal)
+            let home = Home { data: &*data, tags: &tags, durability: &durability };
+            let (regions, force) = (&found.regions, options.force);
+            let replay =
+                Replay { data: home.data, tags: home.tags, info: &info, regions, force, lost: 0 };
+            Some(open_journal(&area, replay, home, writable, &mut recovered)?)
         }
     };
     let unverified = !writable && !found.dirty.is_empty();
@@ -152,6 +139,26 @@ pub(super) fn open(
     }
     checked.writable = writable;
     Ok((checked, recovered))
+}
+
+/// Opens the journal and replays its records into the data and the tags.
+fn open_journal(
+    area: &Area,
+    mut replay: Replay<'_>,
+    home: Home<'_>,
+    writable: bool,
+    recovered: &mut Recovered,
+) -> Result<Journal> {
+    let opened = Journal::open(area, replay.info, |extents, tuples, content| {
+        if writable { replay.record(extents, tuples, content) } else { Err(needs_replay()) }
+    });
+    let (journal, replayed) = opened.context(|| "replay the journal")?;
+    (recovered.records, recovered.replayed) = (replayed.records, replayed.sectors);
+    recovered.lost = replay.lost;
+    if writable {
+        journal.empty(home)?;
+    }
+    Ok(journal)
 }
 
 /// Compares the identity of the data device with the one for which the tags were made. Returns true if it differs.

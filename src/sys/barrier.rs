@@ -1,17 +1,17 @@
-//! A memory barrier whose cost one of the two sides bears.
+//! A memory barrier between two threads, whose cost the kernel can move to the thread that needs the barrier rarely.
 //!
-//! Two threads each write a value and then read the other's value; at least one of them must see the other's write (Dekker's rule). This
-//! requires a barrier between the two steps in both threads. If one thread does this for each request and the other rarely, the kernel can
-//! run the frequent side's barrier when the rare side asks for it (`membarrier`). Then the frequent side need not wait until its last
-//! stores, which may be a whole copy of data, have left the processor.
+//! Two threads each write a value and then read the value of the other thread. At least one thread must see the other thread's write
+//! (Dekker's algorithm), so each thread needs a barrier between its write and its read. If one thread does this for each request and the
+//! other thread rarely, the rare thread can make the kernel run a barrier in all threads (`membarrier`). Then the frequent thread need not
+//! wait until its last stores, for example a copy of data, have left the processor.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
-/// Whether the kernel has promised to run the frequent side's barriers.
+/// Whether the process is registered for `membarrier`, so that the kernel can run the barriers of the frequent thread.
 static PROMISED: AtomicBool = AtomicBool::new(false);
 
-/// The barrier of the frequent side.
+/// The barrier of the thread that needs it for each request.
 #[inline(always)]
 pub(crate) fn light() {
     if PROMISED.load(Ordering::Relaxed) {
@@ -21,7 +21,7 @@ pub(crate) fn light() {
     }
 }
 
-/// The barrier of the rare side: when it returns, each thread of the process has executed a barrier.
+/// The barrier of the thread that needs it rarely. When this function returns, each thread of the process has executed a barrier.
 pub(crate) fn heavy() {
     fence(Ordering::SeqCst);
     if promise() {
@@ -31,11 +31,11 @@ pub(crate) fn heavy() {
     fence(Ordering::SeqCst);
 }
 
-/// Registers the process for barriers, once. Without the registration [`light`] is a full barrier.
+/// Registers the process for `membarrier`, once. Returns false if the kernel refuses; then [`light`] is a full barrier.
 pub(crate) fn promise() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| {
-        // Miri has no such call, and a model checker runs its threads one after the other.
+        // Miri does not support the call, and the model checker runs only one thread at a time.
         let promised = !cfg!(any(miri, shuttle))
             && membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
         PROMISED.store(promised, Ordering::SeqCst);
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// Dekker's rule holds in many rounds: in none do both threads miss the other's write.
+    /// In no round do both threads miss the other thread's write.
     #[test]
     fn one_of_two_sees_what_the_other_wrote() {
         const ROUNDS: usize = if cfg!(miri) { 50 } else { 20_000 };

@@ -1,4 +1,4 @@
-//! Memory that is passed to the kernel and returned as a whole.
+//! Memory for the data of requests. A queue owns the memory while a request is in flight, and returns it with the completion.
 
 use std::alloc::{self, Layout};
 use std::fmt;
@@ -19,8 +19,7 @@ struct Region {
     layout: Layout,
 }
 
-// SAFETY: a Region is only an allocation that is freed once; the bytes are reached through Buffers, each of which owns a range that no
-// other Buffer has.
+// SAFETY: a Region only frees its allocation, once. The bytes are accessed through Buffers, each of which owns its range exclusively.
 unsafe impl Send for Region {}
 // SAFETY: as above; nothing is read or written through a shared Region.
 unsafe impl Sync for Region {}
@@ -28,17 +27,17 @@ unsafe impl Sync for Region {}
 impl Drop for Region {
     fn drop(&mut self) {
         if self.layout.size() != 0 {
-            // SAFETY: `base` came from the global allocator with this layout (or from a Vec<u8>, whose layout this is) and no Buffer of
-            // this region exists, since each has an Arc to it.
+            // SAFETY: this module or a Vec<u8> allocated `base` with this layout. No Buffer of this region exists, since each Buffer has an
+            // Arc of its region.
             unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) }
         }
     }
 }
 
-/// A range of bytes that a request owns. It moves into a queue with a request, and back with its completion.
+/// A range of bytes for the data of a request. It moves into a queue with the request, and back to the caller with the completion.
 ///
-/// The memory does not move when the `Buffer` does, and no other code can reach it, so the kernel may read and write it while the request
-/// that owns it is in flight. A buffer can be split in two and joined again without copying.
+/// The memory stays at its address when the `Buffer` is moved, and no other code can access it. So the kernel may read and write the memory
+/// while the request that owns it is in flight. A buffer can be split in two and joined again without copying.
 pub struct Buffer {
     base: NonNull<u8>,
     len: usize,
@@ -47,7 +46,7 @@ pub struct Buffer {
     registered: Option<Registered>,
 }
 
-/// The number of a ring, unique in the process. Every move of a request copies it, so it is small.
+/// The number of a ring, unique in the process. Every move of a request copies the number, so its type is small.
 pub(crate) type RingNumber = NonZeroU32;
 
 /// A place in a ring's table of registered memory.
@@ -57,7 +56,7 @@ pub(crate) struct Registered {
     pub(super) place: u16,
 }
 
-// Two of them fit in a cache line: requests are moved several times.
+// Two buffers fit in a cache line, because requests are moved several times.
 const _: () = assert!(size_of::<Buffer>() == 32);
 
 // SAFETY: a Buffer owns its range exclusively, like a Box<[u8]>.
@@ -117,13 +116,13 @@ impl Buffer {
         Ok(())
     }
 
-    /// Releases the bytes after the first `len`, until they are [`regain`](Self::regain)ed.
+    /// Shortens the buffer to its first `len` bytes. [`regain`](Self::regain) restores the length.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Extends the buffer to the whole allocation again. Returns false if other buffers share it, or if it came from a vector, whose end
-    /// was never written.
+    /// Extends the buffer to the whole allocation again. Returns false if other buffers share the allocation, or if it came from a vector,
+    /// whose unused capacity may be uninitialised.
     pub(crate) fn regain(&mut self) -> bool {
         match Arc::get_mut(&mut self.region) {
             Some(region) if region.layout.align() == ALIGNMENT => {
@@ -134,7 +133,7 @@ impl Buffer {
         }
     }
 
-    /// The address of the first byte. Safe code can use only its alignment.
+    /// The address of the first byte, for example to check its alignment.
     #[must_use]
     pub fn address(&self) -> usize {
         self.base.as_ptr() as usize
@@ -150,8 +149,8 @@ impl Buffer {
         self.registered = registered;
     }
 
-    /// The address of the first byte, for code in another language that borrows the memory. It stays the same, and valid while the buffer
-    /// exists and no request has the memory.
+    /// The address of the first byte, for code in another language that borrows the memory. The address never changes. It is valid while
+    /// the buffer exists and no request owns the memory.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -179,7 +178,7 @@ impl DerefMut for Buffer {
 }
 
 impl From<Vec<u8>> for Buffer {
-    /// Takes over the vector's memory without copying it, aligned or not.
+    /// Takes over the vector's memory without a copy. The memory may be unaligned.
     fn from(vec: Vec<u8>) -> Self {
         let mut vec = std::mem::ManuallyDrop::new(vec);
         let (len, capacity) = (vec.len(), vec.capacity());

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The number of the call. It is the same on all architectures of Rust's Linux targets; not every libc defines it.
+/// The number of the system call. It is the same on all architectures of Rust's Linux targets; not every libc defines it.
 const CACHESTAT: libc::c_long = 451;
 
 /// The pages of a file or of a block device in the page cache.
@@ -32,13 +32,13 @@ struct Counts {
 }
 
 impl PageCache {
-    /// Counts the pages of an open file. `None` if the kernel does not report them: it is older than 6.5, forbids the call, or the caller
-    /// neither owns the file nor may write to it.
+    /// Counts the pages of an open file. `None` if the kernel does not report them: the kernel is older than 6.5 or forbids the call, or
+    /// the caller neither owns the file nor may write to it.
     pub(crate) fn of(file: BorrowedFd<'_>) -> Option<Self> {
         let range = Range { start: 0, len: 0 };
         let mut counts = Counts::default();
-        // SAFETY: the kernel reads one `Range` and writes one `Counts`, which are laid out as its structures and outlive the call.
-        // A kernel without the call touches neither.
+        // SAFETY: the kernel reads one `Range` and writes one `Counts`, which have the layout of its structures and outlive the call. A
+        // kernel without this call accesses no memory.
         let result = unsafe {
             libc::syscall(CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut counts, 0)
         };

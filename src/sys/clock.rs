@@ -1,12 +1,11 @@
 //! The time of the kernel's last tick.
 
-/// Seconds since 1970 and nanoseconds, at the last tick: at most some milliseconds old, and read without access to the hardware clock. The
-/// kernel's file systems use the same time for their time stamps.
+/// The time of the last tick, in seconds since 1970 and nanoseconds. It is at most some milliseconds old, and is read without access to the
+/// hardware clock. The kernel's file systems use the same time for their time stamps.
 #[inline]
 pub(crate) fn coarse_time() -> (i64, u32) {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call fills the structure that it gets. It fails only for clocks that do not exist, and this one exists since Linux
-    // 2.6.32.
+    // SAFETY: the call fills this structure. It fails only for an unknown clock, and this clock exists since Linux 2.6.32.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut time) };
     (time.tv_sec, time.tv_nsec as u32)
 }
@@ -17,7 +16,7 @@ mod tests {
 
     use super::*;
 
-    /// The time is never later than the fine clock, and at most a tick earlier.
+    /// The coarse time is not later than the exact time, and at most a minute earlier.
     #[test]
     fn it_is_the_time_of_the_system() {
         let (seconds, nanoseconds) = coarse_time();

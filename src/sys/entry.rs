@@ -9,17 +9,18 @@ use super::buffer::RingNumber;
 use super::nvme::{self, Action, Command, NamespaceId};
 use super::{Buffer, Memory, Tuples};
 
-/// The kernel's limit for one request. It cuts a longer transfer short.
+/// The longest transfer of one request, in bytes. The kernel shortens longer transfers.
 const MAX_LEN: usize = 0x7FFF_F000;
 
 /// The size of the entries of a ring's queues.
 pub(crate) trait Width {
     type Submission: squeue::EntryMarker;
     type Completion: cqueue::EntryMarker;
-    /// Whether an entry has room for a command to an NVMe namespace.
+    /// Whether an entry has space for a command to an NVMe namespace.
     const COMMANDS: bool;
 
-    /// The entry of a command, for widths that have room for commands. `place` is the place of its registered memory.
+    /// The entry of a command, for widths with space for commands. `place` is the place of the command's memory in the ring's table of
+    /// registered memory.
     fn command(
         file: RingFile,
         operation: u32,
@@ -32,7 +33,7 @@ pub(crate) trait Width {
 #[derive(Debug)]
 pub struct Narrow;
 
-/// Entries of twice the size, which NVMe passthrough needs. Ordinary requests use them too.
+/// Entries of twice the size, which NVMe passthrough needs. In such a ring the ordinary requests have this size too.
 #[derive(Debug)]
 pub struct Wide;
 
@@ -66,22 +67,23 @@ impl Width for Wide {
     }
 }
 
-/// The target file of requests: registered with the ring, or any descriptor.
+/// The file of a request: a place in the ring's table of registered files, or a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingFile {
     pub(super) number: i32,
     pub(super) flags: squeue::Flags,
-    /// Set for an NVMe character device: requests to it are commands.
+    /// Set for an NVMe character device: requests to this device are NVMe commands.
     pub(super) namespace: Option<NamespaceId>,
 }
 
 impl RingFile {
-    /// A file that is not registered. After it is closed, requests to it fail, or reach another file with the same number.
+    /// A file that is not registered. After the descriptor is closed, requests fail, or are sent to a later file with the same number.
     pub(crate) fn descriptor(file: BorrowedFd<'_>) -> Self {
         Self { number: file.as_raw_fd(), flags: squeue::Flags::empty(), namespace: None }
     }
 
-    /// The file as an NVMe character device, in a wide ring. A transfer that a command cannot [carry](nvme::carries) is refused.
+    /// Marks the file as an NVMe character device, for a ring with wide entries. A transfer that one command cannot [carry](nvme::carries)
+    /// fails.
     pub(crate) fn with_namespace(self, namespace: NamespaceId) -> Self {
         Self { namespace: Some(namespace), ..self }
     }
@@ -111,8 +113,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The entry of a request on memory in a slot. If it needs a list of ranges, `iovecs` contains the list. Old kernels may read the list
-    /// until the request completes. The entry includes the tuples of the data.
+    /// The entry of a request whose memory is in a slot. If the memory has several ranges, `iovecs` receives their list. Old kernels may
+    /// read the list until the request completes. The entry refers to the tuples (protection information) of the data.
     #[inline(always)]
     pub(super) fn owned<W: Width>(
         self,
@@ -142,7 +144,7 @@ impl Request {
         self.vectored::<W>(iovecs.as_ptr(), iovecs.len(), len, tuples)
     }
 
-    /// The entry of a request on lent memory.
+    /// The entry of a request on memory that the caller lends.
     pub(super) fn lent<W: Width>(
         self,
         bufs: &mut [IoSliceMut<'_>],
@@ -249,7 +251,7 @@ mod tests {
     use super::super::tuples::{Checks, Passenger};
     use super::*;
 
-    /// A file that the tests never use.
+    /// The file of the entries. No test submits a request to it.
     const FILE: RingFile = RingFile { number: 3, flags: squeue::Flags::empty(), namespace: None };
 
     impl Passenger for Tuples {
@@ -266,8 +268,8 @@ mod tests {
         RingNumber::MIN
     }
 
-    /// Simulates the kernel's read: writes to the memory at the addresses in the entry, each byte larger by one, and to the tuples. Returns
-    /// the number of bytes.
+    /// Simulates the kernel's read: writes 0, 1, 2, ... to the memory at the addresses in the entry, and writes the tuples. Returns the
+    /// number of bytes of data.
     fn carry_out(entry: &squeue::Entry) -> usize {
         // SAFETY: an entry is 64 bytes without padding.
         let words: [u64; 8] = unsafe { std::mem::transmute_copy(entry) };
@@ -276,7 +278,8 @@ mod tests {
         let one = [libc::iovec { iov_base: address.cast(), iov_len: len }];
         let ranges = match operation {
             opcode::Read::CODE => &one[..],
-            // SAFETY: the list of the request, with this number of ranges, which no code changes before the request ends.
+            // SAFETY: the address is that of the request's list, which contains this number of ranges. No code changes the list before the
+            // request ends.
             opcode::Readv::CODE => unsafe { std::slice::from_raw_parts(address.cast(), len) },
             other => panic!("operation {other}"),
         };
@@ -285,15 +288,15 @@ mod tests {
             for at in 0..range.iov_len {
                 // SAFETY: the byte lies within the memory of the request.
                 let byte = unsafe { range.iov_base.cast::<u8>().add(at) };
-                // SAFETY: only the kernel may access it until the request ends.
+                // SAFETY: only the kernel may access the byte until the request ends.
                 unsafe { byte.write(count as u8) };
                 count += 1;
             }
         }
         if words[7] != 0 {
             let attribute = std::ptr::with_exposed_provenance::<[u32; 4]>(words[6] as usize);
-            // SAFETY: the pointer leads to the attribute of the request's tuples: two half words, a word with their length, and their
-            // address.
+            // SAFETY: the pointer is that of the attribute of the request's tuples. The attribute contains 4 bytes of flags, the length in
+            // 4 bytes, and the address in 8 bytes.
             let [_, len, low, high] = unsafe { attribute.read() };
             let tuples = u64::from(high) << 32 | u64::from(low);
             let tuples = std::ptr::with_exposed_provenance_mut::<u8>(tuples as usize);
@@ -303,7 +306,7 @@ mod tests {
         count
     }
 
-    /// All forms of owned memory are read correctly while the slots and other requests move.
+    /// A read fills each form of owned memory correctly, although the slots and other requests move.
     #[test]
     fn an_entry_has_the_addresses_of_its_requests_memory() {
         let memories = || {

@@ -1,15 +1,15 @@
 //! A first-in, first-out queue of a fixed length.
 //!
-//! Each request of a device that completes requests immediately goes through such a queue, so every instruction counts. `VecDeque` can grow, and
-//! the program that uses the library decides whether its push is inlined.
+//! Each request to a device that completes requests immediately passes through this queue, so every instruction counts. `VecDeque` contains
+//! code to grow, and the compiler does not inline its push in every program that uses the library.
 
 use std::fmt;
 use std::mem::MaybeUninit;
 
 /// A queue of a limited number of values.
 ///
-/// The `len` slots from `first` on, where the first slot follows the last, are initialised; the others are not. `first` is less than the
-/// number of slots, if there are any.
+/// The slots form a circle: slot 0 follows the last slot. The `len` slots from `first` on are initialised; the other slots are not. `first`
+/// is less than the number of slots, or 0 if there are no slots.
 pub(crate) struct Fifo<T> {
     slots: Box<[MaybeUninit<T>]>,
     first: usize,
@@ -40,13 +40,13 @@ impl<T> Fifo<T> {
         self.len
     }
 
-    /// The number of values for which there is still room.
+    /// The number of values that can still be pushed.
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
         self.slots.len() - self.len
     }
 
-    /// The index of a slot, counted from slot 0. The argument exceeds the end at most once.
+    /// The slot for an index that may lie past the last slot, but is less than twice the number of slots.
     #[inline(always)]
     fn wrap(&self, index: usize) -> usize {
         if index >= self.slots.len() { index - self.slots.len() } else { index }
@@ -59,7 +59,7 @@ impl<T> Fifo<T> {
             return None;
         }
         let index = self.wrap(self.first + self.len);
-        // SAFETY: `first` is less than the number of slots, and so is `len`. Their sum, reduced by that number if it is not less, is an index.
+        // SAFETY: `first` and `len` are each less than the number of slots, so `wrap` converts their sum to the index of a slot.
         let slot = unsafe { self.slots.get_unchecked_mut(index) };
         Some(Vacant { slot, len: &mut self.len })
     }
@@ -69,7 +69,7 @@ impl<T> Fifo<T> {
         if self.len == 0 {
             return None;
         }
-        // SAFETY: There is a value, so there are slots, and `first` is the index of one.
+        // SAFETY: There is a value, so there are slots, and `first` is the index of a slot.
         let slot = unsafe { self.slots.get_unchecked(self.first) };
         // SAFETY: There is a value, so the slot at `first` is initialised.
         Some(unsafe { slot.assume_init_ref() })
@@ -80,7 +80,7 @@ impl<T> Fifo<T> {
         if self.len == 0 {
             return None;
         }
-        // SAFETY: There is a value, so there are slots, and `first` is the index of one.
+        // SAFETY: There is a value, so there are slots, and `first` is the index of a slot.
         let slot = unsafe { self.slots.get_unchecked(self.first) };
         // SAFETY: There is a value, so the slot at `first` is initialised. The slot counts as uninitialised from here on, so the value has one
         // owner.
@@ -118,7 +118,8 @@ mod tests {
         fifo.vacant().map(|slot| slot.fill(value)).is_some()
     }
 
-    /// The values equal those of a standard-library queue, with every length up to 5, past the end of the slots many times.
+    /// The queue returns the same values as a `VecDeque`, for each number of slots up to 5. The values pass the end of the slots many
+    /// times.
     #[test]
     fn it_holds_what_a_deque_holds() {
         for slots in 0..=5 {

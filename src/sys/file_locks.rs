@@ -1,4 +1,4 @@
-//! Locks of single bytes of a file. They belong to the open file and not to the process (`F_OFD_SETLK`, `fcntl(2)`).
+//! Locks of single bytes of a file. A lock belongs to the open file and not to the process (`F_OFD_SETLK`, `fcntl(2)`).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -24,14 +24,14 @@ fn call(file: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> R
     Ok(())
 }
 
-/// Takes a shared lock of a byte until it is released or the file is closed.
+/// Acquires a shared lock of a byte. The lock exists until it is released or the file is closed.
 pub(crate) fn share(file: BorrowedFd<'_>, byte: u32) -> Result<(), Errno> {
     call(file, libc::F_OFD_SETLK, &mut lock_of(libc::F_RDLCK, byte))
 }
 
 /// Releases all locks of bytes that this open file has.
 pub(crate) fn release_all(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    // A length of zero means all bytes from the start.
+    // The length 0 means all bytes from `l_start`, which is 0.
     let mut all = libc::flock { l_len: 0, ..lock_of(libc::F_UNLCK, 0) };
     call(file, libc::F_OFD_SETLK, &mut all)
 }

@@ -1,5 +1,5 @@
-//! imago's interface to an open file. Its trait declares transfers as unsafe, because a caller must align them; the transfers here need no
-//! alignment.
+//! The interface between an open file and imago, the library for formats of disk images. imago's trait declares transfers as unsafe,
+//! because a caller must align them. The transfers of this module need no alignment.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -58,7 +58,7 @@ impl<T: Store> imago::Storage for Stored<T> {
     }
 
     fn flush(&self) -> io::Result<()> {
-        // No data are kept in memory here.
+        // This type buffers no data.
         Ok(())
     }
 

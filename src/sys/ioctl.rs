@@ -1,4 +1,4 @@
-//! The properties of a file that only `ioctl` reports: its extents, its attributes, and abilities of its file system.
+//! The operations that need `ioctl`: queries of a file's extents, its attributes and its file system, and operations on block devices.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -42,7 +42,8 @@ bitflags! {
     }
 }
 
-/// An extent of a file as the kernel reports it. All values are in bytes, from the start of the file and of the file system's device.
+/// An extent of a file as the kernel reports it. All values are in bytes: `logical` from the start of the file, `physical` from the start
+/// of the file system's device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FiemapExtent {
     pub(crate) logical: u64,
@@ -78,7 +79,7 @@ const _: () = assert!(size_of::<RawExtent>() == 56 && size_of::<Fiemap>() == 32 
 /// Runs an `ioctl` that fills a structure, or reads and fills it.
 ///
 /// # Safety
-/// The request's structure is a `T`, or a prefix of one, and any bytes make a valid `T`.
+/// The request's structure is a `T`, or a prefix of a `T`, and any bytes make a valid `T`.
 unsafe fn ioctl<T>(
     file: BorrowedFd<'_>,
     request: libc::c_ulong,
@@ -98,9 +99,9 @@ unsafe fn ioctl<T>(
     }
 }
 
-/// Writes a file's data back (FIEMAP_FLAG_SYNC), then returns its extents in order, up to the position `end` and at most `most` of them.
+/// Writes a file's dirty data back (FIEMAP_FLAG_SYNC), then returns the file's extents in order, up to the position `end`.
 ///
-/// EFBIG if there are more; EOPNOTSUPP if the file system does not support FIEMAP.
+/// EFBIG if there are more than `most` extents; EOPNOTSUPP if the file system does not support FIEMAP.
 pub(crate) fn fiemap(
     file: BorrowedFd<'_>,
     end: u64,
@@ -131,7 +132,7 @@ pub(crate) fn fiemap(
         request.length = end - start;
         request.flags = flags;
         (request.mapped_extents, request.extent_count) = (0, BATCH as u32);
-        // SAFETY: FS_IOC_FIEMAP uses this structure with room for `extent_count` extents; all its fields are integers.
+        // SAFETY: FS_IOC_FIEMAP uses this structure with space for `extent_count` extents; all its fields are integers.
         unsafe { ioctl(file, FS_IOC_FIEMAP, &mut *request) }?;
         flags = 0;
         let count = request.mapped_extents as usize;
@@ -158,7 +159,7 @@ pub(crate) fn fiemap(
     Ok(found)
 }
 
-/// Tells a block device that a range of bytes contains no data. EOPNOTSUPP if the device does not support it.
+/// Discards a range of bytes of a block device. EOPNOTSUPP if the device does not support it.
 pub(crate) fn discard(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), Errno> {
     let mut range = [at, len];
     // SAFETY: BLKDISCARD reads two integers of 64 bits.
@@ -166,7 +167,7 @@ pub(crate) fn discard(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), E
     Ok(())
 }
 
-/// Makes a range of bytes of a block device read as zeros. The kernel writes them if the device has no command for it.
+/// Zeroes a range of bytes of a block device. The kernel writes the zeros itself if the device has no command for this.
 pub(crate) fn zero_out(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), Errno> {
     let mut range = [at, len];
     // SAFETY: BLKZEROOUT reads two integers of 64 bits.
@@ -182,21 +183,22 @@ pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(read_only != 0)
 }
 
-/// The file of a loop device, as `stat` reports it: the number of the device with the file, its inode, and its own number if it is a
-/// device.
+/// The file that a loop device serves, identified by three fields of its `stat`: `st_dev`, `st_ino`, and, if the file is itself a device,
+/// `st_rdev`.
 ///
 /// ENXIO if the loop device serves no file.
 pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Errno> {
-    // struct loop_info64 has 232 bytes. Its first three integers of 64 bits are these numbers.
+    // struct loop_info64 has 232 bytes. Its first three integers of 64 bits are the three numbers.
     let mut status = [0_u64; 29];
     // SAFETY: LOOP_GET_STATUS64 fills 232 bytes.
     unsafe { ioctl(device, LOOP_GET_STATUS64, &mut status) }?;
     Ok((status[0], status[1], status[2]))
 }
 
-/// The number of bytes that a block device stores with each interval of data. ENOTTY before Linux 6.17.
+/// The number of bytes of metadata that a block device stores for each protection interval. ENOTTY before Linux 6.17.
 pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
-    // struct logical_block_metadata_cap has flags in 32 bits, the interval in 16, then bytes, of which the first is this number.
+    // struct logical_block_metadata_cap contains flags (32 bits), the interval (16 bits), and then single bytes. The first of them is this
+    // number.
     let mut capability = [0_u8; 16];
     // SAFETY: FS_IOC_GETLBMD_CAP fills 16 bytes.
     unsafe { ioctl(device, FS_IOC_GETLBMD_CAP, &mut capability) }?;
@@ -205,7 +207,7 @@ pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
 
 /// Whether the data of an XFS file lie on the realtime device.
 pub(crate) fn is_realtime(file: BorrowedFd<'_>) -> Result<bool, Errno> {
-    // struct fsxattr has the flags, then six more integers.
+    // struct fsxattr contains the flags, then six other integers.
     let mut attributes = [0_u32; 7];
     // SAFETY: FS_IOC_FSGETXATTR fills 28 bytes.
     unsafe { ioctl(file, FS_IOC_FSGETXATTR, &mut attributes) }?;
@@ -214,7 +216,7 @@ pub(crate) fn is_realtime(file: BorrowedFd<'_>) -> Result<bool, Errno> {
 
 /// Whether the files of the XFS file system of an open file can share extents.
 pub(crate) fn has_reflink(file: BorrowedFd<'_>) -> Result<bool, Errno> {
-    // struct xfs_fsop_geom_v4 has 28 integers. The 24th contains the flags.
+    // struct xfs_fsop_geom_v4 contains 28 integers. The 24th integer is the flags.
     let mut geometry = MaybeUninit::<[u32; 28]>::zeroed();
     // SAFETY: XFS_IOC_FSGEOMETRY_V4 fills 112 bytes.
     unsafe { ioctl(file, XFS_IOC_FSGEOMETRY_V4, &mut geometry) }?;

@@ -1,7 +1,8 @@
-//! Kernel leases (`fcntl`), and the thread that is notified when one is broken.
+//! Kernel leases (`fcntl`), and the thread that is notified when a lease is broken.
 //!
-//! A lease's signal is directed at one thread, which blocks all signals and takes them with `sigtimedwait`, so no handler of the application ever
-//! runs for it. No other code may use the signal's number: another thread that waits for it would take its signals.
+//! The kernel sends the signal of a lease to one thread. This thread blocks all signals and receives this signal with `sigtimedwait`, so no
+//! signal handler of the application runs. No other code may use the signal's number: the thread would also receive signals that are sent
+//! to the process.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -20,7 +21,7 @@ struct OwnerEx {
     pid: libc::pid_t,
 }
 
-/// The real-time signal in use. It is near the end of the range, because applications count from the start.
+/// The real-time signal of this module. Its number is near the end of the range, because applications use numbers near the start.
 fn signal() -> libc::c_int {
     libc::SIGRTMAX() - 2
 }
@@ -40,7 +41,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Takes a read lease on an open file. The thread is notified when the lease is broken.
+    /// Acquires a read lease on an open file. The thread is notified when the lease is broken.
     ///
     /// EAGAIN if a program has the file open for writing, EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if the file
     /// system has no leases.
@@ -50,7 +51,7 @@ impl Watcher {
         check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) }).map(drop)
     }
 
-    /// Notifies the thread, as for a broken lease, when a descriptor that supports it becomes readable.
+    /// Makes the kernel notify the thread when a descriptor becomes readable. The descriptor must support `O_ASYNC`.
     pub(crate) fn input(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.tell(file)?;
         let flags = rustix::fs::fcntl_getfl(file)?;
@@ -67,11 +68,11 @@ impl Watcher {
         check(unsafe { libc::fcntl(fd, F_SETOWN_EX, &raw const owner) }).map(drop)
     }
 
-    /// Ends a wait of the thread. Returns false if there is no room for one more signal.
+    /// Ends a wait of the thread. Returns false if the process has too many pending signals.
     pub(crate) fn wake(self) -> bool {
-        // SAFETY: tgkill takes integers. The thread blocks the signal and takes it by `Watch::wait`. If it has ended, the call fails, or reaches
-        // another thread of this process with the same number, which does not block or ignore this signal. So the owner of the thread wakes it only
-        // before it joins it.
+        // SAFETY: tgkill has only integers as arguments. The thread blocks the signal and receives it in `Watch::wait`. If the thread has
+        // ended, the call fails, or sends the signal to a later thread with the same number. That thread neither blocks nor ignores the
+        // signal, so the process would end. So the owner of the thread calls this function only before it joins the thread.
         unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), self.tid, signal()) == 0 }
     }
 }
@@ -99,7 +100,7 @@ impl Watch {
         // SAFETY: gettid has no preconditions.
         let tid = unsafe { libc::gettid() };
         let mut set = std::mem::MaybeUninit::uninit();
-        // SAFETY: the call fills the set that it gets.
+        // SAFETY: the call fills this set.
         unsafe { libc::sigfillset(set.as_mut_ptr()) };
         // SAFETY: the call reads the set, which was filled, and changes only this thread's mask.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
@@ -110,12 +111,12 @@ impl Watch {
         Watcher { tid: self.tid }
     }
 
-    /// Waits for the next break.
+    /// Waits for the next event.
     pub(crate) fn wait(&self, timeout: Duration) -> Waited {
         let mut set = std::mem::MaybeUninit::uninit();
-        // SAFETY: the call makes the set that it gets empty.
+        // SAFETY: the call initialises the set, without signals.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-        // SAFETY: the set was initialised; the number is that of a signal.
+        // SAFETY: the set was initialised, and the number is that of a signal.
         unsafe { libc::sigaddset(set.as_mut_ptr(), signal()) };
         let timeout = libc::timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -151,8 +152,8 @@ impl Watch {
 /// Whether the kernel grants a lease of this kind on an open file. The lease is released at once.
 fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
     let fd = file.as_raw_fd();
-    // A program that opens the file at that moment makes the kernel send a signal. SIGIO would end a program without a handler; this signal is
-    // ignored by default.
+    // If a program opens the file while the lease exists, the kernel sends a signal to this process. The usual signal, SIGIO, would end a
+    // process that has no handler for it. SIGURG is ignored by default.
     // SAFETY: the descriptor is open, and the command takes an integer.
     check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
     // SAFETY: as above.
@@ -178,7 +179,7 @@ pub(crate) fn is_alone(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_WRLCK)
 }
 
-/// Whether the read lease on an open file is valid and unbroken. False from the moment at which the kernel began to break it.
+/// Whether the read lease on an open file is valid. The result is false as soon as the kernel begins to break the lease.
 pub(crate) fn stands(file: BorrowedFd<'_>) -> bool {
     // SAFETY: the descriptor is open, and the command takes no argument.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
@@ -186,7 +187,7 @@ pub(crate) fn stands(file: BorrowedFd<'_>) -> bool {
 
 /// Releases the lease on an open file, if there is one.
 pub(crate) fn release(file: BorrowedFd<'_>) {
-    // SAFETY: the descriptor is open, and the command takes an integer. It fails only if there is no lease.
+    // SAFETY: the descriptor is open, and the command takes an integer. The call fails only if there is no lease.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
@@ -199,7 +200,8 @@ mod tests {
 
     use super::*;
 
-    /// A file that is open once has no writers and no other descriptor; one more descriptor ends the one or the other state.
+    /// A file that is open once has no writers and no other descriptor. A second descriptor for reading, and then one for writing, is
+    /// detected.
     #[test]
     fn openers_are_seen_and_no_lease_stays() {
         let dir = tempfile::tempdir().unwrap();
@@ -215,14 +217,14 @@ mod tests {
         let reader = File::open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(false), Ok(false)));
         drop(reader);
-        // This open would wait for a remaining lease.
+        // If a lease had remained, this open would wait for it.
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(true), Ok(false)));
         drop(file);
         assert_eq!(is_alone(writer.as_fd()), Ok(true));
     }
 
-    /// An open for writing waits until the watching thread has released the lease, and no longer.
+    /// An open for writing waits only until the watching thread has released the lease.
     #[test]
     fn a_break_is_signalled_only_to_the_watching_thread() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A file that is mapped into memory, read and written by copies. No reference into it exists.
+//! A file that is mapped into memory. Reads and writes copy data from and to the mapping; no Rust reference to the mapped memory exists.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -10,9 +10,9 @@ use crate::error::Errno;
 
 /// A shared mapping of a file.
 ///
-/// Another program may change the file, and so the mapping, at any time, so no reference into it is ever made. A truncation of the file makes
-/// the next copy fault (SIGBUS), as with every mapping of a file. So does a page that the file system cannot provide, for lack of space or
-/// because of a device error.
+/// Another program may change the file, and thus the mapped memory, at any time, so no reference to this memory is ever created. If the
+/// file is truncated, the next copy faults (SIGBUS), as with every mapping of a file. A copy also faults if the file system cannot provide
+/// a page, for lack of space or because of a device error.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -20,8 +20,8 @@ pub(crate) struct Mapping {
     writable: bool,
 }
 
-// SAFETY: the mapping is plain memory that no reference covers. It is copied in and out by instructions that the compiler does not see: copies
-// may run concurrently, in this process and in others that map the file, and each byte is then one of those written.
+// SAFETY: the mapping is plain memory that no reference covers. Its bytes are copied by instructions that the compiler does not see. Copies
+// may run concurrently, in this process and in other processes that map the file; each byte then has one of the written values.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -42,7 +42,8 @@ impl Mapping {
         Ok(Self { base, len, writable })
     }
 
-    /// Replaces whole pages by memory of zeros, which does not belong to the file. EINVAL if they are not pages of the mapping.
+    /// Replaces pages of a read-only mapping by pages of zeros, which do not belong to the file. EINVAL if the mapping is writable, if the
+    /// range lies outside of the mapping, or if `at` is not the start of a page.
     pub(crate) fn cover(&mut self, at: usize, len: usize) -> Result<(), Errno> {
         if self.writable || at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(Errno::EINVAL);
@@ -50,8 +51,8 @@ impl Mapping {
         // SAFETY: the range lies within the mapping, as just checked.
         let target = unsafe { self.base.add(at) }.as_ptr().cast();
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: the replaced range is a part of this mapping. No reference to it exists, and no copy of it is under way, because the mapping
-        // is borrowed mutably. The kernel refuses an address that is not a page's.
+        // SAFETY: the replaced range is a part of this mapping. No reference to it exists, and no copy of it is under way, because the
+        // mapping is borrowed mutably. The kernel refuses an address that is not the start of a page.
         unsafe { mmap_anonymous(target, len, ProtFlags::READ, flags) }?;
         Ok(())
     }
@@ -68,8 +69,8 @@ impl Mapping {
         }
         // SAFETY: the range lies within the mapping, as just checked.
         let source = unsafe { self.base.add(at) };
-        // SAFETY: `source` is readable for `buf.len()` bytes; `buf` is a live exclusive slice and cannot overlap the mapping, of which no
-        // reference exists.
+        // SAFETY: `source` is readable for `buf.len()` bytes; `buf` is a live exclusive slice and cannot overlap the mapping, since no
+        // reference to the mapping exists.
         unsafe { copy_unseen(source.as_ptr(), buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }

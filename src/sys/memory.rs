@@ -2,12 +2,12 @@
 
 use super::Buffer;
 
-/// The memory of a request: the destination of a read or the source of a write. The enum has no other variants.
+/// The memory of a request: the destination of a read or the source of a write. No other variants will be added.
 #[derive(Debug)]
 pub enum Memory {
     /// One buffer.
     Flat(Buffer),
-    /// Several, filled one after the other (`iovec`).
+    /// Several buffers, which are filled one after the other (`iovec`).
     Vectored(Vec<Buffer>),
 }
 

@@ -9,7 +9,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use super::tuples::{Checks, Tuples};
 use crate::error::Errno;
 
-/// The numbers of an I/O command whose memory is one range, and of one whose memory is a list of ranges.
+/// The numbers of the ring operations for an I/O command: on one range of memory, and on a list of ranges.
 pub(super) const URING_IO: u32 = opcode::read_write::<Command>(b'N', 0x80) as u32;
 pub(super) const URING_IO_VEC: u32 = opcode::read_write::<Command>(b'N', 0x81) as u32;
 const IOCTL_ID: Opcode = opcode::none(b'N', 0x40);
@@ -22,22 +22,22 @@ const FUA: u32 = 1 << 30;
 /// The bits in command dword 12 that make the device compare the reference tags and the guards.
 const CHECK_REFERENCE: u32 = 1 << 26;
 const CHECK_GUARD: u32 = 1 << 28;
-/// The longest transfer: no controller supports more, and it fits in 31 bits.
+/// The longest transfer, in bytes. No controller supports longer transfers, and the length fits in 31 bits.
 const MAX_LEN: usize = 1 << 30;
-/// The bits of a status that are its type and code. The other bits describe how to retry.
+/// The bits of a status that contain its type and code. The other bits describe how to retry the command.
 const STATUS: i32 = 0x7FF;
 
-/// A namespace in requests.
+/// The properties of a namespace that its commands depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NamespaceId {
     pub(crate) number: u32,
     /// The logarithm to base two of the number of bytes of a logical block.
     pub(crate) shift: u32,
-    /// The number of bytes of metadata with each block, in separate memory: tuples.
+    /// The number of bytes of metadata (a tuple) with each block. A transfer uses separate memory for the metadata.
     pub(crate) metadata: u32,
 }
 
-/// A command in the kernel's layout, for `ioctl` and in a ring.
+/// A command in the kernel's layout, for `ioctl` and for a ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Command {
@@ -50,7 +50,7 @@ pub(crate) struct Command {
     metadata: u64,
     address: u64,
     metadata_len: u32,
-    /// The number of bytes, or of ranges if the address leads to a list.
+    /// The number of bytes at `address`, or the number of ranges if `address` is that of a list.
     data_len: u32,
     cdw10: u32,
     cdw11: u32,
@@ -84,9 +84,9 @@ pub(super) enum Action {
 }
 
 impl Command {
-    /// A command for `len` bytes from `at`. Its memory is `data_len` bytes at an address, or a list of that many ranges there. If no
-    /// command can transfer these bytes, the result is one that the kernel refuses with EINVAL: the device never transfers other bytes than
-    /// the kernel has mapped.
+    /// A command for `len` bytes from `at`. Its memory is `data_len` bytes at `address`, or a list of `data_len` ranges at `address`. If
+    /// one command cannot transfer these bytes, the result is a command that the kernel refuses with EINVAL. So the device transfers only
+    /// bytes that the kernel has mapped.
     #[inline]
     pub(super) fn io(
         namespace: NamespaceId,
@@ -115,7 +115,8 @@ impl Command {
         tuples.map_or(plain, |tuples| plain.with_tuples(tuples))
     }
 
-    /// Sets the expected reference tag of the first block: its lower 32 bits, and the upper ones of a tuple with a 64-bit guard.
+    /// Adds the tuples, their checks, and the expected reference tag of the first block. The tag has 32 bits, in `cdw14`; a tuple with a
+    /// 64-bit guard has 16 upper bits of the tag in `cdw3`.
     fn with_tuples(self, tuples: &mut Tuples) -> Self {
         let (metadata, metadata_len) = tuples.range();
         let (first, checks) = (tuples.first(), tuples.checks());
@@ -133,7 +134,7 @@ impl Command {
     }
 }
 
-/// Whether one command can transfer these bytes: whole blocks, at most as many as its field can count.
+/// Whether one command can transfer these bytes: they are whole blocks, and their number fits in the command's field of 16 bits.
 #[inline]
 pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
     let mask = (1 << namespace.shift) - 1;
@@ -141,7 +142,7 @@ pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
     (at | len as u64) & mask == 0 && (1..=0x1_0000).contains(&blocks) && len <= MAX_LEN
 }
 
-/// The result of a completed command of `len` bytes in the form of a system call: bytes, or a negative errno.
+/// Converts the result of a command of `len` bytes to the result of a system call: the number of bytes, or a negative errno.
 #[inline]
 pub(super) fn outcome(result: i32, len: usize) -> i32 {
     // The kernel reports EINTR for a command that it cancelled, for example when it resets the controller.
@@ -154,7 +155,7 @@ pub(super) fn outcome(result: i32, len: usize) -> i32 {
     }
 }
 
-/// The errno for a status; EIO if no other fits.
+/// The errno for a status; EIO if no other errno fits.
 #[cold]
 fn errno(status: i32) -> Errno {
     match status & STATUS {
@@ -170,10 +171,11 @@ fn errno(status: i32) -> Errno {
     }
 }
 
-/// A system call on a character device. The result is a negative errno, or the device's status, which is a failure unless it is 0.
+/// An `ioctl` on a character device. Its output is the number that the kernel returns: for a command, the device's status, where 0 means
+/// success.
 struct Call<'a, const OPCODE: Opcode, T>(&'a mut T);
 
-// SAFETY: each operation is used with the structure that the kernel reads and writes for it.
+// SAFETY: each operation is used with the structure that the kernel reads and writes for this operation.
 unsafe impl<const OPCODE: Opcode, T> Ioctl for Call<'_, OPCODE, T> {
     type Output = i32;
     const IS_MUTATING: bool = true;

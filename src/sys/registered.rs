@@ -1,5 +1,5 @@
-//! Memory that is registered with a ring, so that requests need not pin its pages: one allocation of the caller, and pieces that many requests use
-//! one after the other.
+//! Memory that is registered with a ring, so that the kernel need not pin its pages for each request: one allocation of the caller, and
+//! bounce buffers, each of which many requests use one after the other.
 
 use super::Buffer;
 use super::buffer::Registered;
@@ -8,9 +8,9 @@ use super::ring::{Ring, errno};
 use super::tuples::Passenger;
 use crate::error::Errno;
 
-/// The number of allocations that can be registered: the caller's, and as many bounce buffers of a block as a queue has by default.
+/// The number of allocations that can be registered: one of the caller, and as many bounce buffers as a queue has by default.
 const REGISTERED_BUFFERS: u16 = 1 + 512;
-/// The place of the caller's allocation.
+/// The caller's allocation has this place in the table.
 const CALLERS: u16 = 0;
 /// The kernel's limit for one registered buffer.
 const MAX_REGISTERED: usize = 1 << 30;
@@ -21,12 +21,13 @@ pub(super) enum Places {
     Unmade,
     /// The kernel refuses a table.
     Refused,
-    /// The free places, without that of the caller.
+    /// The free places, except [`CALLERS`].
     Free(Vec<u16>),
 }
 
 impl<T: Passenger, W: Width> Ring<T, W> {
-    /// Registers one allocation with the ring and cuts it into `count` buffers of `size` bytes. Once per ring.
+    /// Registers one allocation with the ring and cuts it into `count` buffers of `size` bytes. EBUSY if the ring already has such an
+    /// allocation.
     pub(crate) fn register(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         let total = count.checked_mul(size).filter(|total| (1..=MAX_REGISTERED).contains(total));
         let total = total.ok_or(Errno::EINVAL)?;
@@ -68,13 +69,13 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Registers a whole allocation. If there is no room, or the kernel refuses, its requests pin their pages.
+    /// Registers the allocation of one buffer. If no place is free, or the kernel refuses, each request on this buffer pins the pages.
     #[cold]
     pub(crate) fn register_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = self.free_places().and_then(Vec::pop) else { return };
-        // SAFETY: the range is live now. The kernel pins its pages, and checks that a request of this place lies in the range. Only requests of this
-        // buffer use the place, and each owns the buffer or a part of it. When the allocation is freed no such request exists, and no other code owns
-        // the pinned pages.
+        // SAFETY: the range is allocated. The kernel pins its pages, and checks that a request with this place lies in the range. Only
+        // requests on this buffer use the place, and each of them owns the buffer or a part of it. So no such request exists when the
+        // allocation is freed.
         let registered = unsafe {
             self.ring.submitter().register_buffers_update(place.into(), &[buffer.iovec()], None)
         };
@@ -84,7 +85,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Undoes the registration, so that the kernel releases the pages.
+    /// Ends the registration of a buffer, so that the kernel releases the pages.
     #[cold]
     pub(crate) fn unregister_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = buffer.place_in(self.number).filter(|place| *place != CALLERS) else {
@@ -92,7 +93,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         };
         buffer.set_registered(None);
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        // SAFETY: an empty range removes the registration; requests in flight keep it until they end.
+        // SAFETY: an empty range removes the registration; for requests in flight the pages stay pinned until the requests end.
         let gone =
             unsafe { self.ring.submitter().register_buffers_update(place.into(), &[none], None) };
         if gone.is_ok() {
@@ -112,7 +113,8 @@ mod tests {
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
 
-    /// Reads through registered memory, of the caller and of pieces, return the file's content; a free place is used again.
+    /// Reads into registered memory return the file's content, for the caller's allocation and for single buffers. A place that becomes
+    /// free is used again.
     #[test]
     fn pieces_are_registered_beside_the_callers_memory() {
         let file = File::open("/proc/self/exe").unwrap();
@@ -143,7 +145,7 @@ mod tests {
             ring.unregister_one(&mut piece);
             assert_eq!(piece.place_in(ring.number), None);
         }
-        // Memory without a free place is not registered, and reads into it still succeed.
+        // If no place is free, the memory is not registered, and reads into this memory still succeed.
         let mut pieces: Vec<_> = (0..=REGISTERED_BUFFERS)
             .map(|_| {
                 let mut piece = Buffer::aligned(4096).unwrap();

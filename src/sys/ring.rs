@@ -16,19 +16,21 @@ use super::slots::{Slot, Slots};
 use super::{Buffer, Memory, Passenger, Tuples, nvme};
 use crate::error::Errno;
 
-/// The number of files that can be registered with a ring. Requests to other files cost the kernel a reference each.
+/// The number of files that can be registered with a ring. For each request to another file, the kernel must acquire a reference to the
+/// file.
 const REGISTERED_FILES: u32 = 16;
-/// The bit of `user_data` for a request on borrowed memory. The other bits are its index among the parts.
+/// The bit of `user_data` that marks a request on borrowed memory. The lower 32 bits are the index of its transfer.
 const BORROWED: u64 = 1 << 63;
-/// How many times the queue polls a ring that the kernel refuses, before it leaks the requests.
+/// How often a drain enters a ring that the kernel refuses, before the requests in flight are leaked.
 const REFUSALS: u32 = 1000;
-/// The bit of `user_data` for a command to an NVMe namespace, whose completion contains a status.
+/// The bit of `user_data` that marks a command to an NVMe namespace. The completion of a command contains an NVMe status.
 const COMMAND: u64 = 1 << 62;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
-/// A number that no other ring has. After 2^32 rings the numbers repeat, and memory of another ring may be treated as registered. That is safe: the
-/// kernel refuses addresses outside of the memory that the ring itself has registered there.
+/// A number that no other ring has. After 2^32 rings the numbers repeat, and memory that is registered with another ring may be treated as
+/// registered with this ring. That is safe: the kernel refuses an address outside of the memory that this ring has registered at the same
+/// place.
 fn next_ring() -> RingNumber {
     RingNumber::new(NEXT_RING.fetch_add(1, Ordering::Relaxed)).unwrap_or(RingNumber::MAX)
 }
@@ -38,7 +40,7 @@ fn next_ring() -> RingNumber {
 pub(crate) struct RingOptions {
     pub(crate) entries: u32,
     pub(crate) iopoll: bool,
-    /// A kernel thread submits requests, and sleeps after this many milliseconds without work.
+    /// If set, a kernel thread submits requests, and sleeps after this many milliseconds without work.
     pub(crate) sqpoll_idle: Option<u32>,
 }
 
@@ -52,7 +54,7 @@ pub(crate) struct Transfer<'s, 'a> {
 }
 
 impl<'s, 'a> Transfer<'s, 'a> {
-    /// A value that is not the result of a system call.
+    /// A value that no system call returns.
     const UNSEEN: i32 = i32::MIN;
 
     pub(crate) fn new(bufs: &'s mut [IoSliceMut<'a>], at: u64) -> Self {
@@ -67,33 +69,33 @@ impl<'s, 'a> Transfer<'s, 'a> {
 
 /// A ring, and the requests in flight on it.
 ///
-/// A request's memory stays in its slot, which only a completion empties. Dropping the ring waits for all requests, and leaks those that a
-/// [lost](Self::drain) ring never returns. A ring belongs to the thread that made it.
+/// The memory of a request stays in its slot, which only a completion empties. The drop of a ring waits for all requests, and leaks the
+/// requests that a [lost](Self::drain) ring never returns. Only the thread that created a ring may use it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
-    // Dropped explicitly, because the slots may be freed only when the kernel no longer uses them.
+    // Dropped explicitly, because the slots may be freed only after the kernel has stopped using their memory.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: Slots<T>,
     /// The number of completions at the head of the kernel's queue that are known to be available.
     ready: usize,
     /// Whether completions were seen since the last [`Self::take_fresh`].
     fresh: bool,
-    /// Which of the registered files are in use; empty if none was registered yet.
+    /// Which places of the table of registered files are in use; empty before the first file is registered.
     files: Vec<bool>,
     pub(super) number: RingNumber,
     /// The caller's registered memory, which the ring keeps alive.
     pub(super) registered: Option<Buffer>,
-    /// The free places of the table of registered memory, without that of the caller.
+    /// The free places of the table of registered memory, except the place of the caller's allocation.
     pub(super) places: Places,
     /// The errno with which the kernel refused the ring permanently. The ring is not entered afterwards, so the kernel never takes requests that
     /// are still in the submission queue.
     lost: Option<Errno>,
-    /// The number of requests on lent memory that were queued and not submitted.
+    /// The number of requests on lent memory that were queued but not submitted.
     lent: usize,
-    /// The number of entries of the submission queue whose requests were given up: the kernel never takes them.
+    /// The number of entries of the submission queue whose requests have been completed or withdrawn: the kernel never takes these entries.
     dead: usize,
-    /// The number of times that [`drain`](Self::drain) was refused.
+    /// How often the kernel has refused to let [`drain`](Self::drain) enter the ring.
     refusals: u32,
-    /// Whether a kernel thread takes entries from the submission queue, independent of calls that enter the ring.
+    /// Whether a kernel thread takes entries from the submission queue, independently of calls that enter the ring.
     sqpoll: bool,
     /// The eventfd that the kernel signals for completions, after the first call of [`readiness`](Self::readiness).
     pub(super) event: Option<OwnedFd>,
@@ -124,7 +126,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         })
     }
 
-    /// The number of requests that can be pushed before one must complete.
+    /// The number of requests that can be pushed before a request must complete.
     pub(crate) fn room(&self) -> usize {
         self.slots.room()
     }
@@ -133,8 +135,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.in_flight()
     }
 
-    /// Registers a file, so that a request need not take a reference to it. If there is no room, or the kernel refuses, the file is addressed by
-    /// its descriptor, and the caller keeps it open.
+    /// Registers a file, so that the kernel need not acquire a reference to the file for each request. If no place is free, or the kernel
+    /// refuses, requests use the file's descriptor, which the caller keeps open.
     pub(crate) fn register_file(&mut self, file: BorrowedFd<'_>) -> RingFile {
         let submitter = self.ring.submitter();
         if self.files.is_empty() && submitter.register_files_sparse(REGISTERED_FILES).is_ok() {
@@ -152,7 +154,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Undoes a file's registration. No request to it may be queued.
+    /// Ends a file's registration. No request to this file may be queued.
     pub(crate) fn unregister_file(&mut self, file: RingFile) {
         if file.flags.contains(squeue::Flags::FIXED_FILE) {
             let _ = self.ring.submitter().register_files_update(file.number as u32, &[-1]);
@@ -160,7 +162,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Queues a request. The memory comes back with the completion, or from this call if no slot is free or the ring is lost.
+    /// Queues a request. The memory is returned with the completion, or by this call if no slot is free or the ring is lost.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -172,8 +174,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         let Some((memory, attached)) = slot else { return Ok(()) };
         let mut entry = request.owned::<W>(memory, iovecs, self.number, attached.tuples());
         entry.set_user_data(u64::from(index) | command::<W>(request.file));
-        // SAFETY: the entry points to memory, and to tuples, that the slot owns. The slot is emptied only after the completion, by `pop_by`, and is
-        // neither moved nor dropped before (see `Slots`).
+        // SAFETY: the entry points to memory, and to tuples, that the slot owns. The slot is emptied only after the completion, by
+        // `pop_by`, and is neither moved nor dropped before that (see `Slots`).
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
         }
@@ -181,7 +183,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.take_back(index).map_or(Ok(()), Err)
     }
 
-    /// Adds a request that has completed elsewhere. It is popped like the others.
+    /// Adds a request that has completed outside of the ring. It is popped like the other requests.
     pub(crate) fn push_complete(
         &mut self,
         memory: Memory,
@@ -196,7 +198,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     /// Queues an entry. After an error the entry is not queued, and the ring is lost.
     ///
     /// # Safety
-    /// The memory to which the entry points stays valid until the completion was seen. For a read only the kernel may access it until then.
+    /// The memory to which the entry points stays valid until the completion was seen. For a read, only the kernel may access this memory
+    /// until then.
     #[inline]
     unsafe fn push_entry(&mut self, entry: &W::Submission) -> Result<(), Errno> {
         // SAFETY: by the contract of this function.
@@ -207,17 +210,17 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok(())
     }
 
-    /// Submits queued requests to the kernel and waits until `min` completions, at most all that are in flight, can be popped. After an error the
-    /// requests that the kernel had not taken can be popped, with that error.
+    /// Submits queued requests to the kernel and waits until `min` completions can be popped. `min` is at most the number of requests in
+    /// flight. After an error, the requests that the kernel had not taken can be popped, with this error as their result.
     pub(crate) fn wait(&mut self, min: usize) -> Result<(), Errno> {
         loop {
-            // The kernel does not count completions that were put aside, and would wait for as many others.
+            // The kernel does not count the early completions, which were already removed from its queue.
             self.enter(min.saturating_sub(self.slots.early()))?;
             // A signal, or a partial submission, ends the system call early.
             if self.slots.early() + self.ring.completion().len() >= min {
                 return Ok(());
             }
-            // The kernel does not poll for completions while one is in the queue.
+            // While the completion queue contains an entry, the kernel does not poll for further completions.
             (self.ready, self.fresh) = (0, true);
             for entry in self.ring.completion() {
                 let (index, result) = seen::<T, W>(&self.slots, &entry.into());
@@ -226,7 +229,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Submits queued requests to the kernel and waits until its completion queue contains `min`, or returns early. An error is permanent.
+    /// Submits queued requests to the kernel and waits until its completion queue contains `min` completions. May return earlier. An error
+    /// is permanent.
     fn enter(&mut self, min: usize) -> Result<(), Errno> {
         if let Some(errno) = self.lost {
             self.recall(errno);
@@ -241,7 +245,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 }
                 Err(error) => match errno(&error) {
                     Errno::EINTR => {}
-                    // The kernel temporarily lacks memory, or completions must be taken first, which the caller does.
+                    // The kernel temporarily lacks memory, or completions must first be removed from its queue, which the caller does.
                     Errno::EBUSY | Errno::EAGAIN => return Ok(()),
                     errno => {
                         self.lost = Some(errno);
@@ -253,8 +257,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Completes the requests that the kernel had not taken when it refused the ring. The ring is not entered afterwards, so the kernel never takes
-    /// them, except if a kernel thread takes entries.
+    /// Completes the requests that the kernel had not taken when it refused the ring. The kernel never takes them later, because the ring
+    /// is not entered again. If a kernel thread takes entries, this is not certain, so no request is completed.
     #[cold]
     fn recall(&mut self, errno: Errno) {
         if self.sqpoll {
@@ -275,13 +279,13 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             }
             if self.enter(1).is_err() {
                 self.refusals += 1;
-                // An older kernel posts completions whenever the thread returns from it.
+                // An older kernel posts completions when the thread returns from a system call.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// The attachments of the requests in flight: after a [`drain`](Self::drain), of the requests that the kernel never completes.
+    /// The attachments of the requests in flight. After a [`drain`](Self::drain), these are the requests that the kernel never completes.
     pub(crate) fn attached(&self) -> impl Iterator<Item = &T> {
         self.slots.attached()
     }
@@ -292,7 +296,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.pop_by(|request, result| request.take().map(|(memory, it)| (it, memory, result)))?
     }
 
-    /// Passes the next completion to a caller that takes only the parts that it needs. The remaining parts are dropped.
+    /// Passes the next completion to `take`, which must empty the slot, and returns the result of `take`.
     #[inline(always)]
     pub(crate) fn pop_by<R>(
         &mut self,
@@ -314,26 +318,27 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.end(index, |request| take(request, result))
     }
 
-    /// Whether completions that were popped since the last call may have occurred after it.
+    /// Whether completions that were popped since the last call may have occurred after that call.
     #[inline]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Reads into lent memory, or writes from it: submits all transfers together, and waits for all of them. Each transfer has its own position.
+    /// Reads into memory that the caller lends, or writes from this memory. Submits all transfers together, and waits for all of them. Each
+    /// transfer has its own position.
     pub(crate) fn transfer_now(&mut self, request: Request, transfers: &mut [Transfer<'_, '_>]) {
         let mut open = 0;
         for index in 0..transfers.len() {
             let Transfer { bufs, at, tuples, .. } = &mut transfers[index];
             let mut entry = Request { at: *at, ..request }.lent::<W>(bufs, tuples.as_deref_mut());
             entry.set_user_data(BORROWED | index as u64 | command::<W>(request.file));
-            // SAFETY: the memory is borrowed by the caller, as are the tuples, for the whole of this function. It returns only when every
-            // completion was seen or the entry can no longer reach the kernel (see `withdraw`), and nothing in between can unwind.
+            // SAFETY: the memory and the tuples are borrowed until this function returns. It returns only after every completion was seen,
+            // or when the kernel can never take the entry (see `withdraw`). Nothing in between can unwind.
             if unsafe { self.push_entry(&entry) }.is_err() {
                 break;
             }
             (open, self.lent) = (open + 1, self.lent + 1);
-            // The number in flight never exceeds the guaranteed size of the completion queue.
+            // The number of transfers in flight never exceeds the guaranteed size of the completion queue.
             while open >= self.slots.len() {
                 open -= self.collect_lent(transfers, open);
             }
@@ -342,14 +347,15 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             open -= self.collect_lent(transfers, open);
         }
         if let Some(errno) = self.lost {
-            // These were withdrawn or never queued. Requests that had completed before keep their results.
+            // Transfers without a result were withdrawn or never queued. Transfers that had completed before keep their results.
             let unseen =
                 transfers.iter_mut().filter(|transfer| transfer.result == Transfer::UNSEEN);
             unseen.for_each(|transfer| transfer.result = -errno.0);
         }
     }
 
-    /// Waits for completions of lent memory, and puts other completions aside. Returns the number of the former. `open` are in flight.
+    /// Waits for completions of transfers on lent memory, of which `open` are in flight, and returns their number. Completions of other
+    /// requests are stored for [`pop`](Self::pop).
     fn collect_lent(&mut self, transfers: &mut [Transfer<'_, '_>], open: usize) -> usize {
         let mut found = 0;
         let entered = self.enter(1);
@@ -375,10 +381,10 @@ impl<T: Passenger, W: Width> Ring<T, W> {
 
     /// Gives up `open` requests on lent memory of a lost ring.
     ///
-    /// This is sound if the kernel has taken none of them from the submission queue, of which they are the last entries: the ring is not entered
-    /// afterwards. If the kernel has taken one, it may write to the memory at any time, and its completion cannot be observed. A return would be
-    /// undefined behaviour and a wait would be endless, so this function ends the program. It can happen only if a system call succeeded when the
-    /// requests were submitted and is refused while they are in flight.
+    /// This is sound if all of them are still in the submission queue, as its last entries: the kernel never takes them, because the ring
+    /// is not entered again. If the kernel has taken a request, it may write to the memory at any time, and the completion cannot be
+    /// observed. A return would then be undefined behaviour and a wait would be endless, so this function ends the program. This can happen
+    /// only if the kernel accepted the system call that submitted the requests, and refuses a later call while they are in flight.
     #[cold]
     fn withdraw(&mut self, open: usize) {
         if self.sqpoll || self.ring.submission().len() < self.dead + open {
@@ -396,32 +402,33 @@ impl<T: Passenger, W: Width> Drop for Ring<T, W> {
     fn drop(&mut self) {
         self.drain();
         if self.in_flight() > 0 {
-            // The kernel may still write to the slots' memory, so they do not free it. The ring is not closed either, so the files that are
-            // registered with it stay open.
+            // The kernel may still write to the slots' memory, so the slots do not free it. The ring is not closed either, so its
+            // registered files stay open.
             return;
         }
-        // The kernel removes a ring some time after its descriptor is closed. Until then the ring would keep the file open, and the next exclusive
-        // open of a device would fail.
+        // The kernel removes a ring some time after its descriptor is closed. Until then the ring would keep its registered files open, and
+        // an exclusive open of such a device would fail.
         let _ = self.ring.submitter().unregister_files();
         // SAFETY: dropped once, here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
     }
 }
 
-/// The bit of `user_data` for a command.
+/// The bits of `user_data` for a request to this file: [`COMMAND`] if the request is an NVMe command, else 0.
 #[inline]
 fn command<W: Width>(file: RingFile) -> u64 {
     if W::COMMANDS && file.namespace.is_some() { COMMAND } else { 0 }
 }
 
-/// The slot of a completion, for a request whose memory is in a slot, and its result in the form of a system call.
+/// The slot of a completed request, and the request's result in the form of a system call's result. The memory of the request is in the
+/// slot.
 #[inline]
 fn seen<T, W: Width>(slots: &Slots<T>, entry: &cqueue::Entry) -> (u32, i32) {
     let index = entry.user_data() as u32;
     (index, result::<W>(entry, || slots.memory_len(index)))
 }
 
-/// The result of a request on memory of this length.
+/// The result of a request on memory of this length, in the form of a system call's result.
 #[inline]
 fn result<W: Width>(entry: &cqueue::Entry, len: impl FnOnce() -> usize) -> i32 {
     if W::COMMANDS && entry.user_data() & COMMAND != 0 {
@@ -472,7 +479,7 @@ mod tests {
 
     impl Passenger for u32 {}
 
-    /// Moves a ring to a thread that must not use it, where the kernel refuses every call: a permanently lost ring.
+    /// Moves a ring to a thread other than its creator. The kernel refuses every call of that thread, so the ring is permanently lost.
     struct Moved(Ring<u32>);
 
     // SAFETY: the thread that made the ring does not use it afterwards.
@@ -543,8 +550,8 @@ mod tests {
         });
     }
 
-    /// No data are written into the pipe, so the kernel keeps the reads from it. Requests that it took before the ring's descriptor was replaced
-    /// stay in their slots, and requests that were queued later come back.
+    /// No data are written into the pipe, so reads from the pipe do not complete. A request that the kernel took before the ring's
+    /// descriptor was replaced stays in its slot. A request that was only queued is returned.
     #[test]
     fn requests_that_the_kernel_took_stay_with_a_ring_without_descriptor() {
         let (empty, _writer) = std::io::pipe().unwrap();
@@ -554,9 +561,10 @@ mod tests {
         assert!(ring.push(request, buffer(), 1).is_ok());
         ring.wait(0).unwrap();
         assert!(ring.push(request, buffer(), 2).is_ok());
-        // Another file has the number of the ring from here on.
+        // From here on, the number of the ring's descriptor refers to another file.
         let file = File::open("/proc/self/exe").unwrap();
-        // SAFETY: the call takes integers. The number is that of the ring, which is leaked, so it is never closed.
+        // SAFETY: the call has only integers as arguments. The replaced descriptor is that of the ring. The ring is leaked, so it never
+        // closes this number.
         assert!(unsafe { libc::dup2(file.as_raw_fd(), ring.ring.as_raw_fd()) } >= 0);
         ring.drain();
         assert_eq!(ring.attached().collect::<Vec<_>>(), [&1]);

@@ -1,4 +1,4 @@
-//! The requests of a ring: the memory that each owns, early completions, and requests that the kernel has not taken.
+//! The requests of a ring: the memory that each request owns, early completions, and requests that the kernel has not taken.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -13,25 +13,26 @@ const NONE: u64 = 0;
 pub(super) struct Slot<T> {
     /// The memory, and the caller's attachment.
     pub(super) request: Option<(Memory, T)>,
-    /// The ranges of the memory of the request, or of an earlier one. Old kernels may read it until the request completes.
+    /// The list of the ranges of the request's memory, or a list of an earlier request. Old kernels may read the list until the request
+    /// completes.
     pub(super) iovecs: Vec<libc::iovec>,
-    /// The batch in which the request was queued.
+    /// The batch in which the request was queued. A batch is the requests that are submitted together.
     batch: u64,
-    /// The next free slot, if this one is free.
+    /// The next free slot, if this slot is free.
     next: u32,
 }
 
 /// The slots of a ring.
 ///
-/// If requests are in flight when this is dropped, all slots are leaked: the kernel may still write to their memory.
+/// If requests are in flight when the slots are dropped, all slots are leaked: the kernel may still write to their memory.
 pub(super) struct Slots<T> {
     slots: ManuallyDrop<Box<[Slot<T>]>>,
-    /// The first free slot, which contains the index of the next one; the number of slots if none is free.
+    /// The first free slot, which contains the index of the next free slot. Equal to the number of slots if no slot is free.
     free: u32,
     in_flight: usize,
     /// Completions that were seen during the wait for another request.
     early: VecDeque<(u32, i32)>,
-    /// The batch that is being queued. The kernel has not been asked to take it.
+    /// The batch that is being queued. It has not been submitted to the kernel.
     batch: u64,
 }
 
@@ -43,7 +44,7 @@ impl<T> Slots<T> {
             slots: ManuallyDrop::new(slots),
             free: 0,
             in_flight: 0,
-            // Every slot may complete early, and nothing may be allocated while the kernel has lent memory.
+            // The request of every slot may complete early, and nothing may be allocated while the kernel uses memory that a caller lends.
             early: VecDeque::with_capacity(count as usize),
             batch: NONE + 1,
         }
@@ -54,7 +55,7 @@ impl<T> Slots<T> {
         self.slots.len()
     }
 
-    /// The number of requests that can be put in before one must be taken out.
+    /// The number of requests that can be put in before a request must be taken out.
     #[inline]
     pub(super) fn room(&self) -> usize {
         self.slots.len() - self.in_flight
@@ -65,7 +66,7 @@ impl<T> Slots<T> {
         self.in_flight
     }
 
-    /// Puts a request into a free slot. It is queued with the current batch. The request is returned if no slot is free.
+    /// Puts a request into a free slot, as a part of the current batch. Returns the request if no slot is free.
     #[inline(always)]
     pub(super) fn put(
         &mut self,
@@ -76,11 +77,11 @@ impl<T> Slots<T> {
         if index as usize >= self.slots.len() {
             return Err((memory, attached));
         }
-        // Indexed and not accessed by `get_mut`, which borrows all slots: the kernel has addresses of memory in others.
+        // An index borrows only this slot, whereas `get_mut` borrows all slots. The kernel has addresses of memory in other slots.
         let slot = &mut self.slots[index as usize];
         (self.free, self.in_flight) = (slot.next, self.in_flight + 1);
         slot.batch = self.batch;
-        // A free slot has no request, so nothing is forgotten: an assignment would check for a value to drop.
+        // A free slot contains no request, so `forget` leaks nothing. An assignment would check whether a value must be dropped.
         std::mem::forget(slot.request.replace((memory, attached)));
         Ok((index, slot))
     }
@@ -141,14 +142,15 @@ impl<T> Slots<T> {
         Some(take(&mut slot.request))
     }
 
-    /// Begins a new batch, after the kernel was asked to take all queued requests and has not refused.
+    /// Begins a new batch, after a system call that submits all queued requests has succeeded.
     #[inline(always)]
     pub(super) fn next_batch(&mut self) {
         self.batch += 1;
     }
 
-    /// Completes the requests of this batch with a result, if the kernel has taken none of them, that is, if their number is `untaken`;
-    /// returns how many. If there are more, the kernel has taken some, and it is unknown which.
+    /// Completes the requests of the current batch with a result, if the kernel has taken none of them. Returns the number of completed
+    /// requests. `untaken` is the number of requests that the kernel has not taken. If the batch contains more, the kernel has taken some
+    /// of them, and it is unknown which; then no request is completed.
     #[cold]
     pub(super) fn recall(&mut self, untaken: usize, result: i32) -> usize {
         let batch = self.batch;
@@ -196,7 +198,7 @@ mod tests {
         Some((attached, result))
     }
 
-    /// Writes to the address that the kernel would have, as it does while a request is in flight. The slots move in the meantime.
+    /// Writes to the memory of a request in flight, as the kernel does. The slots move after the request was put in.
     #[test]
     fn memory_stays_where_it_is_until_its_request_ends() {
         let mut slots = Slots::new(4);

@@ -1,23 +1,23 @@
-//! The processor's own clock. A reader can query it after every read without leaving its function.
+//! The processor's cycle counter. A thread can read it after every request without a function call.
 //!
-//! A call of the vDSO would work too, but its `ret` after a system call can cost a third of a read (docs/BENCHMARKS.md, "Returns across a
-//! system call").
+//! A call of the vDSO would work too, but its `ret` soon after a system call can cost a third of the time of a read (docs/BENCHMARKS.md,
+//! "Returns across a system call").
 
 use std::time::{Duration, Instant};
 
-/// The largest number of measurements of the rate. The first undisturbed measurement is the last.
+/// The largest number of measurements of the rate. The first undisturbed measurement is used.
 const ATTEMPTS: u32 = 16;
 
-/// A count that grows at a constant rate. It may restart after the machine was suspended: a caller that compares two counts must treat a
-/// very large difference as a long time.
+/// A count that grows at a constant rate. It may restart at 0 when the machine is suspended, so a caller that subtracts two counts must
+/// treat a very large difference as a long time.
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has RDTSC. If a process must not use it (PR_SET_TSC), it faults, which ends the process.
+    // SAFETY: every x86-64 processor has RDTSC. If the process must not use the instruction (PR_SET_TSC), it faults and ends the process.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// The value of the virtual counter, with the same properties.
+/// The value of the processor's virtual counter. It has the same properties as the counter of x86-64.
 #[inline(always)]
 #[cfg(target_arch = "aarch64")]
 pub(crate) fn ticks() -> u64 {
@@ -39,7 +39,7 @@ pub(crate) fn ticks() -> u64 {
 
 /// The number of ticks per second, measured for a millisecond: at most one percent too low, and never too high.
 pub(crate) fn rate() -> u64 {
-    // The same moment on both clocks. The thread may lose its processor in between, so the moment lies between the two counts.
+    // One moment on both clocks. The thread may be preempted between the calls, so the moment lies between the two counts.
     let moment = || (ticks(), Instant::now(), ticks());
     let mut attempts = 0;
     loop {
@@ -66,12 +66,12 @@ pub(crate) fn rate() -> u64 {
 mod tests {
     use super::*;
 
-    /// With a rate that is too high a proof of the leases would be trusted for too long. Threads that compete for processors can be
-    /// preempted at any point.
+    /// If the rate were too high, a check of the leases would be trusted for too long. Threads that compete for processors can be preempted
+    /// at any point.
     #[test]
     fn the_rate_is_not_too_high_on_a_busy_machine() {
         const THREADS: usize = 8;
-        // This thread may also lose its processor between two clocks, so the real rate lies between two values.
+        // This thread may also be preempted between the calls, so the real rate lies between two values.
         let moment = || (ticks(), Instant::now(), ticks());
         let (first, begin, after_first) = moment();
         let mut rates = std::thread::scope(|scope| {

@@ -7,13 +7,14 @@ use io_uring::squeue;
 use super::Buffer;
 use crate::error::Errno;
 
-/// The memory of one request. It begins at a page, so that the simplest controller accepts it as one range.
+/// The number of bytes of memory for the tuples of one request. The memory is one page, so that even the simplest controller accepts it as
+/// one range.
 const PAGE: usize = 4096;
-/// The only type of attribute that a request can have.
+/// The only type of attribute that the kernel defines for a request.
 const ATTRIBUTE_PI: u64 = 1;
 
 bitflags! {
-    /// The fields that the device compares before it carries out a request.
+    /// The fields of a tuple that the device checks before it carries out a request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Checks: u16 {
         const GUARD = 0x1;
@@ -48,7 +49,7 @@ pub(crate) struct Tuples {
 }
 
 impl Tuples {
-    /// The largest number of bytes of tuples of a request.
+    /// The largest number of bytes of the tuples of one request.
     pub(crate) const ROOM: usize = PAGE;
 
     /// Allocates the tuples of `count` requests in one allocation.
@@ -65,7 +66,7 @@ impl Tuples {
         Ok((0..count).map(cut).collect())
     }
 
-    /// Prepares the tuples for a request that begins with the interval `first`, and returns the memory for `len` bytes of them.
+    /// Prepares the tuples for a request that begins with the interval `first`, and returns their memory of `len` bytes.
     ///
     /// # Panics
     /// If `len` exceeds [`ROOM`](Self::ROOM).
@@ -87,8 +88,8 @@ impl Tuples {
         (self.memory.as_mut_ptr() as u64, self.len as u32)
     }
 
-    /// Adds these tuples to an ordinary entry, in its last two words. The caller must keep them in place until the request has completed,
-    /// like the request's memory.
+    /// Adds a reference to these tuples to an entry of the ordinary size, in its last two words. The caller must keep the tuples in place
+    /// until the request has completed, like the request's memory.
     #[inline]
     pub(super) fn attach(&mut self, entry: &mut squeue::Entry) {
         let (address, len) = self.range();
@@ -97,7 +98,7 @@ impl Tuples {
         let attribute = &raw const self.attribute as u64;
         let words = std::ptr::from_mut(entry).cast::<[u64; 8]>();
         // SAFETY: an entry is a `repr(C)` structure of 64 bytes, aligned for integers of 64 bits and fully initialised; any bytes are a
-        // valid entry. The crate has no setter for these fields.
+        // valid entry. The `io_uring` crate has no setter for these fields.
         let words = unsafe { &mut *words };
         (words[6], words[7]) = (attribute, ATTRIBUTE_PI);
     }
@@ -111,7 +112,7 @@ impl std::ops::Deref for Tuples {
     }
 }
 
-/// The attachment of a request, which goes through a ring and comes back with the completion.
+/// The attachment of a request. A ring stores it and returns it with the completion.
 pub(crate) trait Passenger {
     /// The tuples of the request, if it has any.
     #[inline(always)]

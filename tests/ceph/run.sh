@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A volume on a Ceph cluster of this machine: a monitor, three OSDs that hold their data in memory, and an RBD image with three copies, which qemu-nbd
-# serves. OSDs and the server are killed and restarted while the volume is written.
+# A volume on a Ceph cluster of this machine: a monitor, three OSDs that hold their data in memory, and an RBD image with three copies,
+# which qemu-nbd serves. The script kills and restarts the OSDs and the server while the volume is written.
 #
-#   run.sh [ROUNDS]
+# run.sh [ROUNDS]
 #
 # The script needs root for the mounts, ceph-mon, ceph-osd, ceph-common and qemu-block-extra.
 source "$(dirname "$0")/../lib.sh"
@@ -50,7 +50,7 @@ start_cluster() {
     port=$((20000 + $$ % 10000))
     mkdir -p "$cluster/mon"
     uuid=$(cat /proc/sys/kernel/random/uuid)
-    # Authentication is off, because no other machine can reach the cluster. A memory store ends with its process.
+    # Authentication is off, because no other machine can reach the cluster. An OSD that stores its data in memory loses them when it ends.
     cat > "$CEPH_CONF" <<CONF
 [global]
 fsid = $uuid
@@ -103,7 +103,7 @@ kill_osd() {
     ceph-osd -i "$1"
 }
 
-# Copies the tree while an OSD or the server below is disturbed.
+# Copies the tree while an OSD or the server is stopped, killed or restarted.
 copy_while() {
     local into=$1
     shift
@@ -154,7 +154,7 @@ compare() {
     umount "$dir/kernel"
 }
 
-# Neither function is called with `||`, because then the shell would ignore failures of commands in it.
+# Neither function is called with `||`, because the shell would then ignore failures of the commands inside the function.
 trap 'echo "$0: line $LINENO failed; the cluster said: $(tail -5 "$dir/start")" >&2' ERR
 start_cluster >"$dir/start" 2>&1
 serve

@@ -1,16 +1,16 @@
-//! A test that runs itself again in its own process: as another user, or under a watching program.
+//! A test that runs itself again in a new process: as another user, or under a watching program.
 
 use std::process::{Command, Output};
 
-/// The variable that tells the second process its part.
+/// The environment variable that gives the second process its role.
 const ROLE: &str = "IRONMAP_TEST_ROLE";
 
-/// The role given to this process, if it is the second.
+/// The role of this process, if it is the second process.
 pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// The name of a test in this program as the test runner prints it, with its module.
+/// The name of a test in this program with its module, as the test runner prints it.
 pub(crate) fn name_of(module: &str, test: &str) -> String {
     match module.split_once("::") {
         Some((_, module)) => format!("{module}::{test}"),

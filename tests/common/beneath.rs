@@ -1,8 +1,10 @@
-//! The layer below the volumes of the tests: their plain devices, or an integrity device over each, or an NBD server with its client over each.
+//! The layer below the volumes of the tests: a plain device, an integrity device over each plain device, or an NBD server and client over
+//! each plain device.
 //!
-//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites with each. The tags of an image or of
-//! memory are made when it is opened. They stay in memory, so programs that read the image do not see them. In tests with power cuts
-//! the tags are in the [tail] of the recorded device, so that one cut applies to both. A server stores nothing: its writes are recorded.
+//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites over each layer. The tags are created
+//! in memory when an image is opened, so programs that read the image do not see the tags. In tests with power cuts the tags are in the
+//! [tail] of the recorded device, so that one cut applies to data and tags. A server stores nothing itself, so its writes are recorded on
+//! the device below.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,7 +16,7 @@ use ironmap::{Location, Result, Volume, VolumeOptions};
 
 use super::nbd_export::{Form, OverNbd};
 
-/// The layer beneath.
+/// The layer below a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beneath {
     Integrity(Mode),
@@ -43,7 +45,7 @@ pub(crate) fn integrity() -> Option<Mode> {
     }
 }
 
-/// Each mode uses one kind of tuples, so that both kinds are tested.
+/// Each mode uses one of the two kinds of tuples, so that each kind is tested.
 fn options(mode: Mode, sector: u32) -> FormatOptions {
     FormatOptions::new()
         .interval(if sector > 512 { 4096 } else { 512 })
@@ -53,7 +55,7 @@ fn options(mode: Mode, sector: u32) -> FormatOptions {
         .journal((mode == Mode::Journal).then_some(512 << 10))
 }
 
-/// Opens a volume like [`Volume::open`]. The null engine gets no layer below, because requests that complete without a read cannot be verified.
+/// Opens a volume like [`Volume::open`]. The null engine gets no layer, because requests that complete without a read cannot be verified.
 pub(crate) fn open(place: &Location, options: &VolumeOptions) -> Result<Volume> {
     let how = options.location_options();
     if chosen().is_none() || how.engine == Engine::Null {
@@ -68,7 +70,7 @@ pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
     over_faulty(device, &held)
 }
 
-/// The layer over a device that fails or is watched; `held` is the device below that.
+/// The layer over a device that fails or is watched; `held` is the device below the failing or watching one.
 pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
     let mode = match chosen() {
         Some(Beneath::Integrity(mode)) => mode,
@@ -77,7 +79,7 @@ pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Ar
     };
     let sector = held.limits().logical_block;
     if !matches!(sector, 512 | 4096) {
-        // No tuple protects that much: tests of such devices use them without a layer.
+        // No tuple protects so many bytes, so tests of devices with such sectors use no layer.
         return device;
     }
     let tags: Arc<dyn Device> = Arc::new(Ram::new(held.size() / 16 + (16 << 20)));
@@ -93,28 +95,29 @@ pub(crate) mod tail {
         Relaxed, chosen, format, integrity, options,
     };
 
-    /// The first state of a workload: the same device, extended by tags if there is a layer below.
+    /// The content of the device before a workload. If there is an integrity layer, the device is extended by space for tags.
     pub(crate) fn tagged(base: &Ram) -> Ram {
         integrity().map_or_else(|| base.snapshot(), |mode| tagged_as(mode, base))
     }
 
     fn tagged_as(mode: Mode, base: &Ram) -> Ram {
         let sector = base.limits().logical_block;
-        // The tail takes 1/32 and the journal. The whole volume must fit before the tail.
+        // The tags take 1/32 of the device, and the journal is stored with them. The extended part must have space for both, so that the
+        // volume keeps its size.
         let device = Arc::new(base.resized(base.size() + base.size() / 16 + (8 << 20)));
         let whole = Arc::clone(&device) as Arc<dyn Device>;
         format(&whole, None, &options(mode, sector), &mut |_, _| {}).expect("a tail of tags");
         device.snapshot()
     }
 
-    /// The device that a workload runs on, over a recorded one.
+    /// The device for a workload: the layer over a recorded device.
     pub(crate) fn open(device: Arc<dyn Device>) -> Arc<dyn Device> {
         match chosen() {
             Some(Beneath::Integrity(_)) => {}
             Some(Beneath::Nbd(form)) => return Arc::new(OverNbd::new(device, form)),
             None => return device,
         }
-        // Every flush clears the map, and tags are written and read again, so that there are more requests to cut.
+        // Every flush clears the bitmap, and no tag is cached. So there are more requests at which power can be cut.
         let options = IntegrityOptions::new().cache(0).clean_after(Duration::ZERO);
         let opened = Integrity::open_with(device, None, &options);
         Arc::new(opened.expect("open the integrity device").device)
@@ -129,11 +132,10 @@ pub(crate) mod tail {
         pub(crate) records: AtomicU64,
     }
 
-    /// The volume of `size` bytes that is on a device after a power cut: the integrity device is recovered, and then each of its sectors
-    /// verifies.
+    /// The first `size` bytes of a device after a power cut. The integrity device is recovered first, and each of its sectors must verify.
     ///
     /// # Errors
-    /// The fault.
+    /// The first failure of the recovery or of the verification.
     pub(crate) fn recovered(image: Ram, size: u64, counts: &Recoveries) -> Result<Ram, String> {
         if integrity().is_none() {
             return Ok(image);

@@ -1,4 +1,4 @@
-//! All ways to read a file. For a host file each must return the bytes that the kernel's own read returns.
+//! All ways to read a file. For a host file, each must return the bytes that a read by the kernel returns.
 
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -22,12 +22,12 @@ pub(crate) enum Call {
 
 pub(crate) const CALLS: [Call; 4] = [Call::Flat, Call::Vectored, Call::Owned, Call::OwnedVectored];
 
-/// The longest read.
+/// The maximum length of a read.
 const LONGEST: u64 = 300_000;
 /// An alignment that any device accepts.
 const ALIGNED: u64 = 4096;
 
-/// A host file opened twice: for requests of any form, and for aligned reads only.
+/// A host file opened twice: for requests with any alignment, and for aligned requests only.
 pub(crate) struct Both {
     pub(crate) any: File,
     pub(crate) strict: File,
@@ -43,7 +43,7 @@ impl Both {
         Self { any: open(false), strict: open(true) }
     }
 
-    /// The name of the reason why the kernel serves the file; `raw` if it does not.
+    /// The name of the reason why the kernel serves the file, or `raw` if the kernel does not serve the file.
     pub(crate) fn served(&self) -> &'static str {
         let name = |file: &File| file.host().unwrap().refusal.map_or("raw", |why| why.name());
         let names = (name(&self.any), name(&self.strict));
@@ -51,7 +51,8 @@ impl Both {
         names.0
     }
 
-    /// Reads at the edges and at random positions in every way, and compares with `content`, which the kernel has read.
+    /// Reads in every way at the edges of the file and at random positions, and compares the bytes with `content`, which the kernel has
+    /// read.
     pub(crate) fn check(&self, queue: &mut Queue, content: &[u8], seed: u64, rounds: usize) {
         let rng = &mut Rng::new(seed ^ content.len() as u64);
         let size = content.len() as u64;
@@ -81,7 +82,7 @@ impl Both {
                 || format!("seed {seed:#x}, round {round}: {way:?}, {flags:?}, {len} at {pos}");
             match result {
                 Ok(count) => {
-                    // Past the end, the kernel's direct reads leave undefined bytes.
+                    // Past the end of the file, the kernel's direct reads leave undefined bytes.
                     let raw = queue.stats().kernel_served == served;
                     let seen = if raw { &memory[..] } else { &memory[..count] };
                     let fault = fault(seen, count, part(content, pos, len), unit);
@@ -100,7 +101,7 @@ impl Both {
     }
 }
 
-/// One read: its result and the memory after it. Owned memory must come back whole, with one completion.
+/// Reads once, and returns the result and the memory after the read. Owned memory must be returned complete, with one completion.
 pub(crate) fn read(
     way: Call,
     queue: &mut Queue,

@@ -4,19 +4,19 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-/// Directories of administrators' programs, which a user's `PATH` may lack.
+/// Directories of system programs, which are often missing in a user's `PATH`.
 const SBIN: &str = "/usr/sbin:/sbin";
 
 fn search_path() -> String {
     format!("{}:{SBIN}", std::env::var("PATH").unwrap_or_default())
 }
 
-/// The program of this name.
+/// The path of the program with this name.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&search_path()).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// Runs a program to its end, with any exit status.
+/// Runs a program to its end; any exit status is accepted.
 pub(crate) fn output<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Output {
     let path = find(program).unwrap_or_else(|| panic!("{program} is not installed: ./x setup"));
     // Outputs are parsed, so language and time zone are fixed.
@@ -26,14 +26,14 @@ pub(crate) fn output<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Output {
     command.output().unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
-/// Runs a program that must succeed; its standard output.
+/// Runs a program that must succeed, and returns its standard output.
 pub(crate) fn run<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Vec<u8> {
     let output = output(program, args);
     assert!(output.status.success(), "{}", failure(program, args, &output));
     output.stdout
 }
 
-/// The output of a program that failed.
+/// The message about a program that failed, with its output.
 pub(crate) fn failure<A: AsRef<OsStr>>(program: &str, args: &[A], output: &Output) -> String {
     let args: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
     let (out, err) =

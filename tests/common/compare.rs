@@ -1,13 +1,13 @@
-//! All differences between the view of an oracle and that of ironmap.
+//! All differences between an oracle's view and ironmap's view.
 
 use std::fmt::Debug;
 
 use super::reads::hash;
 use super::view::{ReadCall, Record, Subject, View};
 
-/// The most differences to print.
+/// The maximum number of differences to print.
 const SHOWN: usize = 20;
-/// How much of a difference is shown.
+/// The maximum length of a printed difference, in characters.
 const LENGTH: usize = 1000;
 
 /// Fails the test unless ironmap sees the same as the oracle, in every field that the oracle reports.
@@ -25,7 +25,7 @@ pub(crate) fn assert_same(expected: &View, actual: &View, what: &str) {
     report(&differences, what);
 }
 
-/// Fails the test unless every read that the oracle did gives the same bytes.
+/// Fails the test unless ironmap reads the same bytes as the oracle in every recorded read.
 pub(crate) fn assert_contents(expected: &View, subject: &mut Subject, numbers: &View, what: &str) {
     let mut differences = Vec::new();
     let mut buf = Vec::new();
@@ -54,7 +54,7 @@ pub(crate) fn assert_contents(expected: &View, subject: &mut Subject, numbers: &
 fn compare(path: &str, expected: &Record, actual: &Record, differences: &mut Vec<String>) {
     macro_rules! fields {
         ($($field:ident),+) => {
-            // Names every field, so that a new one cannot be forgotten here.
+            // Names every field, so that the compiler reports a new field that is missing here.
             let Record { reads: _, $($field),+ } = expected;
             $(field(path, stringify!($field), $field.as_ref(), actual.$field.as_ref(), differences);)+
         };
@@ -74,7 +74,7 @@ fn field<T: Debug + PartialEq>(
 ) {
     if expected.is_some() && expected != actual {
         let text = format!("{path}: {name} is {actual:?}, not {expected:?}");
-        // A map of thousands of pieces would bury the rest.
+        // The map of a file can have thousands of pieces, which would hide the other differences.
         differences.push(text.chars().take(LENGTH).collect());
     }
 }

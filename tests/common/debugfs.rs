@@ -1,9 +1,9 @@
-//! An oracle that needs no root, and reads volumes that the kernel cannot mount: debugfs, with requests for inodes by number.
+//! An oracle that needs no root and reads volumes that the kernel cannot mount: debugfs, which is queried for inodes by number.
 
 use super::image::Image;
 use super::view::{Piece, Record, Time, View, joined};
 
-/// The output of debugfs for the inodes of a view, at the view's paths.
+/// What debugfs reports about the inodes of a view, stored at the view's paths.
 pub(crate) fn view(image: &Image, block_size: u64, paths: &View) -> View {
     let numbers: Vec<_> = paths.values().map(|record| record.inode.expect("a number")).collect();
     let commands: String = numbers.iter().map(|number| format!("stat <{number}>\n")).collect();
@@ -20,7 +20,7 @@ fn record(answer: &str, block_size: u64) -> Record {
         answer[at + name.len()..].split_whitespace().next().unwrap_or_default()
     };
     let number = |name: &str| field(name).parse::<u64>().expect(name);
-    // Printed with a sign.
+    // debugfs prints the number with a sign.
     let id = |name: &str| field(name).parse::<i32>().expect(name) as u32;
     let octal = u32::from_str_radix(field("Mode:"), 8).expect("mode");
     let hex = |text: &str| {
@@ -61,8 +61,8 @@ fn record(answer: &str, block_size: u64) -> Record {
     }
 }
 
-/// `atime: 0x6b016d23:00000000 -- Sat …`: seconds as a signed 32-bit number; then, if the inode has them, two bits that
-/// extend the seconds, and thirty bits of nanoseconds.
+/// `atime: 0x6b016d23:00000000 -- Sat …`: signed 32-bit seconds. An inode with extra time fields adds a second number: two bits that extend
+/// the seconds, and thirty bits of nanoseconds.
 fn time(answer: &str, name: &str) -> Time {
     let at = answer.find(name).unwrap_or_else(|| panic!("debugfs: no {name}")) + name.len();
     let text = answer[at..].split_whitespace().next().unwrap_or_default().trim_start_matches("0x");
@@ -72,7 +72,7 @@ fn time(answer: &str, name: &str) -> Time {
     (i64::from(seconds as i32) + (i64::from(extra & 3) << 32), extra >> 2)
 }
 
-/// `(0-11):786-797, (IND):798, (12-267[u]):799-1054`, also over several lines; blocks of the map itself have names.
+/// `(0-11):786-797, (IND):798, (12-267[u]):799-1054`, possibly over several lines. Blocks of the map itself have names such as `IND`.
 fn map(answer: &str, block_size: u64) -> Vec<Piece> {
     let Some(at) = answer.find("EXTENTS:\n").or_else(|| answer.find("BLOCKS:\n")) else {
         return Vec::new();

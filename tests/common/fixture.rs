@@ -13,19 +13,19 @@ use super::beneath::{self, chosen};
 use super::image::{Image, scratch, scratch_in};
 use super::rng::Rng;
 
-/// Data without a hole. Its size is unaligned in every respect.
+/// Data without a hole. The size of the file is not a multiple of any sector or block.
 pub(crate) const SOLID: &str = "solid";
-/// Data without a hole in more extents than a request keeps in flight together.
+/// Data without a hole in more extents than a request has in flight at a time.
 pub(crate) const FRAGMENTED: &str = "fragmented";
-/// Blocks of data and holes in turns.
+/// Alternating blocks of data and holes.
 pub(crate) const HOLES: &str = "holes";
-/// Like `HOLES`, with the holes allocated and never written; the device holds old data of other files there.
+/// Like `HOLES`, but with unwritten extents instead of holes. Their blocks contain old data of other files on the device.
 pub(crate) const UNWRITTEN: &str = "unwritten";
 /// A few blocks of data far apart.
 pub(crate) const SPARSE: &str = "sparse";
-/// 5000 bytes: the end lies within a sector.
+/// 5000 bytes, so the end of the file is within a sector.
 pub(crate) const TAIL: &str = "tail";
-/// A few bytes within the inode.
+/// A few bytes, stored within the inode.
 pub(crate) const INLINE: &str = "inline";
 /// The name of a file without bytes.
 pub(crate) const EMPTY: &str = "empty";
@@ -34,9 +34,9 @@ pub(crate) const EMPTY: &str = "empty";
 pub(crate) const FILES: [&str; 8] =
     [SOLID, FRAGMENTED, HOLES, UNWRITTEN, SPARSE, TAIL, INLINE, EMPTY];
 
-/// Files of one block that are removed before the next writes, so that these are fragmented.
+/// Files of one block that are removed before later writes, so that the later files are fragmented.
 const PADS: u64 = 200;
-/// Files of one block, removed, whose blocks become unwritten extents.
+/// Files of one block that are removed. Their blocks become unwritten extents.
 const STALE: u64 = 200;
 
 /// The volume in an image file.
@@ -49,7 +49,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// A volume with blocks of this size. The seed gives the contents.
+    /// A volume with blocks of this size. The seed determines the contents.
     pub(crate) fn new(block: u64, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let contents = contents(block, &mut rng);
@@ -91,14 +91,14 @@ impl Fixture {
         let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
         let volume = beneath::open(&location, &VolumeOptions::new().engine(engine))
             .expect("open the volume");
-        // A layer over a device of the test has no engine of its own.
+        // With a layer, the engine is the one that `Auto` chooses.
         let expected =
             if chosen().is_some() && engine != Engine::Null { Engine::Auto } else { engine };
         assert_eq!(volume.engine(), expected, "{:?}", volume.notices());
         volume
     }
 
-    /// The volume on a device with these faults.
+    /// The volume on a simulated device with these faults.
     pub(crate) fn sim(&self, faults: Faults) -> (Arc<Sim>, Volume) {
         let file =
             BlockFile::open(&self.image.path(), &OpenMode::default()).expect("open the image");
@@ -121,10 +121,10 @@ pub(crate) enum Stack {
 }
 
 impl Stack {
-    /// The engines that read the content of the image.
+    /// The engines that read the real content of the image.
     pub(crate) const REAL: [Self; 5] =
         [Self::Psync, Self::Uring, Self::Dax, Self::DaxInMemory, Self::Sim];
-    /// The engines with alignment rules that a request can break.
+    /// The engines that have alignment rules for requests.
     pub(crate) const ALIGNED: [Self; 4] = [Self::Psync, Self::Uring, Self::Null, Self::Sim];
 }
 
@@ -134,7 +134,7 @@ impl fmt::Display for Stack {
     }
 }
 
-/// Opens a file by its name, without its map in memory.
+/// Opens a file by its name. Its map is not yet in memory.
 pub(crate) fn open(volume: &Volume, name: &str, strict: bool) -> File {
     let inode = volume.fs().resolve(name.as_bytes(), Follow::All).expect(name);
     volume.open_inode(inode, FileOptions::new().direct(strict)).expect(name)
@@ -178,14 +178,14 @@ fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> 
             write_sparse(&path, content, block);
             return write;
         }
-        // The last block is written full of other bytes. Then the size is set, which leaves those bytes past the end on the device. debugfs
-        // must set the size anyway if the file ends with a hole.
+        // The last block is written in full, with other bytes after the content. Then the size is set, so that these bytes remain on the
+        // device past the end. A file that ends with a hole also needs its size set.
         let mut on_disk = content.clone();
         on_disk.resize(size.next_multiple_of(block) as usize, 0xEE);
         write_sparse(&path, &on_disk, block);
         format!("{write}\nset_inode_field {name} size {size}")
     };
-    // Each file is written separately, because mke2fs would lay them out in the arbitrary order of the directory.
+    // Each file is written by a separate command, because mke2fs would place the files in the arbitrary order of the directory.
     for pad in 0..PADS + STALE {
         add(format!("write {}/pads/{pad:03} {pad:03}", source.display()));
     }
@@ -204,7 +204,7 @@ fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> 
     commands
 }
 
-/// Leaves blocks of zeros out, so that they become holes.
+/// Writes all blocks except blocks of zeros, which become holes.
 fn write_sparse(path: &Path, content: &[u8], block: u64) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::create(path).expect("a file");

@@ -1,4 +1,4 @@
-//! File systems with little free space, and functions that use it up.
+//! File systems with little free space, and functions that allocate the free space.
 
 use std::fs::File;
 use std::path::Path;
@@ -32,7 +32,7 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Allocates the free space as far as possible.
+/// Allocates as much of the free space as possible.
 pub(crate) fn fill(dir: &Path) {
     let file = File::create(dir.join("filler")).unwrap();
     for piece in [1 << 20, 64 << 10, 4096_u64] {

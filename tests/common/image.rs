@@ -1,4 +1,5 @@
-//! Images of ext4 and XFS volumes, made by mke2fs and mkfs.xfs, and their kernel mounts. All are removed when their guards are dropped.
+//! Images of ext4 and XFS volumes, made by mke2fs and mkfs.xfs, and their kernel mounts. Images and mounts are removed when their guards
+//! are dropped.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,13 +20,13 @@ use super::loop_device::LoopDevice;
 /// process, which takes a millisecond or more.
 const TRIES: usize = 500;
 
-/// A directory of the test's own, removed at the end.
+/// A directory for this test, removed when it is dropped.
 pub(crate) fn scratch() -> TempDir {
     scratch_in(&std::env::temp_dir())
 }
 
-/// A directory below another one. Its name contains the process of the test, so `./x clean-up` can remove the directories of ended
-/// processes.
+/// A temporary directory below `dir`. Its name contains the process number of the test, so that `./x clean-up` can remove the directories
+/// of ended processes.
 pub(crate) fn scratch_in(dir: &Path) -> TempDir {
     let prefix = format!("ironmap-test-{}-", std::process::id());
     tempfile::Builder::new().prefix(&prefix).tempdir_in(dir).expect("a scratch directory")
@@ -36,7 +37,7 @@ pub(crate) fn words(options: &str) -> Vec<&str> {
     options.split_whitespace().collect()
 }
 
-/// The arguments of an xfs_repair that changes nothing. A volume with one group needs the option, or it is not checked.
+/// The arguments for an xfs_repair that changes nothing. Without `force_geometry`, xfs_repair refuses to check a volume with one group.
 fn check_of(image: &Path) -> [&OsStr; 4] {
     let [no_changes, option, value] = ["-n", "-o", "force_geometry"].map(OsStr::new);
     [no_changes, option, value, image.as_os_str()]
@@ -56,22 +57,22 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// An image without a file yet.
+    /// An image whose file does not exist yet.
     pub(crate) fn none() -> Self {
         Self::within(scratch())
     }
 
-    /// An image without a file yet, in this directory.
+    /// An image in this directory, whose file does not exist yet.
     pub(crate) fn within(dir: TempDir) -> Self {
         Self { dir, format: Format::Ext4 }
     }
 
-    /// An image for an XFS volume without a file yet, in this directory.
+    /// An image for an XFS volume in this directory. The file does not exist yet.
     pub(crate) fn within_xfs(dir: TempDir) -> Self {
         Self { dir, format: Format::Xfs }
     }
 
-    /// A volume of this size (as mke2fs writes it: `64M`) made with these options, empty.
+    /// An empty volume of this size, in mke2fs's syntax (`64M`), made with these options.
     pub(crate) fn mke2fs(size: &str, options: &[&str]) -> Self {
         Self::make(size, options, None)
     }
@@ -86,18 +87,18 @@ impl Image {
         Self::within(scratch_in(Path::new("/dev/shm"))).fill(size, options, None)
     }
 
-    /// An image for an XFS volume without a file yet, in memory.
+    /// An image for an XFS volume, in memory. The file does not exist yet.
     pub(crate) fn no_xfs() -> Self {
         Self { dir: scratch_in(Path::new("/dev/shm")), format: Format::Xfs }
     }
 
-    /// An XFS volume of this size (in the syntax of truncate(1)) in memory, made with these options of mkfs.xfs; or the message if they are
-    /// refused.
+    /// Makes an XFS volume of this size (in the syntax of truncate(1)) in memory with these options. If mkfs.xfs refuses the options,
+    /// returns its message.
     pub(crate) fn mkfs_xfs(size: &str, options: &[&str]) -> Result<Self, String> {
         Self::mkfs_xfs_by("mkfs.xfs", size, options)
     }
 
-    /// An XFS volume made by another program than the system's mkfs.xfs.
+    /// An XFS volume that another program than the system's mkfs.xfs makes.
     pub(crate) fn mkfs_xfs_by(program: &str, size: &str, options: &[&str]) -> Result<Self, String> {
         let image = Self::no_xfs();
         let path = image.path();
@@ -116,7 +117,7 @@ impl Image {
 
     fn fill(self, size: &str, options: &[&str], from: Option<&Path>) -> Self {
         let image = self;
-        // The volume is the same each time: no value is random, and no kernel thread writes concurrently.
+        // These options make the same volume each time: without random values, and without a kernel thread that writes later.
         let fixed = ["-q", "-F", "-U", "1f0e3dad-9990-4a3a-8f8e-3a6d0b7c5e21"];
         let mut args: Vec<_> = fixed.iter().chain(options).map(Into::into).collect();
         if let Some(from) = from {
@@ -127,7 +128,7 @@ impl Image {
         image
     }
 
-    /// A copy of the present image, which may be mounted.
+    /// A copy of the image in its present state. The image may be mounted.
     pub(crate) fn copy(&self) -> Self {
         let copy = Self { dir: scratch(), format: self.format };
         let args = ["--sparse=always".into(), self.path(), copy.path()];
@@ -146,7 +147,7 @@ impl Image {
         std::fs::read(dump).expect("debugfs has written it")
     }
 
-    /// The path for a file beside the image.
+    /// A path for another file in the image's directory.
     pub(crate) fn beside(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -169,13 +170,13 @@ impl Image {
         Arc::clone(volume.ext4().expect("an ext4 volume"))
     }
 
-    /// Fails the test unless e2fsck or xfs_repair finds nothing to repair, because a broken fixture proves nothing.
+    /// Fails the test if e2fsck or xfs_repair finds a fault. A test with a broken fixture would prove nothing.
     pub(crate) fn check(&self) {
         if self.format == Format::Xfs {
             return self.check_by("xfs_repair");
         }
         let said = run("e2fsck", &["-fn".as_ref(), self.path().as_os_str()]);
-        // The exit code does not report wrong counts in the superblock.
+        // xfs_repair's exit code does not report wrong counts in the superblock.
         let said = String::from_utf8_lossy(&said);
         assert!(!said.contains("count wrong"), "{said}");
     }
@@ -202,7 +203,7 @@ impl Image {
         self.e2fsck("-fyD");
     }
 
-    /// Lets e2fsck replay the journal, and nothing else.
+    /// Lets e2fsck only replay the journal.
     pub(crate) fn repair_journal(&self) {
         self.run_e2fsck(&["-fy", "-E", "journal_only"]);
     }
@@ -231,7 +232,7 @@ impl Image {
         run("tune2fs", &args);
     }
 
-    /// Changes the volume by debugfs's commands, one per line. Returns the output, in which `debugfs: COMMAND` precedes each answer.
+    /// Runs debugfs commands that change the volume, one per line. Returns the output, in which `debugfs: COMMAND` precedes each answer.
     pub(crate) fn debugfs(&self, commands: &str) -> String {
         self.run_debugfs(&["-w"], commands)
     }
@@ -250,38 +251,38 @@ impl Image {
         String::from_utf8_lossy(&run("debugfs", &args)).into_owned()
     }
 
-    /// The blocks on the device of a file or directory, or of an inode `<8>`.
+    /// The physical blocks of a file or directory. The path may also name an inode, for example `<8>`.
     pub(crate) fn bmap(&self, path: &str, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
         let commands: String = blocks.map(|block| format!("bmap {path} {block}\n")).collect();
         let answers = self.ask_debugfs(&commands);
-        // debugfs echoes the commands on separate lines.
+        // debugfs echoes the commands on separate lines, which are not numbers.
         let blocks =
             answers.lines().filter_map(|line| line.trim().parse().ok()).collect::<Vec<_>>();
         assert_eq!(blocks.len(), commands.lines().count(), "{answers}");
         blocks
     }
 
-    /// Overwrites bytes of a file's or directory's block.
+    /// Overwrites bytes in a block of a file or directory.
     pub(crate) fn poke(&self, path: &str, block: u64, offset: u64, bytes: &[u8]) {
         let physical = self.bmap(path, std::iter::once(block))[0];
         self.poke_block(physical, offset, bytes);
     }
 
-    /// Overwrites bytes of a block of the volume.
+    /// Overwrites bytes in a block of the volume.
     pub(crate) fn poke_block(&self, block: u64, offset: u64, bytes: &[u8]) {
         self.file()
             .write_all_at(bytes, block * self.block_size() + offset)
             .expect("write the image");
     }
 
-    /// A block of the volume.
+    /// The content of a block of the volume.
     pub(crate) fn block(&self, block: u64) -> Vec<u8> {
         let mut bytes = vec![0; self.block_size() as usize];
         self.file().read_exact_at(&mut bytes, block * self.block_size()).expect("read the image");
         bytes
     }
 
-    /// The block size in the superblock, whatever the state of the volume.
+    /// The block size in the superblock. The volume may be damaged elsewhere.
     pub(crate) fn block_size(&self) -> u64 {
         let mut log = [0; 4];
         self.file().read_exact_at(&mut log, 1024 + 0x18).expect("read the superblock");
@@ -297,15 +298,15 @@ impl Image {
         self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// Mounts the image, or returns mount(8)'s message if the kernel refuses.
+    /// Mounts the image. If the kernel refuses, returns the message of mount(8).
     pub(crate) fn try_mount(&self, options: &str) -> Result<LoopMount, String> {
         LoopMount::new(self, options)
     }
 }
 
-/// A kernel mount of an image: unmounted and detached on drop.
+/// A kernel mount of an image. Dropping this value unmounts the image and detaches the loop device.
 pub(crate) struct LoopMount {
-    // Detached once it is unmounted.
+    // Detached after the unmount.
     device: LoopDevice,
     dir: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! The main oracle: a mounted file system, read by system calls. A source directory can be used in the same way.
+//! The main oracle: a mounted file system, read by system calls. The oracle also reads source directories.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,24 +12,24 @@ use super::command::run;
 use super::reads::{Depth, plan};
 use super::view::{Piece, Record, Time, View, join, joined};
 
-/// Longer lists of files are given to filefrag in several calls.
+/// The maximum number of files in one call of filefrag.
 const FILES_A_CALL: usize = 500;
 
-/// The kernel's view of a tree, without the maps. The seed plans the reads.
+/// The kernel's view of a tree, without the maps. The seed determines which ranges are read.
 pub(crate) fn view(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = View::new();
     visit(root, b"", &mut view, Some(depth), seed);
     view
 }
 
-/// The `stat` values of a tree whose contents and links cannot be read.
+/// The results of `stat` for a tree whose file contents and links cannot be read.
 pub(crate) fn view_of_stats(root: &Path) -> View {
     let mut view = View::new();
     visit(root, b"", &mut view, None, 0);
     view
 }
 
-/// The kernel's view with the maps, which must not change any more: from a read-only mount.
+/// The kernel's view with the maps. The mount must be read-only, so that the maps do not change.
 pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = view(root, depth, seed);
     let mut regular: Vec<_> =
@@ -46,7 +46,7 @@ pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
 
 /// Adds the output of `lsattr` for directories and regular files: flags, generation and project.
 pub(crate) fn add_flags(root: &Path, view: &mut View) {
-    // lsattr prints raw names; a newline in a name would be confused with its own.
+    // lsattr prints names unescaped, so a newline in a name could not be distinguished from the newline after the name.
     let shown = |(path, record): &(&Vec<u8>, &mut Record)| {
         let has_flags = record.is(FileType::RegularFile) || record.is(FileType::Directory);
         has_flags && !path.contains(&b'\n')
@@ -69,7 +69,7 @@ pub(crate) fn add_flags(root: &Path, view: &mut View) {
     }
 }
 
-/// The flags (`FS_*_FL`) that letters of `lsattr` stand for, as far as XFS has them.
+/// The flags (`FS_*_FL`) for letters of `lsattr`. Only flags that XFS supports are included.
 fn flags_of_letters(letters: &str) -> u32 {
     let flag = |letter| match letter {
         '-' => 0,
@@ -147,14 +147,14 @@ pub(crate) fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let length =
             rustix::fs::lgetxattr(path, name, &mut value[..]).expect("an attribute's value");
         value.truncate(length);
-        // The view has thousands of values.
+        // The view has thousands of values, so unused capacity would waste memory.
         value.shrink_to_fit();
         value
     };
     names.map(|name| (name.to_vec(), value(name))).collect()
 }
 
-/// FIEMAP of each file, as `filefrag -v` prints it, in bytes.
+/// The map of each file in bytes, as `filefrag -v` prints it from FIEMAP.
 pub(crate) fn maps(paths: &[PathBuf]) -> Vec<Vec<Piece>> {
     let mut args: Vec<PathBuf> = vec!["-v".into(), "-b1".into(), "--".into()];
     args.extend_from_slice(paths);
@@ -172,8 +172,8 @@ pub(crate) fn maps(paths: &[PathBuf]) -> Vec<Vec<Piece>> {
     maps
 }
 
-/// Parses `   0:        0..    4095:    8192..   12287:   4096:   expected: last,eof`: a piece, or no piece if the data has no
-/// place of its own; `None` for any other line.
+/// Parses `   0:        0..    4095:    8192..   12287:   4096:   expected: last,eof`. Returns the extent; `Some(None)` for an extent
+/// without a separate physical address; or `None` for any other line.
 fn filefrag_line(line: &str) -> Option<Option<Piece>> {
     let fields: Vec<_> = line.split(':').map(str::trim).collect();
     let [index, logical, physical, len, ..] = fields[..] else { return None };

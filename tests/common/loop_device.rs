@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use super::command::{output, run};
 use super::process::until;
 
-/// A loop device over a file. The drop detaches it, and waits: the kernel releases the file only after the last close of the device, and
-/// other tests ask every loop device for its file.
+/// A loop device over a file. The drop detaches the device and waits until the kernel has released the file, which happens after the last
+/// close of the device. Without the wait, other tests that search for the loop device of their file could still find this one.
 pub(crate) struct LoopDevice {
     node: String,
     attachment: Attachment,
 }
 
 impl LoopDevice {
-    /// A loop device for reading and writing.
+    /// A loop device that can be read and written.
     pub(crate) fn new(file: impl AsRef<OsStr>) -> Self {
         Self::with(&[], file)
     }
@@ -33,8 +33,8 @@ impl LoopDevice {
         &self.node
     }
 
-    /// Adds a partition in the kernel, with start and length in MiB, and returns its path. No partition table is needed. The partition is removed
-    /// with the device only if that was attached with `--partscan`.
+    /// Tells the kernel about a partition, with start and length in MiB, and returns the partition's path. No partition table is needed.
+    /// The kernel removes the partition together with the device only if the device was attached with `--partscan`.
     pub(crate) fn partition(&self, number: u64, start: u64, len: u64) -> String {
         let sectors = |mib: u64| (mib * 2048).to_string();
         run("addpart", &[&self.node, &number.to_string(), &sectors(start), &sectors(len)]);
@@ -49,33 +49,33 @@ impl Drop for LoopDevice {
     }
 }
 
-/// The time for which a loop device serves one file: its number may be another's afterwards.
+/// One attachment of a loop device to a file. After a detach, the kernel may reuse the device's number for another file.
 pub(crate) struct Attachment {
     dir: PathBuf,
     sequence: String,
 }
 
 impl Attachment {
-    /// The device that the node has at present.
+    /// The present attachment of a device node.
     pub(crate) fn of(node: &str) -> Self {
         let name = node.strip_prefix("/dev/").expect("a node below /dev");
         let dir = Path::new("/sys/block").join(name);
         Self { sequence: sequence(&dir).expect("a loop device"), dir }
     }
 
-    /// Waits until a detached device is closed.
+    /// Waits until the device is detached and closed.
     pub(crate) fn wait_ended(&self) {
         let has_ended = || {
             !self.dir.join("loop").exists() || sequence(&self.dir).as_ref() != Some(&self.sequence)
         };
-        // A test that has failed may hold the device itself.
+        // If the test has failed, the test itself may still have the device open.
         if !std::thread::panicking() {
             until(&format!("{} is let go", self.dir.display()), has_ended);
         }
     }
 }
 
-/// A number that the kernel counts up when the device gets another content (sysfs-block, `diskseq`).
+/// A number that the kernel increments when the medium of the device changes (sysfs-block, `diskseq`).
 fn sequence(dir: &Path) -> Option<String> {
     std::fs::read_to_string(dir.join("diskseq")).ok()
 }

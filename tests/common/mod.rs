@@ -1,9 +1,9 @@
-//! Shared code of the tests: images and mounts with guards, a generator of trees, oracles by other authors, and the comparison of their
-//! answers with ironmap's.
+//! Shared code of the tests: images and mounts with guards, a generator of trees, oracles by other authors, and a comparison of the
+//! oracles' results with ironmap's.
 //!
-//! An oracle fills a [`view::View`]; [`compare`] reports every difference from ironmap's own view of the same volume.
+//! An oracle fills a [`view::View`]. [`compare`] reports every difference between this view and ironmap's view of the same volume.
 
-// Each test program uses its own part.
+// Each test program uses only a part of this module.
 #![allow(dead_code)]
 
 pub(crate) mod again;

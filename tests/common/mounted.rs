@@ -1,4 +1,5 @@
-//! File systems that the kernel has mounted, on loop devices over sparse files. All are removed when their guards are dropped.
+//! File systems that the kernel has mounted, on loop devices over sparse files. Dropping a guard unmounts the file system and removes the
+//! device and the file.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use super::command::{failure, output, run};
 use super::image::{scratch, scratch_in, words};
 use super::loop_device::LoopDevice;
 
-/// The byte at which a partition begins.
+/// The byte of the disk at which the partition begins.
 const START: u64 = 1 << 20;
 
 /// A loop device over a file.
@@ -46,7 +47,7 @@ impl Mounted {
         Self::try_new(sector, mkfs, mib, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// Makes and mounts the file system, or returns mount(8)'s message if the kernel refuses.
+    /// Makes and mounts the file system. If the kernel refuses, returns the message of mount(8).
     pub(crate) fn try_new(
         sector: u32,
         mkfs: &str,
@@ -56,14 +57,16 @@ impl Mounted {
         Self::make(Disk::new(scratch(), sector, mib << 20), mkfs, options)
     }
 
-    /// A mounted file system on a partition in the middle of a disk. The kernel gets its place and size, so it needs no partition table.
+    /// A mounted file system on a partition in the middle of a disk. The kernel is given the position and size of the partition, so no
+    /// partition table is needed.
     pub(crate) fn on_partition(mkfs: &str, mib: u64, options: &str) -> Self {
         let mut disk = Disk::new(scratch(), 512, START + (mib << 20));
         disk.device = disk.disk.partition(1, START >> 20, mib);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// A mounted file system over a file below this directory: in memory, to avoid waits, or on another mount.
+    /// A mounted file system on a file below this directory. A directory in memory avoids waits for the disk; a directory on another mount
+    /// makes nested file systems.
     pub(crate) fn within(dir: &Path, mkfs: &str, mib: u64, options: &str) -> Self {
         let disk = Disk::new(scratch_in(dir), 512, mib << 20);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
@@ -109,7 +112,7 @@ impl Mounted {
         self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
-    /// Lets every user access the files by their paths.
+    /// Lets every user reach the files by their paths.
     pub(crate) fn allow_all_users(&self) {
         run("chmod", &["755".as_ref(), self.disk.dir.path().as_os_str()]);
     }
@@ -148,9 +151,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Unmounts a directory, with repeated attempts while it is busy. The kernel closes the files of an io_uring process only after the process has
-/// ended; a process that another thread starts holds copies of our descriptors for a moment; and a loop device holds its file until the device
-/// is removed.
+/// Unmounts a directory, and repeats the attempt while the mount is busy. The mount can be busy for three reasons. The kernel closes the
+/// files of a process with io_uring only after the process has ended. A process that another thread starts has copies of our descriptors
+/// for a moment. A loop device has its file open until the device is removed.
 pub(crate) fn unmount(dir: &Path) -> bool {
     // Each try starts a process, which takes a millisecond.
     (0..500).any(|_| output("umount", &[dir]).status.success())

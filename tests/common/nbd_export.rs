@@ -1,6 +1,7 @@
-//! A device of this process as the export of an NBD server, and its client as a device.
+//! Serves a device of this process as an export of an NBD server, and opens the export as a device.
 //!
-//! Two threads for each connection carry out requests, so their order changes as the protocol permits it: a flush covers the writes that were answered before.
+//! Each connection has two threads that carry out requests, so the order of requests changes as far as the protocol permits. A flush covers
+//! all writes that were answered before the flush.
 
 use std::io::{IoSlice, Read, Result, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,12 +17,12 @@ use tempfile::TempDir;
 
 use super::image::scratch_in;
 
-/// The server's abilities.
+/// The features that the server supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Everything: extended headers, FUA, trim, zeros, several connections.
+    /// All features: extended headers, FUA, trim, zeros, several connections.
     Extended,
-    /// A flush, and simple replies.
+    /// Only flushes and simple replies.
     Plain,
 }
 
@@ -34,11 +35,11 @@ const WRITE_ZEROES: u16 = 1 << 6;
 const MULTI_CONN: u16 = 1 << 8;
 const FAST_ZERO: u16 = 1 << 11;
 
-/// Flags of a request.
+/// Flags of an NBD request.
 const WITH_FUA: u16 = 1 << 0;
 const WITH_FAST_ZERO: u16 = 1 << 4;
 
-/// The client of an export. The server ends with the client, and then drops the device.
+/// The client of an export. The server stops when the client is dropped, and then drops the device.
 #[derive(Debug)]
 pub(crate) struct OverNbd {
     client: Option<Nbd>,
@@ -53,7 +54,7 @@ struct Server {
 }
 
 impl OverNbd {
-    /// Serves a device, and opens its export.
+    /// Serves a device and connects to its export.
     pub(crate) fn new(device: Arc<dyn Device>, form: Form) -> Self {
         let dir = scratch_in(Path::new("/dev/shm"));
         let write = device.is_writable();
@@ -88,11 +89,11 @@ impl Server {
                 for stream in listener.incoming() {
                     let stream = stream.expect("a connection");
                     let mut ends = shared.lock().unwrap();
-                    // The end of the last connection ends the server.
+                    // The server stops when the last connection is closed.
                     let Some(ends) = &mut *ends else { return };
                     ends.push(stream.try_clone().expect("a descriptor"));
                     let device = &*device;
-                    // A client may go at any time.
+                    // A client may disconnect at any time.
                     scope.spawn(move || serve(stream, device, form).unwrap_or_default());
                 }
             });
@@ -117,7 +118,7 @@ impl Server {
     }
 }
 
-/// A request as it was received.
+/// A request in the form in which it was received.
 struct Asked {
     command: u16,
     flags: u16,
@@ -137,7 +138,7 @@ fn serve(mut stream: UnixStream, device: &dyn Device, form: Form) -> Result<()> 
             scope.spawn(|| {
                 while let Ok(asked) = { received.lock().unwrap().recv() } {
                     let result = carry_out(device, &asked);
-                    // The client may be gone.
+                    // The client may have disconnected already.
                     let _ = answer(&replies, form, &asked, result);
                 }
             });
@@ -200,7 +201,7 @@ fn abilities(device: &dyn Device, form: Form) -> u16 {
     HAS_FLAGS | FLUSH | access | more
 }
 
-/// The next request, or `None` after the client's disconnect.
+/// The next request, or `None` if the client has disconnected.
 fn next(stream: &mut UnixStream, form: Form) -> Result<Option<Asked>> {
     const WRITE: u16 = 1;
     const DISCONNECT: u16 = 2;
@@ -264,7 +265,7 @@ fn answer(
     asked: &Asked,
     result: ironmap::Result<Vec<u8>>,
 ) -> Result<()> {
-    // Errors without a number in the protocol become input or output errors.
+    // Errors that have no number in the protocol are sent as EIO.
     let number = |error: Error| match error.errno() {
         Errno(number @ (1 | 12 | 22 | 28 | 75 | 95)) => number as u32,
         _ => 5,
@@ -281,7 +282,7 @@ fn answer(
         }
         (Form::Extended, Ok(data)) if data.is_empty() => chunk(asked, true, 0, &[]),
         (Form::Extended, Ok(data)) => {
-            // The second half comes first.
+            // The second half is sent first, because the protocol permits chunks in any order.
             let (first, second) = data.split_at(data.len() / 2);
             let middle = asked.at + first.len() as u64;
             [part(asked, false, middle, second), part(asked, true, asked.at, first)].concat()
@@ -294,7 +295,7 @@ fn answer(
     replies.lock().unwrap().write_all(&bytes)
 }
 
-/// A part of the data; a hole if it is zero.
+/// A chunk of the data, or a chunk that describes a hole if all its bytes are zero.
 fn part(asked: &Asked, last: bool, at: u64, data: &[u8]) -> Vec<u8> {
     let place = at.to_be_bytes();
     if data.iter().any(|byte| *byte != 0) {

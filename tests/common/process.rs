@@ -1,4 +1,4 @@
-//! Other processes: this test program, started again for a test that does nothing otherwise.
+//! Child processes: this test program, started again to run one test that does nothing when it runs otherwise.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-/// The time limit, longer than any of them needs to end.
+/// The time limit for a wait. Every wait normally ends much earlier.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process that is killed when this is dropped.
+/// A process that is killed when this value is dropped.
 pub(crate) struct Process {
     name: String,
     child: Child,
 }
 
 impl Process {
-    /// Starts the test of this name with these variables. Its standard error is not captured.
+    /// Starts this program with the test of this name and with these environment variables. Standard error is not captured.
     pub(crate) fn start(test: &str, variables: &[(&str, &OsStr)]) -> Self {
         let program = std::env::current_exe().expect("this program");
         let mut command = Command::new(program);
@@ -31,7 +31,7 @@ impl Process {
         rustix::process::kill_process(pid, signal).expect("a signal");
     }
 
-    /// Waits until all threads of the process have stopped after a signal to do so.
+    /// Waits until all threads of a process that was sent a stop signal have stopped.
     pub(crate) fn wait_stopped(&self) {
         let tasks = format!("/proc/{}/task", self.child.id());
         let stopped = |stat: String| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T'));
@@ -61,7 +61,7 @@ impl Drop for Process {
     }
 }
 
-/// Makes the calling process end with its parent, even if the parent is killed. This must be the first call in the process.
+/// Makes the calling process end when its parent ends, even if the parent is killed. This must be the first call in the process.
 pub(crate) fn end_with_parent() {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal");
 }
@@ -75,7 +75,7 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Lets other threads run. It sets the pace of a load or of a poll; no test may depend on the time that it takes.
+/// Lets other threads run for about this time. The pause sets the pace of a load or of a poll. No test may depend on its length.
 pub(crate) fn pause(time: Duration) {
     std::thread::park_timeout(time);
 }

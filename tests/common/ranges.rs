@@ -1,4 +1,4 @@
-//! Random requests, and memory to carry them out.
+//! Random requests, and memory for them.
 
 use ironmap::bio::{Buffer, Memory};
 
@@ -7,13 +7,13 @@ use super::rng::Rng;
 /// The content of memory before a read.
 pub(crate) const UNTOUCHED: u8 = 0xA5;
 
-/// The part of a file that a request of `len` bytes at `pos` returns.
+/// The part of a file that a read of `len` bytes at `pos` returns.
 pub(crate) fn part(content: &[u8], pos: u64, len: usize) -> &[u8] {
     let from = usize::try_from(pos).unwrap_or(usize::MAX).min(content.len());
     &content[from..from.saturating_add(len).min(content.len())]
 }
 
-/// Memory at any distance from an aligned address. The allocation is one page longer than the used part.
+/// Memory at any distance from an aligned address. The allocation is one page longer than the part that is used.
 pub(crate) struct Room(Buffer);
 
 impl Room {
@@ -28,7 +28,7 @@ impl Room {
         &mut self.0[offset..offset + len]
     }
 
-    /// The same range as memory for an asynchronous request.
+    /// The same range as [`Self::at`], as a buffer for an asynchronous request.
     pub(crate) fn into_buffer(mut self, offset: usize, len: usize) -> Buffer {
         let mut used = {
             drop(self.0.split_to(offset));
@@ -38,7 +38,7 @@ impl Room {
     }
 }
 
-/// Cuts a length at random multiples of `unit`. Some pieces have no bytes. The last piece gets the rest.
+/// Cuts a length into pieces at random multiples of `unit`. Some pieces are empty. The last piece gets the remaining bytes.
 pub(crate) fn pieces(rng: &mut Rng, len: usize, unit: usize) -> Vec<usize> {
     let mut pieces = Vec::new();
     let mut left = len;
@@ -57,7 +57,7 @@ pub(crate) fn split(mut buffer: Buffer, pieces: &[usize]) -> Vec<Buffer> {
     pieces.iter().map(|piece| buffer.split_to(*piece)).collect()
 }
 
-/// Address and length of each buffer. A completion must return them unchanged.
+/// The address and length of each buffer. A completion must return the buffers with the same addresses and lengths.
 pub(crate) fn shape(memory: &Memory) -> Vec<(usize, usize)> {
     memory.buffers().iter().map(|buffer| (buffer.address(), buffer.len())).collect()
 }
@@ -67,8 +67,9 @@ pub(crate) fn bytes(memory: &Memory) -> Vec<u8> {
     memory.buffers().iter().flat_map(|buffer| buffer.iter().copied()).collect()
 }
 
-/// The fault of the memory after a read that returned `count` bytes and should have returned `expected`; `unit` is the
-/// device's logical block. Past the end of the file the last sector must be zero or untouched, and the rest untouched.
+/// Describes what is wrong in the memory after a read that returned `count` bytes and should have returned `expected`; `unit` is the
+/// device's logical block. Past the end of the file, the rest of the last sector must be zero or untouched, and all bytes after that sector
+/// must be untouched.
 pub(crate) fn fault(memory: &[u8], count: usize, expected: &[u8], unit: usize) -> Option<String> {
     if count != expected.len() {
         return Some(format!("{count} bytes, not {}", expected.len()));

@@ -1,4 +1,4 @@
-//! The ranges of a file to read back, and their expected content.
+//! The ranges of a file to read, and their expected content.
 
 use std::fs::File;
 use std::hash::Hasher;
@@ -8,31 +8,31 @@ use rustix::fs::SeekFrom;
 
 use super::rng::Rng;
 
-/// A read and its result by the oracle.
+/// A read and the result that the oracle got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Read {
     pub(crate) pos: u64,
     pub(crate) len: usize,
-    /// The number of bytes that were read: fewer than requested at the end of the file.
+    /// The number of bytes that were read. It is less than requested at the end of the file.
     pub(crate) count: usize,
     pub(crate) hash: u64,
 }
 
-/// How thoroughly to read a file back.
+/// How many ranges of a file to read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depth {
-    /// Ranges at random positions, of random lengths and alignments.
+    /// The number of ranges at random positions, with random lengths and alignments.
     pub(crate) random: usize,
-    /// The most stretches of data to read, because a file can have thousands of holes.
+    /// The maximum number of data ranges to read, because a file can have thousands of holes.
     pub(crate) stretches: usize,
 }
 
-/// The most memory that one read takes.
+/// The maximum size of the memory for one read.
 const PIECE: u64 = 1 << 20;
-/// The largest distance of reads from the edges of data.
+/// The maximum distance of a read from an edge between data and a hole.
 const EDGE: u64 = 5000;
 
-/// Reads a file of the oracle: all its data, the edges between data and holes, the end, and random ranges.
+/// Reads a file of the oracle: all its data, the edges between data and holes, the end of the file, and random ranges.
 pub(crate) fn plan(file: &File, size: u64, depth: Depth, seed: u64) -> Vec<Read> {
     let rng = &mut Rng::new(seed ^ size);
     let mut ranges = Vec::new();

@@ -1,5 +1,5 @@
-//! XFS volumes with realtime files, for kernels without realtime support: mkfs.xfs makes the volume, and xfs_db gives two files realtime blocks.
-//! xfs_repair accepts the result.
+//! XFS volumes with realtime files, for kernels without realtime support: mkfs.xfs makes the volume, and xfs_db assigns realtime blocks to
+//! two files. xfs_repair accepts the result.
 
 use std::path::PathBuf;
 
@@ -9,17 +9,17 @@ use super::command::run;
 use super::image::{Image, scratch, words};
 use super::xfsprogs;
 
-/// Blocks 8 to 11 of the first group are of one file; two of them are of the other too.
+/// Blocks 8 to 11 of the first realtime group belong to one file. Blocks 10 and 11 also belong to the other file.
 const SHARED: &[(&str, u64, u64)] = &[("one", 8, 4), ("two", 10, 2)];
 const APART: &[(&str, u64, u64)] = &[("one", 8, 2), ("two", 10, 2)];
 
-/// A way to make a volume.
+/// The options and commands that make a volume.
 pub(crate) struct Way {
     pub(crate) mkfs: &'static str,
-    /// Whether the files have a separate device.
+    /// Whether the realtime section is on a separate device.
     pub(crate) apart: bool,
     pub(crate) files: &'static [(&'static str, u64, u64)],
-    /// Commands of xfs_db that give them their blocks; ONE and TWO are their numbers.
+    /// Commands of xfs_db that record the files as owners of the blocks. ONE and TWO stand for the inode numbers.
     pub(crate) space: &'static [&'static str],
 }
 
@@ -45,7 +45,7 @@ pub(crate) const NO_GROUPS: Way = Way {
     files: APART,
     space: &[
         "inode 129;dblock 0;type data;write fill 0xf0 1 1",
-        // Little-endian counts of runs of 8 and of 16372 extents, in the place of one of 16384.
+        // Little-endian counts of free runs: one run of 8 extents and one of 16372, instead of one of 16384.
         "inode 130;dblock 0;type data;write fill 1 12 1;write fill 1 52 1;write fill 0 56 1",
         "sb 0;write -d frextents 16380",
     ],
@@ -60,11 +60,11 @@ pub(crate) const ZONES: Way = Way {
          write -d u3.rtrmapbt.recs[2].blockcount 2;write -d u3.rtrmapbt.recs[2].owner TWO"],
 };
 
-/// The same on the volume's own device.
+/// Like `ZONES`, with the realtime section on the data device.
 pub(crate) const OWN_ZONES: Way =
     Way { mkfs: "-d size=304m -r zoned=1,rgsize=8m", apart: false, ..ZONES };
 
-/// A volume of such a way.
+/// A volume made in one of these ways.
 pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) image: Image,
@@ -115,7 +115,7 @@ impl World {
     }
 }
 
-/// Runs commands of xfs_db, which repairs checksums.
+/// Runs commands of xfs_db on an image. xfs_db updates the checksums.
 pub(crate) fn damaged(image: &std::path::Path, commands: &str) {
     let mut args = vec!["-x".to_owned()];
     for command in commands.split(';') {

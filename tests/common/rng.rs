@@ -1,4 +1,4 @@
-//! A seeded generator of numbers (SplitMix64): a failing test prints its seed, so that it can be repeated.
+//! A seeded generator of random numbers (SplitMix64). A failing test prints its seed, so that the failure can be repeated.
 
 pub(crate) struct Rng(u64);
 

@@ -1,14 +1,15 @@
-//! Settings of the whole system, changed by a test and restored after it, even if the test is killed.
+//! System-wide settings that a test changes. They are restored after the test, even if the test is killed.
 
 use tempfile::TempDir;
 
 use super::image::scratch;
 
-/// A changed setting below `/proc/sys`, restored by the drop. A program may change one only if no other test runs beside it.
+/// A changed setting below `/proc/sys`. The drop restores the setting. A test may change a setting only in a program whose other tests do
+/// not run at the same time.
 pub(crate) struct Setting {
     path: &'static str,
     before: String,
-    /// The record by which `./x clean-up` restores the setting if the drop never happens.
+    /// The record from which `./x clean-up` restores the setting if this value is never dropped.
     _record: TempDir,
 }
 

@@ -1,7 +1,8 @@
 //! A test that cannot run here is skipped: it prints its name and the reason.
 //!
-//! `require!([Need::Root])` at the head of a test returns from the test if the need is not met. The line `SKIP name: reason` goes to
-//! standard error, past the test program's capture, and to the file that `IRONMAP_SKIP_LOG` names, which `./x test` sums up.
+//! `require!([Need::Root])` at the beginning of a test returns from the test if the need is not met. The line `SKIP name: reason` is
+//! written to standard error without the capture of the test program, and to the file that `IRONMAP_SKIP_LOG` names. `./x test` summarises
+//! this file.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,19 +12,19 @@ use ironmap::integrity::Mode;
 /// A requirement of a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Need {
-    /// Mounts, loop devices, owners and device nodes.
+    /// Permission to mount, to attach loop devices, to change owners, and to make device nodes.
     Root,
-    /// A program.
+    /// An installed program.
     Tool(&'static str),
-    /// A variable of the environment.
+    /// An environment variable.
     Variable(&'static str),
-    /// A feature that the kernel's ext4 was built with, as `/sys/fs/ext4/features` names it.
+    /// A feature of the kernel's ext4, with its name in `/sys/fs/ext4/features`.
     KernelExt4(&'static str),
     /// No layer below the volume: see [`super::beneath`].
     Bare(&'static str),
     /// No layer with a journal below the volume.
     NoJournalBeneath(&'static str),
-    /// A kernel whose pages are as large as these blocks.
+    /// A kernel with pages of at least this size.
     PageSize(u64),
 }
 
@@ -60,7 +61,7 @@ impl Need {
 /// Records that a test does not run.
 pub(crate) fn note(test: &str, reason: &str) {
     let line = format!("SKIP {test}: {reason}\n");
-    // The macros would write into the capture, which is dropped when the test passes. Nothing helps if this fails.
+    // `eprintln!` would write into the capture of the test program, which is discarded when the test passes. A failed write is ignored.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(log) = std::env::var_os("IRONMAP_SKIP_LOG") {
         let log = std::fs::OpenOptions::new().append(true).create(true).open(log);
@@ -73,7 +74,7 @@ pub(crate) fn note_part(test: &str, part: &str, reason: &str) {
     note(&format!("{test}, {part}"), &reason.replace('\n', " "));
 }
 
-/// Returns from the test, noting its name and the reason, unless all needs are met.
+/// Returns from the test unless all needs are met, and records the test's name and the reason.
 #[macro_export]
 macro_rules! require {
     ($($need:expr),+ $(,)?) => {

@@ -1,8 +1,8 @@
-//! Calls without a safe wrapper: a file mapped as atomic words, `truncate(2)`, permission events of fanotify, and a filter that denies io_uring to
-//! a process.
-// Unsafe code of the tests is in this file.
+//! Calls without a safe wrapper: a file mapped as atomic words, `truncate(2)`, permission events of fanotify, and a filter that forbids
+//! io_uring to a process.
+// The unsafe code of the tests is in this file.
 #![allow(unsafe_code)]
-// Each test program uses its own part.
+// Each test program uses only a part of this module.
 #![allow(dead_code)]
 
 use std::ffi::CString;
@@ -26,9 +26,9 @@ pub(crate) struct Shared {
     len: usize,
 }
 
-// SAFETY: the shared data are atomics, and the mapping belongs to no thread.
+// SAFETY: the shared data are atomics, and the mapping is not bound to a thread.
 unsafe impl Send for Shared {}
-// SAFETY: as above.
+// SAFETY: the shared data are atomics.
 unsafe impl Sync for Shared {}
 
 impl Shared {
@@ -49,7 +49,7 @@ impl Shared {
     /// The first words of an open file.
     pub(crate) fn map(file: &File, len: usize) -> Self {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the address is the kernel's choice, so that no memory in use is replaced.
+        // SAFETY: the kernel chooses the address, so no memory in use is replaced.
         let mapped = unsafe {
             mmap(std::ptr::null_mut(), (len * 8).max(1), prot, MapFlags::SHARED, file, 0)
         };
@@ -62,19 +62,19 @@ impl Deref for Shared {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page-aligned, as long as this, and stands until the drop; any bits make an AtomicU64.
+        // SAFETY: the mapping is page-aligned, at least `len` words long, and valid until the drop; any bits are a valid AtomicU64.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this value, and borrows end before the drop.
+        // SAFETY: this value owns the mapping, and all borrows end before the drop.
         let _ = unsafe { munmap(self.words.as_ptr().cast(), (self.len * 8).max(1)) };
     }
 }
 
-/// A mark of fanotify: the kernel asks before certain accesses, which are always allowed. The mark is removed when this is dropped.
+/// A fanotify mark: the kernel requests permission for certain accesses, which is always granted. Dropping this value removes the mark.
 pub(crate) struct Watch {
     group: OwnedFd,
     ended: Arc<AtomicBool>,
@@ -86,7 +86,7 @@ impl Watch {
     /// Marks a path, or the mount or file system that contains it, as `what` (`FAN_MARK_*`) specifies. `events` are `FAN_*`, and `class` is a
     /// `FAN_CLASS_*`.
     pub(crate) fn new(class: u32, what: u32, events: u64, path: &Path) -> io::Result<Self> {
-        // SAFETY: takes integers.
+        // SAFETY: the arguments are integers.
         let group = unsafe {
             libc::fanotify_init(
                 class | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK,
@@ -112,7 +112,7 @@ impl Watch {
             while !done.load(Ordering::SeqCst) {
                 let mut ready =
                     libc::pollfd { fd: lent.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-                // SAFETY: one structure, which lives until the call returns.
+                // SAFETY: the pointer is to one structure, which is valid until the call returns.
                 unsafe { libc::poll(&raw mut ready, 1, 1) };
                 count.fetch_add(allow(&lent), Ordering::SeqCst);
             }
@@ -120,7 +120,7 @@ impl Watch {
         Ok(Self { group, ended, asked, answering: Some(answering) })
     }
 
-    /// How many times the kernel has asked.
+    /// The number of accesses for which the kernel has requested permission.
     pub(crate) fn asked(&self) -> u64 {
         self.asked.load(Ordering::SeqCst)
     }
@@ -136,19 +136,19 @@ impl Drop for Watch {
     }
 }
 
-/// Allows the accesses that wait, and returns their number.
+/// Allows the waiting accesses, and returns their number.
 fn allow(group: &OwnedFd) -> u64 {
     let mut events = [0_u64; 512];
     // SAFETY: the buffer has the given length.
     let len =
         unsafe { libc::read(group.as_raw_fd(), events.as_mut_ptr().cast(), size_of_val(&events)) };
     let (mut at, mut count) = (0, 0);
-    // struct fanotify_event_metadata: length (32 bits), version and lengths, the mask (64 bits), the descriptor and the process.
+    // struct fanotify_event_metadata: length (32 bits), version and lengths, mask (64 bits), descriptor and process.
     while len > 0 && at + 24 <= len as usize {
         let (head, last) = (events[at / 8], events[at / 8 + 2]);
         let fd = last as u32 as i32;
         let response = libc::fanotify_response { fd, response: libc::FAN_ALLOW };
-        // SAFETY: the structure lives until the call returns.
+        // SAFETY: the structure is valid until the call returns.
         unsafe {
             libc::write(group.as_raw_fd(), (&raw const response).cast(), size_of_val(&response));
         }
@@ -172,29 +172,29 @@ pub(crate) fn truncate(path: &Path, size: u64) -> io::Result<()> {
 
 /// Runs `work` in a forked process, and returns whether it succeeds within twenty seconds.
 pub(crate) fn ends_well_forked(work: impl FnOnce()) -> bool {
-    // SAFETY: the child has only this thread. It may allocate, since the C library keeps its own locks consistent. Locks that other threads
-    // held are part of the test. A panic or the alarm ends the child.
+    // SAFETY: the child has only this thread. It may allocate, since the C library keeps its locks consistent over a fork. The test is
+    // about other locks that threads of the parent had locked. A panic or the alarm ends the child.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: takes an integer; the signal's action is the default.
+        // SAFETY: the argument is an integer, and the signal has its default action.
         unsafe { libc::alarm(20) };
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        // SAFETY: ends the process at once.
+        // SAFETY: the call does not return.
         unsafe { libc::_exit(i32::from(done.is_err())) };
     }
     let mut status = -1;
-    // SAFETY: the status lives until the call returns.
+    // SAFETY: the status is valid until the call returns.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     child > 0 && waited == child && status == 0
 }
 
-/// Makes every later call of io_uring in this thread fail with EPERM, like the filters of containers.
+/// Makes every later io_uring system call of this thread fail with EPERM, as containers do.
 pub(crate) fn forbid_io_uring() {
     const FIRST: u32 = libc::SYS_io_uring_setup as u32;
     const LAST: u32 = libc::SYS_io_uring_register as u32;
     let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
     let jump = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
-    // The number of the call is the first field that a filter sees.
+    // The number of the system call is the first field of the data that a filter examines.
     let mut filter = [
         statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0),
         jump((libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, FIRST, 0, 2),
@@ -206,18 +206,18 @@ pub(crate) fn forbid_io_uring() {
         statement((libc::BPF_RET | libc::BPF_K) as u16, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: takes integers.
+    // SAFETY: the arguments are integers.
     let set = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     assert_eq!(set, 0, "no new privileges");
-    // SAFETY: the program and its statements live until the call has copied them.
+    // SAFETY: the program and its statements are valid until the call has copied them.
     let set =
         unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
-/// Makes a descriptor's number refer to a file, whatever was open under it.
+/// Makes a descriptor number refer to a file, even if another file was open under this number.
 pub(crate) fn put_in_place(file: &File, number: i32) {
-    // SAFETY: takes integers. The owner of that number is the subject of the test.
+    // SAFETY: the arguments are integers. The test is about the previous owner of that number.
     let put = unsafe { libc::dup2(file.as_raw_fd(), number) };
     assert_eq!(put, number, "{}", io::Error::last_os_error());
 }

@@ -1,5 +1,5 @@
-//! A tree of files, made from a seed, that covers the possible content of a volume: sizes around every border, holes, unwritten and fragmented
-//! extents, odd names, links, nodes, attributes, owners and times.
+//! A tree of files that is generated from a seed. The tree covers the possible content of a volume: sizes around every limit, holes,
+//! unwritten extents, fragmented files, unusual names, links, device nodes, attributes, owners and times.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,21 +18,21 @@ use super::rng::Rng;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope {
     pub(crate) seed: u64,
-    /// The volume's block size, around whose multiples sizes are chosen.
+    /// The volume's block size. File sizes are chosen around its multiples.
     pub(crate) block: u64,
-    /// Owners, device nodes, sockets, `trusted.` attributes: these need root and a kernel mount.
+    /// Owners, device nodes, sockets, `trusted.` attributes: all need root and a kernel mount.
     pub(crate) nodes: bool,
     /// Attributes larger than a block.
     pub(crate) large_xattrs: bool,
-    /// Room for the files with thousands of extents.
+    /// The number of blocks for the files with thousands of extents.
     pub(crate) fragments: u64,
     pub(crate) limits: Limits,
 }
 
-/// The limits of a format.
+/// Limits of an on-disk format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Bytes of a symbolic link's target, if the block does not bound them before.
+    /// The maximum length of a symbolic link's target in bytes, if it is less than a block.
     pub(crate) link: u64,
     /// The largest major and minor number of a device.
     pub(crate) device: (u32, u32),
@@ -40,11 +40,11 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) const EXT4: Self = Self { link: 4095, device: (4095, 0xF_FFFF) };
-    /// The limits of Linux: it counts the NUL of a target among its 1024 bytes, and accepts no larger major number.
+    /// The limits of Linux. XFS counts the terminating NUL in a target's 1024 bytes, and accepts no larger major number.
     pub(crate) const XFS: Self = Self { link: 1023, device: (511, 0x3_FFFF) };
 }
 
-/// Seconds at which the format's encoding changes: before 1970, and the ends of 32 bits in each of the epochs.
+/// Times at which the encoding of the format changes: before 1970, and at the end of 32 bits in each epoch.
 const SECONDS: [i64; 10] = [
     -(1 << 31),
     -1,
@@ -93,7 +93,7 @@ impl Tree {
         file.write_all_at(&self.rng.bytes(len as usize), pos).expect("write");
     }
 
-    /// Around inline data, sectors, blocks, pages, and the first indirect block.
+    /// File sizes around the limits of inline data, sectors, blocks, pages, and the first indirect block.
     fn sizes(&mut self) {
         let dir = self.room("sizes");
         let block = self.scope.block;
@@ -111,7 +111,7 @@ impl Tree {
         }
     }
 
-    /// Single blocks far apart, after each kind of indirect block, and holes before the end.
+    /// Single blocks far apart, at positions after each kind of indirect block, and holes at the end.
     fn sparse(&mut self) {
         let dir = self.room("sparse");
         let block = self.scope.block;
@@ -128,7 +128,7 @@ impl Tree {
         let pointers = block / 4;
         let far = create(&dir.join("far"));
         for blocks in [12, 12 + pointers, 12 + pointers + pointers * pointers] {
-            // The map of a file of small blocks ends below 16 GiB. That of large blocks is limited here to the same size.
+            // With small blocks, the map of a file ends below 16 GiB. With large blocks, files are limited here to the same size.
             let border = (blocks * block).min(15 << 30);
             self.write(&far, border - 1, 2);
         }
@@ -164,7 +164,7 @@ impl Tree {
         allocate(&file, FallocateFlags::ZERO_RANGE, 3 * block + 5, 9 * block);
     }
 
-    /// Writes every other block, and the rest after a sync: one extent per block.
+    /// Writes every second block, then syncs, then writes the other blocks. This gives one extent per block.
     fn fragmented(&mut self) {
         let dir = self.room("fragmented");
         let block = self.scope.block;
@@ -179,7 +179,7 @@ impl Tree {
         }
     }
 
-    /// A deep path and a directory of many entries, some of them taken out again.
+    /// A deep path and a directory of many entries, some of which are removed again.
     fn directories(&mut self) {
         let mut deep = self.room("deep");
         for level in 0..60 {
@@ -195,7 +195,7 @@ impl Tree {
         for index in 0..2500_u32 {
             let width = 1 + self.rng.below(60) as usize;
             let path = many.join(format!("entry-{index:0width$}"));
-            // Links, so that many names do not need many inodes.
+            // The entries are hard links, so that few inodes are needed.
             std::fs::hard_link(&target, &path).expect("a link");
             added.push(path);
         }
@@ -211,7 +211,7 @@ impl Tree {
         }
     }
 
-    /// Longest names, names that are no UTF-8, and every byte that a name can hold.
+    /// Names of the maximum length, names that are not UTF-8, and every byte that a name can contain.
     fn names(&mut self) {
         let dir = self.room("names");
         let mut names: Vec<Vec<u8>> = vec![
@@ -224,7 +224,8 @@ impl Tree {
             "Straße".into(),
             "日本語".into(),
         ];
-        // mke2fs -d and the tools read names with line ends; our own parsing of their output does not depend on it.
+        // Names with newlines are included: mke2fs -d and the tools accept them, and our parsing of the tools' output does not depend on
+        // newlines.
         names
             .extend((1..=255).filter(|byte| *byte != b'/' && *byte != b'.').map(|byte| vec![byte]));
         for name in names {
@@ -232,7 +233,7 @@ impl Tree {
         }
     }
 
-    /// Symbolic links within the inode and beyond it, and hard links.
+    /// Symbolic links stored in the inode and in a block, and hard links.
     fn links(&mut self) {
         let dir = self.room("links");
         let longest = (self.scope.block - 1).min(self.scope.limits.link);
@@ -261,7 +262,7 @@ impl Tree {
         make("fifo", FileType::Fifo, 0);
         if self.scope.nodes {
             make("socket", FileType::Socket, 0);
-            // Numbers below 256 have a separate encoding.
+            // Numbers below 256 use a separate encoding.
             for (major, minor) in
                 [(0, 0), (1, 3), (255, 255), (256, 0), (8, 256), self.scope.limits.device]
             {
@@ -274,7 +275,7 @@ impl Tree {
 
     fn xattrs(&mut self) {
         let dir = self.room("xattrs");
-        // Some values fit into the smallest block beside the inode, and others need separate inodes.
+        // Some values fit into the inode or one block; others need separate inodes.
         let mut sizes = vec![0, 1, 3, 4, 20, 60, 100, 300, 700];
         if self.scope.large_xattrs {
             sizes.extend([self.scope.block, 5000, 20_000, 60_000]);
@@ -345,7 +346,7 @@ impl Tree {
 
     fn modes(&mut self) {
         let dir = self.room("modes");
-        // Without root, a file that its owner cannot read could not be copied.
+        // A run without root could not copy a file that the owner cannot read.
         let readable = if self.scope.nodes { 0 } else { 0o400 };
         for mode in [0, 0o111, 0o222, 0o444, 0o644, 0o755, 0o777, 0o1777, 0o2755, 0o4755, 0o7777] {
             let path = dir.join(format!("{mode:o}"));
@@ -386,7 +387,7 @@ fn create(path: &Path) -> File {
     File::create_new(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Sets an attribute if the volume has space for it; the oracle reports which exist.
+/// Sets an attribute if the volume has space for it. The oracle reports which attributes exist.
 fn set_xattr(path: &Path, name: &str, value: &[u8]) {
     match rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()) {
         Ok(()) => {}

@@ -1,6 +1,6 @@
 //! A volume as a user sees it: every path with the results of `stat`, `readlink`, `getxattr` and FIEMAP.
 //!
-//! Only this file uses ironmap's interface; oracles fill the same records.
+//! Only this file reads the volume by ironmap. Oracles fill the same records.
 
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -18,13 +18,13 @@ use super::beneath;
 use super::image::Image;
 use super::reads::Read;
 
-/// Seconds and nanoseconds.
+/// Seconds and nanoseconds since 1970.
 pub(crate) type Time = (i64, u32);
 
-/// A path from the volume's root, without a leading `/`; the root itself is empty.
+/// Records by path. Paths begin at the volume's root, without a leading `/`; the root itself is the empty path.
 pub(crate) type View = BTreeMap<Vec<u8>, Record>;
 
-/// The facts of a path. `None` means that the oracle does not report the fact, so it is not compared.
+/// The values of a path. `None` means that the oracle does not report the value, so the value is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) inode: Option<u64>,
@@ -44,7 +44,7 @@ pub(crate) struct Record {
     pub(crate) target: Option<Vec<u8>>,
     pub(crate) xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
     pub(crate) map: Option<Vec<Piece>>,
-    /// Ranges of the content to read back, with the oracle's result.
+    /// Ranges of the content to read, with the oracle's results.
     pub(crate) reads: Vec<Read>,
 }
 
@@ -54,7 +54,7 @@ impl Record {
     }
 }
 
-/// A stretch of a file with blocks on the device, in bytes.
+/// A range of a file that has blocks on the device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) pos: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Piece {
     pub(crate) unwritten: bool,
 }
 
-/// Joins pieces that continue without a gap, because oracles cut them at different places.
+/// Joins adjacent pieces, because oracles split extents at different positions.
 pub(crate) fn joined(pieces: impl IntoIterator<Item = Piece>) -> Vec<Piece> {
     let mut joined: Vec<Piece> = Vec::new();
     for piece in pieces {
@@ -81,20 +81,20 @@ pub(crate) fn joined(pieces: impl IntoIterator<Item = Piece>) -> Vec<Piece> {
     joined
 }
 
-/// The path of an entry of a directory.
+/// The path of a directory entry.
 pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
-/// The way to read. The bytes do not depend on it.
+/// The way to read. Each way must return the same bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReadCall {
     /// Into one buffer at any address.
     Plain,
     Vectored,
-    /// Submitted, waited for and taken.
+    /// A request that is submitted, waited for and popped.
     Async,
-    /// With the alignment of `O_DIRECT`, by a handle that accepts nothing else.
+    /// With the alignment of `O_DIRECT`, by a handle that refuses other requests.
     Strict,
 }
 
@@ -102,10 +102,10 @@ impl ReadCall {
     pub(crate) const ALL: [Self; 4] = [Self::Plain, Self::Vectored, Self::Async, Self::Strict];
 }
 
-/// A size that every device accepts in one piece.
+/// An alignment that every device accepts.
 const STRICT: u64 = 4096;
 
-/// A file, open in both ways.
+/// A file, opened twice: for any request, and strict.
 pub(crate) struct Handles {
     any: File,
     strict: File,
@@ -132,7 +132,7 @@ impl Subject {
         Self { volume, queue }
     }
 
-    /// Every path of the volume, found by listing and, once more, by looking its name up.
+    /// Every path of the volume. Each entry is found by a listing of its directory and by a lookup of its name.
     pub(crate) fn view(&self) -> View {
         let mut view = View::new();
         let root = self.volume.fs().inode(self.volume.fs().root()).expect("the root directory");
@@ -162,7 +162,7 @@ impl Subject {
         }
     }
 
-    /// A regular file, to read from.
+    /// Opens a regular file for reading.
     pub(crate) fn file(&self, inode: u64) -> Handles {
         let open = |strict| {
             let inode = self.volume.fs().inode(ironmap::units::InodeNo(inode)).expect("the inode");
@@ -171,7 +171,7 @@ impl Subject {
         Handles { any: open(false), strict: open(true) }
     }
 
-    /// Reads once. Only a read at the file's end may be short. The bytes go to `bytes`.
+    /// Reads once, and appends the bytes to `bytes`. Only a read at the end of the file may be short.
     pub(crate) fn read(
         &mut self,
         file: &Handles,
@@ -206,7 +206,7 @@ impl Subject {
                 bytes.extend_from_slice(&super::ranges::bytes(&done.memory)[..done.result?]);
             }
             ReadCall::Strict => {
-                // Whole blocks of any device around the request.
+                // The whole blocks that contain the range. Every device accepts this block size.
                 let start = read.pos & !(STRICT - 1);
                 let skipped = (read.pos - start) as usize;
                 let len = (skipped + read.len).next_multiple_of(STRICT as usize);
@@ -259,7 +259,7 @@ fn record(inode: &Inode) -> ironmap::Result<Record> {
     })
 }
 
-/// The blocks of a file, including blocks past its end.
+/// The map of a file, including blocks past its end.
 fn map(inode: &Inode) -> ironmap::Result<Vec<Piece>> {
     use ironmap::iomap::MapFile;
     let mut pieces = Vec::new();
@@ -278,7 +278,7 @@ fn map(inode: &Inode) -> ironmap::Result<Vec<Piece>> {
             pieces.push(Piece { pos, len, addr: iomap.addr_of(FilePos(pos)).0, unwritten });
         }
         pos = iomap.end().0;
-        // A hole after the last block reaches to the end of all positions.
+        // The hole after the last block extends to the largest position.
         if iomap.kind == IomapType::Inline || pos >= i64::MAX as u64 {
             return Ok(joined(pieces));
         }

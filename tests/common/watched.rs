@@ -1,8 +1,8 @@
-//! A file whose content is a device of the test, so that the kernel's own file system can run on it: the kernel sends each read, write and
-//! fsync through `/dev/fuse`. The mount is a single file, so only the requests for a file are needed.
+//! Makes a device of a test appear as a file, so that the kernel's own file system can run on it. The kernel sends each read, write and
+//! fsync through `/dev/fuse`. The mount is a single file, so only the requests for a file are implemented.
 //!
-//! Writes go to a queue of the device, and are answered when the queue completes them: a device that delays completions has several writes in
-//! flight, also during a flush. The kernel sends several at a time if the loop device over the file uses direct I/O.
+//! Writes are submitted to a queue of the device, and are answered when the queue completes them. If the device delays completions, several
+//! writes are in flight, also during a flush. The kernel sends several requests at a time if the loop device over the file uses direct I/O.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -20,15 +20,15 @@ use rustix::mount::{MountFlags, mount};
 
 use super::mounted::unmount;
 
-/// The largest write that is asked for in one piece.
+/// The maximum size of a write request, in bytes.
 const MAX_WRITE: u32 = 1 << 20;
-/// Requests that the kernel sends before it has answers.
+/// The maximum number of requests that the kernel sends without waiting for replies.
 const IN_FLIGHT: u32 = 16;
-/// The length of the header of each request, and of each reply.
+/// The header lengths of a request and of a reply.
 const HEADER: usize = 40;
 const REPLY_HEADER: usize = 16;
 
-/// The requests of `linux/fuse.h` that are answered.
+/// The requests of `linux/fuse.h` that are implemented.
 mod opcode {
     pub(super) const FORGET: u32 = 2;
     pub(super) const GETATTR: u32 = 3;
@@ -43,7 +43,7 @@ mod opcode {
     pub(super) const DESTROY: u32 = 38;
 }
 
-/// A device that appears as a file until this is dropped. All users of the file must have closed it by then.
+/// A device that appears as a file until this value is dropped. All users must close the file before the drop.
 pub(crate) struct Watched {
     path: PathBuf,
     server: Option<JoinHandle<()>>,
@@ -82,16 +82,17 @@ fn serve(fuse: File, device: &dyn Device) {
     let mut server = Server { fuse, device, queue };
     let mut request = vec![0; HEADER + 4096 + MAX_WRITE as usize];
     loop {
-        // A request is read first, because writes stay in flight while the kernel has more requests.
+        // A new request is read first, because writes can stay in flight while the kernel sends more requests. Completions are awaited only
+        // if no request is waiting.
         if server.queue.in_flight() > 0 && !(server.queue.room() > 0 && server.is_asked()) {
             server.queue.wait(1).expect("the device completes writes");
         } else {
             match server.fuse.read(&mut request) {
                 Ok(len) => server.take(&request[..len]),
-                // A request was taken back before it could be read.
+                // The kernel withdrew a request before it was read.
                 Err(error) if error.raw_os_error() == Some(Errno::ENOENT.0) => continue,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                // ENODEV is the end.
+                // ENODEV means that the file is unmounted.
                 Err(_) => return,
             }
             server.queue.commit().expect("the device takes writes");
@@ -107,13 +108,13 @@ struct Server<'d> {
 }
 
 impl Server<'_> {
-    /// Whether a request can be read at once.
+    /// Whether a request can be read without waiting.
     fn is_asked(&self) -> bool {
         let mut fds = [PollFd::new(&self.fuse, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
 
-    /// Answers a request, except a write, which is answered later.
+    /// Answers a request. A write is answered later, at its completion.
     fn take(&mut self, request: &[u8]) {
         let (header, body) = request.split_at(HEADER);
         let unique = u64_at(header, 8);
@@ -143,16 +144,16 @@ impl Server<'_> {
         reply.extend(errno.to_ne_bytes());
         reply.extend(unique.to_ne_bytes());
         reply.extend(payload);
-        // The process that asked may be gone.
+        // The process that sent the request may have ended.
         let _ = self.fuse.write(&reply);
     }
 
-    /// The reply to a request, or `None` if it gets no reply.
+    /// The reply to a request, or `None` if the request gets no reply.
     fn answer(&mut self, opcode: u32, body: &[u8]) -> Option<Result<Vec<u8>, Errno>> {
         Some(match opcode {
             opcode::INIT => Ok(init(body)),
             opcode::GETATTR => Ok(attributes(self.device.size())),
-            // Each write comes at once, and is not gathered in the page cache: FOPEN_DIRECT_IO.
+            // FOPEN_DIRECT_IO: the kernel sends each write at once and does not collect writes in the page cache.
             opcode::OPEN => Ok([0, 0, 1, 0].into_iter().flat_map(u32::to_ne_bytes).collect()),
             opcode::READ => {
                 let (at, len) = (u64_at(body, 8), u64::from(u32_at(body, 16)));
@@ -177,7 +178,7 @@ fn write(unique: u64, at: u64, data: &[u8]) -> Bio {
     Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory, end }
 }
 
-/// Version 7.31, which every kernel of these years speaks: one write of up to [`MAX_WRITE`] bytes.
+/// Version 7.31 of the protocol, which all current kernels support, with writes of up to [`MAX_WRITE`] bytes.
 fn init(body: &[u8]) -> Vec<u8> {
     const BIG_WRITES: u32 = 1 << 5;
     const ASYNC_DIO: u32 = 1 << 15;
@@ -190,7 +191,7 @@ fn init(body: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// The attributes of a regular file of root.
+/// The attributes of a regular file that root owns.
 fn attributes(size: u64) -> Vec<u8> {
     let (validity, inode) = (3600_u64, 1_u64);
     let mut reply = [validity, 0, inode, size, size / 512, 0, 0, 0].map(u64::to_ne_bytes).concat();

@@ -1,4 +1,4 @@
-//! The places of inodes on an XFS volume, after the book's "Inode Numbers", and forged inodes.
+//! The positions of inodes on an XFS volume, and forged inodes. Source: "XFS Algorithms & Data Structures", "Inode Numbers".
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 const CRC: usize = 100;
 const NUMBER: usize = 152;
 
-/// The sizes that the superblock of an image gives.
+/// Sizes from the superblock of an image.
 pub(crate) struct Layout {
     pub(crate) block: u64,
     pub(crate) inode: u64,
@@ -30,7 +30,7 @@ impl Layout {
         }
     }
 
-    /// The byte of the image at which the inode with this number lies.
+    /// The byte of the image at which the inode with this number begins.
     pub(crate) fn place_of(&self, number: u64) -> u64 {
         let (block, index) = (number >> self.inodes_log, number & ((1 << self.inodes_log) - 1));
         let (group, within) = (block >> self.group_log, block & ((1 << self.group_log) - 1));
@@ -43,12 +43,12 @@ impl Layout {
         (group * self.group_blocks + within) * self.block
     }
 
-    /// The byte at which the group of an inode begins.
+    /// The byte of the image at which the group of an inode begins.
     pub(crate) fn group_of(&self, number: u64) -> u64 {
         (number >> self.inodes_log >> self.group_log) * self.group_blocks * self.block
     }
 
-    /// Bytes of a group, except the last one.
+    /// The length of a group in bytes. The last group may be shorter.
     pub(crate) fn group_len(&self) -> u64 {
         self.group_blocks * self.block
     }
@@ -67,8 +67,8 @@ impl Layout {
         bytes
     }
 
-    /// Writes the content of an inode to the position of inode `number`, with that number and a valid checksum. Unless a tree contains the number,
-    /// only that distinguishes the copy from a real inode.
+    /// Writes the content of an inode to the position of inode `number`, with that number and a valid checksum. The copy differs from a
+    /// real inode only if no inode B+tree contains the number.
     pub(crate) fn forge(&self, image: &File, like: &[u8], number: u64) {
         let mut bytes = like.to_vec();
         bytes[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());

@@ -1,11 +1,11 @@
-//! A newer xfsprogs than the system's, which `./x test` builds.
+//! A newer xfsprogs than the installed one. `./x test` builds it.
 
 use std::path::Path;
 
-/// Names the directory of its programs.
+/// The environment variable that names the directory of these programs.
 pub(crate) const VARIABLE: &str = "IRONMAP_XFSPROGS";
 
-/// The path of one of the programs, if the variable is set.
+/// The path of a program of the newer xfsprogs. The variable must be set.
 pub(crate) fn newer(program: &str) -> String {
     let dir = std::env::var(VARIABLE).expect("the test needs the variable");
     Path::new(&dir).join(program).to_str().expect("a plain path").to_owned()

@@ -1,5 +1,5 @@
-//! Directories that ignore case. Few kernels support them, so e2fsck is the oracle: it sorts and hashes such a directory with its
-//! own tables. After a wrong fold or hash a name is not found.
+//! Directories that ignore case. Few kernels support them, so e2fsck is the oracle: e2fsck sorts and hashes such a directory with its own
+//! tables. If ironmap folds or hashes a name differently, it does not find the name.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ const FLAGS: &str = "0x40080000";
 /// `EXT4_INDEX_FL`.
 const HASHED: u32 = 0x1000;
 
-/// Names, and other spellings of the same names as Unicode folds them.
+/// Pairs of spellings that Unicode folds to the same name.
 const PAIRS: [(&str, &str); 8] = [
     ("Makefile", "MAKEFILE"),
     ("Straße", "STRASSE"),
@@ -32,11 +32,11 @@ fn names_are_found_in_any_case() {
     for (name, _) in PAIRS {
         File::create_new(dir.join(name)).expect("a file");
     }
-    // Enough to need a tree of hashes.
+    // The directory has enough entries to need an htree.
     for index in 0..1000 {
         File::create_new(dir.join(format!("Entry-É-{index}"))).expect("a file");
     }
-    // e2fsck 1.47.0 cannot hash a name that is not UTF-8, so that name has a separate directory.
+    // e2fsck 1.47.0 cannot hash a name that is not UTF-8, so the name is in a separate directory.
     let odd = source.path().join("odd");
     std::fs::create_dir(&odd).expect("a directory");
     let no_utf8 = std::ffi::OsStr::from_bytes(b"NO-\xff-UTF8");

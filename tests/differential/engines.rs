@@ -1,4 +1,4 @@
-//! Every engine, with the simple path and without, reads the same bytes.
+//! Every engine reads the same bytes, with the simple path and without it.
 
 use ironmap::Engine;
 

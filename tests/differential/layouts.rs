@@ -1,7 +1,8 @@
 //! Volumes of every layout that mke2fs can make.
 //!
-//! Each layout is tried twice: filled by `mke2fs -d`, which needs no root, against the source directory and debugfs; and
-//! filled through a kernel mount, against that kernel and debugfs again. A failure names layout and seed.
+//! Each layout is tested twice. First `mke2fs -d` fills the volume, which needs no root, and ironmap is compared with the source directory
+//! and debugfs. Then the kernel fills a mounted volume, and ironmap is compared with the kernel and debugfs. A failure names the layout and
+//! the seed.
 
 use rustix::fs::FileType;
 
@@ -19,9 +20,9 @@ use crate::{DEPTH, SEED, SIZE, compare_with_kernel};
 struct Layout {
     name: &'static str,
     options: &'static [&'static str],
-    /// The requirements for a mount by the kernel.
+    /// The requirements for a kernel mount.
     kernel: &'static [Need],
-    /// Whether every kernel mounts the layout for writing. Some layouts are read-only for kernels that lack a build option.
+    /// Whether every kernel can mount the layout for writing. Some layouts are read-only on kernels that lack a build option.
     kernel_writes: bool,
 }
 
@@ -62,7 +63,7 @@ impl Layout {
         options
     }
 
-    /// Filled by mke2fs: compared with the source directory and with debugfs.
+    /// Fills a volume with mke2fs, and compares it with the source directory and with debugfs.
     fn by_mke2fs(&self, block: u64) {
         let what = format!("{}, blocks of {block}, mke2fs -d, seed {SEED:#x}", self.name);
         let source = scratch();
@@ -72,7 +73,7 @@ impl Layout {
         let image = Image::populated(SIZE, &options, source.path());
         if self.has("project") {
             image.debugfs("sif /sizes/100 projid 4711\nsif /xattrs projid 4294967294\n");
-            // The quotas, which neither mke2fs nor debugfs kept.
+            // e2fsck corrects the quotas, which neither mke2fs nor debugfs has updated.
             image.repair();
         }
         image.check();
@@ -98,7 +99,7 @@ impl Layout {
         assert_contents(&expected, &mut subject, &actual, &what);
     }
 
-    /// Fills a volume through a kernel mount, and compares it with the kernel's view and with debugfs.
+    /// Fills a volume through a kernel mount, and compares ironmap's view with the kernel's and with debugfs's.
     fn by_kernel(&self, block: u64) {
         let what = format!("{}, blocks of {block}, kernel, seed {SEED:#x}", self.name);
         let scope = self.scope(block, true);
@@ -121,7 +122,7 @@ impl Layout {
         }
     }
 
-    /// Checks that the fixture still covers its cases: a tree that lost its odd parts would prove little.
+    /// Checks that the tree contains its special cases. A tree without them would prove little.
     fn check_coverage(&self, seen: &View, block: u64) {
         let count =
             |what: &dyn Fn(&Record) -> bool| seen.values().filter(|record| what(record)).count();
@@ -166,7 +167,7 @@ impl Layout {
     }
 }
 
-/// Reduces a source directory's record to the fields that `mke2fs -d` copies.
+/// Reduces a record of the source directory to the fields that `mke2fs -d` copies.
 fn as_copied(record: &mut Record) {
     let is_directory = record.is(FileType::Directory);
     *record = Record {
@@ -181,7 +182,7 @@ fn as_copied(record: &mut Record) {
     };
 }
 
-/// Tests for each layout and size of block: `LAYOUT::block_SIZE::by_mke2fs` and `by_kernel`.
+/// Tests for each layout and block size: `LAYOUT::block_SIZE::by_mke2fs` and `by_kernel`.
 macro_rules! layouts {
     ($($name:ident: [$($block:tt),+], $layout:expr;)+) => {
         $(mod $name {
@@ -213,7 +214,7 @@ macro_rules! layouts {
     };
 }
 
-// A feature whose structures depend on the block size is tested with several sizes.
+// Features whose structures depend on the block size are tested with several block sizes.
 layouts! {
     ext2: [1024, 2048, 4096], layout("ext2", &["-t", "ext2"]);
     ext3: [1024, 2048, 4096], layout("ext3", &["-t", "ext3"]);

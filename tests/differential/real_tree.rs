@@ -1,4 +1,4 @@
-//! The machine's own programs and documents: ten thousand files that were not invented for a test.
+//! The programs and documents that are installed on the machine: ten thousand files that were not generated for a test.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,8 @@ fn usr_is_the_same_through_the_kernel() {
     assert_contents(&expected, &mut subject, &actual, "/usr");
 }
 
-/// Trees below a directory that hold enough files between them and do not exceed the bytes; and how many files.
+/// Chooses trees below a directory that together have enough files and do not exceed the maximum number of bytes. Returns the trees and
+/// their number of files.
 fn choose(root: &Path) -> (Vec<PathBuf>, u64) {
     let mut trees: Vec<_> = ["lib", "include", "share", "lib/x86_64-linux-gnu", "bin", "sbin"]
         .iter()
@@ -53,7 +54,7 @@ fn choose(root: &Path) -> (Vec<PathBuf>, u64) {
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .map(|entry| (measure(&entry.path()), entry.path()))
         .collect();
-    // Small trees first: more of them, from more packages.
+    // Small trees are chosen first, so that files of many packages are included.
     trees.sort();
     let (mut files, mut bytes) = (0, 0);
     let mut chosen: Vec<PathBuf> = Vec::new();
@@ -69,7 +70,7 @@ fn choose(root: &Path) -> (Vec<PathBuf>, u64) {
     (chosen, files)
 }
 
-/// Bytes and files of a tree; nothing outside its own file system.
+/// The bytes and files of a tree. Symbolic links are not followed.
 fn measure(path: &Path) -> (u64, u64) {
     let Ok(stat) = path.symlink_metadata() else { return (0, 0) };
     if !stat.is_dir() {

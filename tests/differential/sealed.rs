@@ -1,4 +1,4 @@
-//! Data that ironmap must not show: encrypted names and contents, and fs-verity's blocks past the end of a file.
+//! Data that ironmap must not return: encrypted names and contents, and the hash blocks of fs-verity past the end of a file.
 
 use ironmap::ErrorKind;
 use ironmap::fs::{Follow, InodeFlags};
@@ -34,8 +34,8 @@ fn read(volume: &Volume, number: InodeNo) -> Result<usize, Error> {
     file.read_at(&mut queue, &mut [0; 4096], FilePos(0))
 }
 
-/// The kernel encrypts a tree with a key for tests. Without the key the kernel returns the fields of stat, and refuses the
-/// rest with ENOKEY. ironmap must do the same.
+/// The kernel encrypts a tree with a test key. Without the key, the kernel returns the fields of stat and refuses all else with ENOKEY.
+/// ironmap must do the same.
 #[test]
 fn encrypted_files_are_recognized_and_not_read() {
     require!([Need::Root], [Need::KernelExt4("test_dummy_encryption_v2")]);
@@ -81,7 +81,7 @@ fn encrypted_files_are_recognized_and_not_read() {
     assert_encrypted(volume.fs().resolve(b"dir/inner/1", Follow::All), "a path");
 }
 
-/// A file with the encryption flag is not read, even without an encrypting kernel: debugfs sets the flag.
+/// A file with the encryption flag is not read. debugfs sets the flag, so the test does not need a kernel that encrypts.
 #[test]
 fn a_file_with_the_flag_is_not_read() {
     let source = scratch();
@@ -94,7 +94,7 @@ fn a_file_with_the_flag_is_not_read() {
     assert_encrypted(read(&volume, file.number()), "file");
 }
 
-/// fs-verity keeps a tree of hashes in blocks of the file past its end: the data can be read, the hashes cannot.
+/// fs-verity stores a tree of hashes in blocks past the end of the file. The data can be read, and the hashes cannot.
 #[test]
 fn blocks_past_the_end_of_a_verity_file_are_not_read() {
     let source = scratch();
@@ -115,7 +115,7 @@ fn blocks_past_the_end_of_a_verity_file_are_not_read() {
     assert_contents(&expected, &mut subject, &actual, "verity");
     let file = subject.fs().resolve(b"file", Follow::All).expect("the file");
     assert!(file.flags().contains(InodeFlags::VERITY));
-    // The volume has hashes that must not be shown.
+    // The file has hash blocks, which must not be returned.
     let behind = file.map(FilePos(65_536), 4096).expect("a mapping");
     assert_eq!(behind.kind, IomapType::Mapped, "blocks past the end");
 }

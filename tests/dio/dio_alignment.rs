@@ -1,4 +1,4 @@
-//! The positions, lengths and addresses that a read may have, and the result of a read at the end of the file.
+//! The positions, lengths and addresses that a read accepts, and the result of a read at the end of the file.
 
 use std::io::IoSliceMut;
 
@@ -18,7 +18,7 @@ fn limits(volume: &Volume) -> (usize, usize) {
     (limits.logical_block as usize, limits.dma_align as usize)
 }
 
-/// One request, to be sent in every possible way.
+/// A request, to be sent in every possible way.
 struct Request {
     pos: u64,
     /// The distance of the first byte from an aligned address.
@@ -31,7 +31,7 @@ impl Request {
         self.pieces.iter().sum()
     }
 
-    /// Sends the request in each way. Returns the way's name, the outcome, and the memory after it.
+    /// Sends the request in each way. Returns for each way its name, the outcome, and the memory after the request.
     fn send(&self, file: &File, queue: &mut Queue) -> Vec<(&'static str, Outcome, Vec<u8>)> {
         let (pos, len, none) = (FilePos(self.pos), self.len(), DioFlags::empty());
         let mut outcomes = Vec::new();
@@ -63,7 +63,7 @@ impl Request {
 
 type Outcome = Result<usize, ErrorKind>;
 
-/// The completion or the refusal must return the same memory.
+/// Submits the request. The completion or the refusal must return the same memory.
 fn submit(
     way: &'static str,
     file: &File,
@@ -86,7 +86,8 @@ fn submit(
     (way, result.map_err(|error| error.kind()), bytes(&memory))
 }
 
-/// A strict handle refuses a request that `O_DIRECT` refuses, even if only a part of it is wrong, and reads nothing.
+/// A strict handle refuses every request that `O_DIRECT` refuses, even if only a part of the request is misaligned. A refused request reads
+/// nothing.
 #[test]
 fn a_strict_handle_refuses_what_the_device_cannot_take() {
     let fixture = Fixture::new(4096, SEED);
@@ -124,7 +125,7 @@ fn a_strict_handle_refuses_what_the_device_cannot_take() {
     }
 }
 
-/// One wrong segment in any place is enough for a refusal, even if the total length is right.
+/// A strict handle refuses a request with one misaligned segment, in any position, even if the total length is aligned.
 #[test]
 fn a_strict_handle_looks_at_every_segment() {
     let fixture = Fixture::new(4096, SEED);
@@ -148,7 +149,7 @@ fn a_strict_handle_looks_at_every_segment() {
     }
 }
 
-/// A handle that bounces returns the right bytes for any position, length, address and segmentation, and touches no other bytes.
+/// A handle that bounces returns the right bytes for any position, length, address and segmentation. It does not change other bytes.
 #[test]
 fn any_range_can_be_read_without_strict() {
     for block in [4096, 1024] {
@@ -184,7 +185,8 @@ fn any_range_can_be_read_without_strict() {
     }
 }
 
-/// Half of the requests are aligned in some respect, some lie past the end, and a few are longer than a bounce buffer.
+/// A random request. About half of the requests are aligned in some respect. Some lie past the end of the file, and a few are longer than a
+/// bounce buffer.
 fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     let align = |rng: &mut Rng, value: u64| {
         if rng.below(2) == 0 { value } else { value / unit.max(512) * unit.max(512) }
@@ -199,8 +201,7 @@ fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     Request { pos, offset, pieces: pieces(rng, len, unit) }
 }
 
-/// At, past and far past the end a read returns nothing, and does not use the device, whatever the form of the
-/// request.
+/// A read at or past the end of the file returns no bytes and sends no request to the device, for every form of request.
 #[test]
 fn no_data_are_past_the_end() {
     let fixture = Fixture::new(4096, SEED);
@@ -226,7 +227,7 @@ fn no_data_are_past_the_end() {
     }
 }
 
-/// A request for no bytes returns none and touches nothing, at any position.
+/// A request for zero bytes returns zero bytes and changes no memory, at any position.
 #[test]
 fn no_bytes_are_read_without_the_device() {
     let fixture = Fixture::new(4096, SEED);
@@ -247,7 +248,7 @@ fn no_bytes_are_read_without_the_device() {
     }
 }
 
-/// A segment of no bytes may have any address.
+/// A segment of zero bytes may have any address.
 #[test]
 fn a_segment_of_no_bytes_may_lie_anywhere() {
     let fixture = Fixture::new(4096, SEED);
@@ -261,8 +262,8 @@ fn a_segment_of_no_bytes_may_lie_anywhere() {
     assert_eq!(room.at(0, 4096), part(fixture.content(SOLID), 0, 4096));
 }
 
-/// The result ends with the file. The rest of its last sector, which has other bytes on the device, is zeroed; bytes
-/// after that belong to the caller and stay.
+/// A read ends at the end of the file. The rest of the last sector, which has other bytes on the device, is returned as zeros. Memory after
+/// this sector is not changed.
 #[test]
 fn the_last_sector_shows_nothing_of_the_device() {
     let fixtures = [4096, 1024].map(|block| Fixture::new(block, SEED));
@@ -298,7 +299,7 @@ fn the_last_sector_shows_nothing_of_the_device() {
     }
 }
 
-/// Linux accepts 1024 segments (`IOV_MAX`) and refuses more. A strict handle does the same; a normal one reads them all.
+/// Linux accepts 1024 segments (`IOV_MAX`) and refuses more. A strict handle does the same; a normal handle accepts more segments.
 #[test]
 fn more_segments_than_the_kernel_takes() {
     let fixture = Fixture::new(4096, SEED);

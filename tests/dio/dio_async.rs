@@ -1,4 +1,4 @@
-//! Requests in flight: tokens, order, depth, registered memory, and queues that are dropped too early.
+//! Requests in flight: tokens, order, queue depth, registered memory, and queues that are dropped while requests are in flight.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -35,7 +35,7 @@ impl InFlight {
         assert!(self.0.insert(token, sent).is_none());
     }
 
-    /// Takes completed requests. Returns the tokens in the order of their completion.
+    /// Pops the completions. Returns the tokens in the order of completion.
     fn take(&mut self, queue: &mut Queue) -> Vec<u64> {
         let mut tokens = Vec::new();
         while let Some(done) = queue.pop() {
@@ -63,7 +63,7 @@ fn room(offset: usize, len: usize) -> Memory {
     Memory::Flat(Room::new(offset + len).into_buffer(offset, len))
 }
 
-/// Fails instead of hanging.
+/// Runs work with a time limit. The test fails if the work hangs.
 fn within_a_minute(work: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     let worker = std::thread::spawn(move || {
@@ -76,8 +76,8 @@ fn within_a_minute(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// The test submits many more requests of all kinds than the queue has slots. Each token returns once, with the memory of its request and the
-/// right bytes.
+/// The test submits many more requests of all kinds than the queue has slots. Each token is returned once, with the right bytes in the
+/// memory of its request.
 #[test]
 fn every_token_comes_back_with_its_own_bytes() {
     within_a_minute(|| {
@@ -111,7 +111,7 @@ fn every_token_comes_back_with_its_own_bytes() {
     });
 }
 
-/// Completions arrive in the order in which the device finishes, not in the order of submission. Tokens identify the requests.
+/// Completions are returned in the order in which the device finishes, not in the order of submission. Tokens identify the requests.
 #[test]
 fn completions_may_come_in_any_order() {
     let fixture = Fixture::new(4096, SEED);
@@ -138,7 +138,8 @@ fn completions_may_come_in_any_order() {
     assert!(shuffled > 10, "latency changes the order: {shuffled} of 20");
 }
 
-/// After wait(min), min completions can be popped, or all if fewer are outstanding. Without outstanding requests it returns immediately.
+/// After wait(min), at least min completions can be popped, or all if fewer requests are outstanding. Without outstanding requests, wait
+/// returns immediately.
 #[test]
 fn wait_brings_as_many_as_it_is_asked_for() {
     within_a_minute(|| {
@@ -169,7 +170,7 @@ fn wait_brings_as_many_as_it_is_asked_for() {
     });
 }
 
-/// A synchronous read on a queue with requests in flight collects their completions first, and loses none of them.
+/// A synchronous read on a queue with requests in flight loses none of their completions.
 #[test]
 fn a_synchronous_read_between_loses_no_completion() {
     within_a_minute(|| {
@@ -196,8 +197,8 @@ fn a_synchronous_read_between_loses_no_completion() {
     });
 }
 
-/// A queue that is dropped with requests in flight waits for them: nothing hangs, and the kernel writes to no memory that the allocator has
-/// reused.
+/// A queue that is dropped with requests in flight waits for them. Nothing hangs, and the kernel does not write to memory that the
+/// allocator has reused.
 #[test]
 fn a_queue_can_be_dropped_with_requests_in_flight() {
     within_a_minute(|| {
@@ -221,7 +222,7 @@ fn a_queue_can_be_dropped_with_requests_in_flight() {
                     queue.poll().unwrap();
                 }
                 drop(queue);
-                // The allocator likely returns the same memory again, where a transfer still in progress would be visible.
+                // The allocator probably returns the freed memory again, so a transfer that is still in progress would change these bytes.
                 let after: Vec<_> = (0..40).map(|_| vec![round as u8; 65536]).collect();
                 std::thread::yield_now();
                 assert!(after.iter().flatten().all(|byte| *byte == round as u8), "{stack}");
@@ -230,8 +231,8 @@ fn a_queue_can_be_dropped_with_requests_in_flight() {
     });
 }
 
-/// Memory of every origin in one queue: registered here, registered elsewhere, plain, misaligned, and cut from one
-/// another.
+/// One queue accepts memory of every origin: registered with this queue, registered with another queue, not registered, misaligned, and
+/// split from other buffers.
 #[test]
 fn registered_and_plain_buffers_mix() {
     within_a_minute(|| {
@@ -265,7 +266,7 @@ fn registered_and_plain_buffers_mix() {
     });
 }
 
-/// A buffer outlives the queue that it was registered with, and is then plain memory.
+/// A buffer stays valid after its queue is dropped, and then counts as unregistered memory.
 #[test]
 fn a_registered_buffer_outlives_its_queue() {
     let fixture = Fixture::new(4096, SEED);
@@ -283,7 +284,7 @@ fn a_registered_buffer_outlives_its_queue() {
     flight.finish(&mut second);
 }
 
-/// A queue of another volume is refused before anything happens, and the memory comes back.
+/// A queue of another volume is refused before any request is sent, and the memory is returned.
 #[test]
 fn a_queue_of_another_volume_is_refused() {
     let fixture = Fixture::new(4096, SEED);

@@ -1,4 +1,4 @@
-//! Devices that fail: errors reach the owner, and no failure turns into wrong data.
+//! Devices that fail: the caller gets every error, and no failure causes wrong data.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use ironmap::{Errno, ErrorKind, Queue, QueueOptions, Volume};
 
 const SEED: u64 = 0xfa_0175;
 const NONE: DioFlags = DioFlags::empty();
-/// Blocks read together: many extents of the fragmented file.
+/// The length of a read that covers many extents of the fragmented file.
 const LEN: usize = 100 * 4096;
 
 fn setup(fixture: &Fixture, depth: u32) -> (Arc<Sim>, Volume, Queue) {
@@ -30,8 +30,8 @@ fn bad_sectors(sectors: impl IntoIterator<Item = u64>, errno: Errno) -> Faults {
     Faults { bad_sectors, errno: Some(errno), ..Faults::default() }
 }
 
-/// A bad sector under any one part of a request, or under several, gives the error and not a short count, once, and one
-/// event that names the request.
+/// If sectors under one or more parts of a request are bad, the request returns an error and not a short count. The error is returned once,
+/// with one event that names the request.
 #[test]
 fn an_error_in_any_part_is_the_requests_error() {
     let fixture = Fixture::new(4096, SEED);
@@ -67,7 +67,7 @@ fn an_error_in_any_part_is_the_requests_error() {
                 }
             }
         }
-        // Once the sectors are good again, the file can be read.
+        // After the faults are removed, the file can be read.
         sim.set_faults(Faults::default());
         let (result, memory) = read(Call::Owned, &mut queue, &file, (0, 0, LEN), &[], NONE);
         assert_eq!(result.unwrap(), LEN);
@@ -75,8 +75,8 @@ fn an_error_in_any_part_is_the_requests_error() {
     }
 }
 
-/// A bad sector on the simple path, at the end of the file, and through a bounce buffer: the event names the request to
-/// the device, which contains the original one.
+/// A bad sector under a read on the simple path, at the end of the file, or through a bounce buffer. The event names the request to the
+/// device, whose range contains the original request.
 #[test]
 fn a_small_read_reports_its_error_once() {
     let fixture = Fixture::new(4096, SEED);
@@ -84,7 +84,7 @@ fn a_small_read_reports_its_error_once() {
     for strict in [true, false] {
         let file = open(&volume, TAIL, strict);
         let at = file.map(FilePos(0), 1).unwrap().addr_of(FilePos(4608));
-        // Position, length, and the range that the event names.
+        // Position and length of the read, and the range that the event names.
         let mut requests = vec![((4096, 0, 1024), (4096, 904_u64)), ((4608, 0, 512), (4608, 392))];
         requests.push(((0, 0, 16384), (0, 5000)));
         if !strict {
@@ -111,7 +111,7 @@ fn a_small_read_reports_its_error_once() {
     }
 }
 
-/// Transfers that the device cuts short are continued to the end, by every way, whatever the seed.
+/// If the device transfers fewer bytes than requested, the rest of the request is sent again until it is complete, in every way to read.
 #[test]
 fn short_transfers_are_continued() {
     let fixture = Fixture::new(4096, SEED);
@@ -142,14 +142,14 @@ fn short_transfers_are_continued() {
             assert_eq!(fault, None, "{name}, seed {seed}, {way:?}: {len} bytes at {pos}");
         }
     }
-    // A device with tags continues short transfers itself, because it verifies whole sectors.
+    // An integrity device continues short transfers itself, because it verifies whole sectors.
     let tagged = crate::common::beneath::chosen().is_some();
     assert!(queue.stats().short > 100 || tagged, "{:?}", queue.stats());
     assert!(volume.events().take().0.is_empty(), "a short transfer is no error");
 }
 
-/// If a device dies after any number of requests, a read returns an error or the right bytes. The volume can be opened, or the error names
-/// the reason. Nothing panics.
+/// If a device dies after any number of requests, a read returns an error or the right bytes. Opening the volume succeeds or returns an
+/// error with the reason. Nothing panics.
 #[test]
 fn a_device_may_die_at_any_request() {
     let fixture = Fixture::new(4096, SEED);
@@ -186,7 +186,7 @@ fn a_device_may_die_at_any_request() {
     assert!(opened > 100 && complete > 300, "{opened} opened, {complete} read");
 }
 
-/// A map that cannot be read is an I/O error with the device's errno, the memory comes back, and a later try succeeds.
+/// A read whose map cannot be read returns an I/O error with the device's errno, and the memory is returned. A later attempt succeeds.
 #[test]
 fn metadata_that_cannot_be_read_is_an_io_error() {
     let fixture = Fixture::new(4096, SEED);
@@ -237,8 +237,8 @@ fn a_failing_request_does_not_touch_its_neighbours() {
     }
 }
 
-/// If a device stays busy although the request may wait, the library gives up after a while: the request fails like any other, with one event, and
-/// the memory comes back.
+/// If a device stays busy, the library gives up after some time, even for a request that may wait. The request fails with an error and one
+/// event, and the memory is returned.
 #[test]
 fn a_device_that_stays_busy_is_given_up() {
     let fixture = Fixture::new(4096, SEED);
@@ -262,15 +262,15 @@ fn a_device_that_stays_busy_is_given_up() {
     }
 }
 
-/// If a metadata block cannot be read, the reader that needs it gets the error, and an event names its place on the device. Once the block
-/// can be read again, the error has no further effect.
+/// If a metadata block cannot be read, the read that needs the block gets the error, and an event names the position on the device. After
+/// the block can be read again, reads succeed.
 #[test]
 fn metadata_errors_are_events_too() {
     let fixture = Fixture::new(4096, SEED);
     let (sim, volume, _) = setup(&fixture, 4);
     let file = open(&volume, FRAGMENTED, false);
     sim.set_faults(Faults { fail_after: Some(0), ..Faults::default() });
-    // The map has more extents than the inode holds.
+    // The map has more extents than fit into the inode.
     let error = file.map(FilePos(0), 1).expect_err("the map");
     assert_eq!(error.kind(), ErrorKind::Io(Errno::EIO), "{error}");
     let (events, _) = volume.events().take();

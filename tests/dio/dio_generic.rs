@@ -37,7 +37,8 @@ fn read(queue: &mut Queue, file: &File, pos: u64, len: usize, owned: bool) -> Ve
     room.at(0, len).to_vec()
 }
 
-/// A range that reads as zeros by its kind is not read from the device; an unwritten extent hides the old content of its blocks.
+/// Holes and unwritten extents are returned as zeros without a request to the device. The old content of unwritten blocks is never
+/// returned.
 #[test]
 fn holes_and_unwritten_extents_are_zeros_without_the_device() {
     for block in [4096, 1024] {
@@ -71,7 +72,7 @@ fn holes_and_unwritten_extents_are_zeros_without_the_device() {
     }
 }
 
-/// A read over the whole of a file sends one request per extent with data, and completes once, with the file's bytes.
+/// A read of a whole file sends one request per extent with data, completes once, and returns the bytes of the file.
 #[test]
 fn many_extents_are_one_completion() {
     for block in [4096, 1024] {
@@ -97,8 +98,8 @@ fn many_extents_are_one_completion() {
     }
 }
 
-/// Whatever the segments, the bytes fill them in order, and owned segments come back unchanged:
-/// neighbours in one allocation are not joined, and none is lost or swapped.
+/// The bytes fill the segments in order. Owned segments are returned unchanged: adjacent segments of one allocation are not joined, and no
+/// segment is lost or exchanged.
 #[test]
 fn segments_come_back_as_they_went_down() {
     let fixture = Fixture::new(4096, SEED);
@@ -149,7 +150,7 @@ fn segments_come_back_as_they_went_down() {
     }
 }
 
-/// Inline data are read together with the inode.
+/// Inline data are read together with the inode, without a request to the device.
 #[test]
 fn inline_data_is_read_without_the_device() {
     let fixture = Fixture::new(4096, SEED);

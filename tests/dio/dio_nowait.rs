@@ -1,4 +1,4 @@
-//! NOWAIT never waits, and a refused request has no effect. Without poll queues, HIPRI has no effect.
+//! NOWAIT never waits, and a refused request has no effect. On devices without poll queues, HIPRI has no effect.
 
 use crate::common::fixture::{FILES, FRAGMENTED, Fixture, INLINE, SOLID, Stack, open};
 use crate::common::ranges::{Room, UNTOUCHED, bytes, part, shape};
@@ -11,8 +11,8 @@ use ironmap::{Errno, ErrorKind, QueueOptions};
 const SEED: u64 = 0x0e_a6a1;
 const START: FilePos = FilePos(0);
 
-/// A request that would have to read the map is refused, without a request to the device or a touched byte. After a read that may wait
-/// has loaded the map, NOWAIT returns the data.
+/// A NOWAIT request whose map is not in memory is refused. It sends no request to the device and changes no memory. After another read has
+/// loaded the map, NOWAIT returns the data.
 #[test]
 fn a_map_that_is_not_in_memory_is_not_waited_for() {
     let fixture = Fixture::new(4096, SEED);
@@ -46,7 +46,7 @@ fn a_map_that_is_not_in_memory_is_not_waited_for() {
         }
         let mut room = Room::new(len);
         if has_map {
-            // The whole file is read, so that a device with tags loads those too.
+            // The whole file is read, so that a device with tags also loads the tags.
             file.read_at(&mut queue, room.at(0, len), START).expect("a read that may wait");
         }
         let count = file.read_at_with(&mut queue, room.at(0, len), START, DioFlags::NOWAIT);
@@ -56,8 +56,8 @@ fn a_map_that_is_not_in_memory_is_not_waited_for() {
     assert!(volume.events().take().0.is_empty(), "EAGAIN is no error");
 }
 
-/// Without a free slot the memory comes back, on the simple path and off it. With a free slot the same request
-/// succeeds.
+/// Without a free slot, a NOWAIT request is refused and its memory is returned, on the simple path and off it. With a free slot, the same
+/// request succeeds.
 #[test]
 fn a_full_queue_is_not_waited_for() {
     let fixture = Fixture::new(4096, SEED);
@@ -94,7 +94,7 @@ fn a_full_queue_is_not_waited_for() {
                 seen += 1;
             }
         }
-        // A request with more bios than slots would have to wait for its own bios.
+        // A request with more bios than the queue has slots is refused, because it would wait for its own bios.
         let len = 64 * 4096;
         let buffer = Buffer::aligned(len).unwrap();
         let refused = fragmented.submit_read(&mut queue, buffer, START, DioFlags::NOWAIT, 9);
@@ -111,7 +111,7 @@ fn a_full_queue_is_not_waited_for() {
     }
 }
 
-/// A device that would have to wait reports EAGAIN. Only the caller gets it.
+/// A device that would have to wait returns EAGAIN. The caller gets the error, and no event is reported.
 #[test]
 fn a_busy_device_is_no_error() {
     let fixture = Fixture::new(4096, SEED);

@@ -1,4 +1,4 @@
-//! The simple path: which requests take it, and why others do not. The bytes are the same.
+//! The simple path: which requests use it, and the reasons why other requests do not. The bytes are the same on each path.
 
 use std::io::IoSliceMut;
 
@@ -17,7 +17,7 @@ use ironmap::{File, Queue, QueueOptions};
 const SEED: u64 = 0x51_3b1e;
 const BLOCK: usize = 4096;
 
-/// The change of the counters by a read: `None` for a hit, or the reason of the miss.
+/// How a read changes the counters: `None` for a hit, or the reason of the miss.
 fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     let before = *queue.stats();
     read(queue);
@@ -29,7 +29,7 @@ fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     NotSimple::ALL.into_iter().find(|reason| missed(reason) == 1)
 }
 
-/// The result of the gate for one read, which must be the same for borrowed and owned memory.
+/// The result of [`gate`] for one read, which must be the same for borrowed and owned memory.
 fn flat(
     queue: &mut Queue,
     file: &File,
@@ -60,13 +60,13 @@ fn resident(volume: &ironmap::Volume, queue: &mut Queue, name: &str) -> File {
     file
 }
 
-/// The first position of this kind of mapping.
+/// The first position whose mapping has this kind.
 fn first(file: &File, kind: IomapType) -> u64 {
     let found = file.mappings().map(Result::unwrap).find(|iomap| iomap.kind == kind);
     found.unwrap_or_else(|| panic!("no {kind:?}")).pos.0
 }
 
-/// Each gate, missed by a request that passes all others.
+/// For each condition of the simple path, a request that fails only this condition. The miss is counted under the name of the condition.
 #[test]
 fn every_gate_is_counted_by_its_name() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -126,8 +126,7 @@ fn every_gate_is_counted_by_its_name() {
     }
 }
 
-/// A vectored read misses, even with few buffers. With the path switched off, every read misses, and no other counter
-/// changes.
+/// A vectored read misses, even with few buffers. With the simple path switched off, every read misses, and no other counter changes.
 #[test]
 fn vectored_reads_and_the_switch_miss() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -156,7 +155,7 @@ fn vectored_reads_and_the_switch_miss() {
     assert_eq!(flat(&mut queue, &file, 0, BLOCK, 0, none), None);
 }
 
-/// Inline data are not on the device: a read of them misses the simple path, and gets no position on the device.
+/// Inline data have no position on the device, so a read of inline data misses the simple path.
 #[test]
 fn inline_data_misses() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -180,7 +179,7 @@ fn a_hit_is_one_request() {
     assert_eq!(sim.requests(), 2, "one lent, one owned");
 }
 
-/// The same random requests with the path on and off give the same bytes, which are the file's, and the same counts.
+/// The same random requests return the same bytes and counts with the simple path on and off, and the bytes are those of the file.
 #[test]
 fn the_switch_changes_no_byte() {
     for block in [4096, 1024] {

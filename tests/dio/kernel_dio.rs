@@ -1,5 +1,5 @@
-//! The same requests to the kernel's O_DIRECT on the mounted volume and to a strict handle on the unmounted one: the
-//! same counts, errors and bytes.
+//! Sends the same requests to the kernel's O_DIRECT on a mounted volume and to a strict handle on the unmounted volume. Counts, errors and
+//! bytes must be the same.
 
 use crate::require;
 use std::fs::{File as KernelFile, OpenOptions as KernelOptions};
@@ -25,7 +25,7 @@ const SEED: u64 = 0xd1_0d1e;
 const EINVAL: i32 = 22;
 const ROUNDS: usize = 400;
 
-/// A loop device of an image, with logical blocks of any size. It is detached on drop.
+/// A loop device over an image, with logical blocks of a chosen size. Dropping this value detaches the device.
 struct Loop {
     device: LoopDevice,
     dir: tempfile::TempDir,
@@ -38,7 +38,7 @@ impl Loop {
         Self { device, dir: scratch() }
     }
 
-    /// Runs `work` with the volume mounted.
+    /// Mounts the volume, runs `work`, and unmounts the volume.
     fn mounted<T>(&self, work: impl FnOnce(&Path) -> T) -> T {
         struct Mounted<'a>(&'a Path);
         impl Drop for Mounted<'_> {
@@ -56,7 +56,7 @@ impl Loop {
     }
 }
 
-/// A read that is requested from both sides.
+/// A read that is sent to both sides.
 #[derive(Clone, Debug)]
 struct Request {
     name: &'static str,
@@ -65,7 +65,7 @@ struct Request {
     pieces: Vec<usize>,
 }
 
-/// Bytes, or an errno.
+/// The bytes, or an errno.
 type Outcome = Result<Vec<u8>, i32>;
 
 impl Request {
@@ -87,7 +87,7 @@ impl Request {
         Ok(room.at(self.offset, len)[..count].to_vec())
     }
 
-    /// Whether the position, the length and every segment are whole logical blocks, at addresses that any driver accepts.
+    /// Whether the position, the length and every segment are whole logical blocks, and every driver accepts the addresses.
     fn is_aligned(&self, unit: u64) -> bool {
         let whole = |value: usize| (value as u64).is_multiple_of(unit);
         let address = self.offset.is_multiple_of(512);
@@ -140,10 +140,10 @@ fn volume_on(device: &str, engine: Engine) -> Volume {
 
 /// Sends all requests to Linux and to ironmap. If results differ, the test fails and prints the first twenty.
 ///
-/// One difference is permitted: Linux serves some misaligned requests that its documentation forbids, and ironmap refuses them. Linux checks
-/// each part of a request separately, so it serves a misaligned part in a hole or after the last extent. Since 6.18 Linux leaves the
-/// check of memory segments to the driver, so it serves a part at any address if the part fits into one page, and segments of any length that the
-/// driver accepts. On an older kernel, or next to another extent, the same request fails; a strict handle of ironmap always refuses it.
+/// One difference is permitted: Linux serves some misaligned requests that its documentation forbids, and ironmap refuses them. Linux
+/// checks each part of a request separately, so it serves a misaligned part in a hole or after the last extent. Since 6.18 Linux leaves the
+/// check of memory segments to the driver. It then serves a part at any address if the part fits into one page, and segments of any length
+/// that the driver accepts. The same request fails on an older kernel or in another extent. A strict handle of ironmap always refuses it.
 fn compare(block: u64, logical_block: u64, requests: impl Fn(&Fixture, &mut Rng) -> Vec<Request>) {
     let fixture = Fixture::new(block, SEED);
     let device = Loop::new(&fixture.image().path(), logical_block);
@@ -183,7 +183,7 @@ fn compare(block: u64, logical_block: u64, requests: impl Fn(&Fixture, &mut Rng)
         assert!(refused * 10 < requests.len() * 9, "{refused} of {} are refused", requests.len());
     }
 }
-/// Requests of whole logical blocks: all files, holes and unwritten extents among them.
+/// Requests of whole logical blocks, on all files, including files with holes and unwritten extents.
 fn aligned(fixture: &Fixture, rng: &mut Rng, unit: u64) -> Vec<Request> {
     let names = [SOLID, FRAGMENTED, HOLES, UNWRITTEN, SPARSE, TAIL, INLINE, EMPTY];
     (0..ROUNDS)
@@ -200,7 +200,7 @@ fn aligned(fixture: &Fixture, rng: &mut Rng, unit: u64) -> Vec<Request> {
         .collect()
 }
 
-/// Requests that mostly break some rule, on files without holes.
+/// Requests on files without holes. Most of them break an alignment rule.
 fn misaligned(fixture: &Fixture, rng: &mut Rng, unit: u64) -> Vec<Request> {
     let names = [SOLID, FRAGMENTED, TAIL];
     let odd = |rng: &mut Rng| match rng.below(4) {
@@ -239,7 +239,7 @@ fn misaligned_reads_are_refused_where_the_kernel_refuses() {
     }
 }
 
-/// Blocks smaller than the device's logical block: Linux does not mount such a volume, and ironmap reads it through the page cache.
+/// A volume whose blocks are smaller than the device's logical block. Linux does not mount it, and ironmap reads it through the page cache.
 #[test]
 fn blocks_below_the_logical_block_are_served() {
     require!([Need::Root]);

@@ -1,5 +1,5 @@
-//! The direct requests of a device become longer while a volume on it is open. The kernel refuses such a change for an exclusively opened device. If
-//! it does not refuse, no data are lost without an error.
+//! The logical block of a device becomes longer while a volume on the device is open. The kernel refuses such a change for an exclusively
+//! opened device. If the kernel permits the change, no data are lost without an error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::common::loop_device::LoopDevice;
 use crate::common::skip::Need;
 use crate::require;
 
-/// Sets the length of a loop device's sectors. Returns whether the kernel does that.
+/// Sets the sector size of a loop device. Returns whether the kernel accepts the change.
 fn set_sectors(device: &LoopDevice, len: &str) -> bool {
     output("losetup", &["--sector-size", len, device.node()]).status.success()
 }
 
-/// After the change writes fail, and their errors name the reason. All synced data exist, and the volume is recovered.
+/// After the change writes fail, and their errors name the reason. All synced data exist, and the volume can be recovered.
 #[test]
 fn a_write_that_the_device_no_longer_takes_is_an_error() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("e2fsck")]);
@@ -43,10 +43,13 @@ fn a_write_that_the_device_no_longer_takes_is_an_error() {
         let open = volume.open_inode(inode, FileOptions::new().write(true)).unwrap();
         let mut queue = volume.queue(&QueueOptions::new()).unwrap();
         let error = open.write_at(&mut queue, &[8; 1024], FilePos(1024)).unwrap_err().to_string();
-        assert!(error.contains("which the device does not take (any more)"), "{engine}: {error}");
+        assert!(
+            error.contains("which the device does not support, or no longer supports"),
+            "{engine}: {error}"
+        );
         let made = volume.create_dir_all("/after").map(drop);
         let error = made.and_then(|()| volume.fs().sync()).unwrap_err().to_string();
-        assert!(error.contains("4096 bytes now, and 512 when it was opened"), "{engine}: {error}");
+        assert!(error.contains("has changed from 512 to 4096 bytes"), "{engine}: {error}");
         assert!(volume.close().is_err(), "{engine}");
         drop((open, queue));
         drop(volume);

@@ -1,4 +1,5 @@
-//! A device and its queue that another program implements with public items only: sectors in a vector, and requests in a list.
+//! A device and its queue as another program would implement them, with public items only: the sectors are a vector, and the requests a
+//! list.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -13,7 +14,7 @@ use ironmap::{Buffer, Device, DioFlags, Errno, FileOptions, Files, QueueOptions,
 
 type Sectors = Arc<Mutex<Vec<u8>>>;
 
-/// The range of a request, which is within the device.
+/// Calls `change` with the range of a request. The range must be within the device.
 fn with(sectors: &Sectors, at: DevOffset, len: usize, change: impl FnOnce(&mut [u8])) {
     let mut sectors = sectors.lock().unwrap_or_else(PoisonError::into_inner);
     change(&mut sectors[at.0 as usize..][..len]);
@@ -89,7 +90,7 @@ impl Device for Vector {
     }
 }
 
-/// The queue: a bio waits from its submission to the next call of `wait`.
+/// A queue in which each bio waits from its submission to the next call of `wait`.
 struct Waiting {
     sectors: Sectors,
     waiting: VecDeque<Bio>,
@@ -195,8 +196,8 @@ impl DeviceQueue for Waiting {
     }
 }
 
-/// A volume lies on a device that this crate does not know: its calls and its queue serve metadata, waited and queued requests, and e2fsck
-/// finds nothing afterwards.
+/// A volume works on a device that another program implements. The device's calls and queue serve metadata, synchronous requests and queued
+/// requests, and e2fsck finds nothing afterwards.
 #[test]
 fn a_device_and_its_queue_can_be_implemented_outside() {
     let device = Arc::new(Vector::new(16 << 20));

@@ -1,4 +1,4 @@
-//! A disk with a volatile cache. Chosen flushes fail, with or without a loss of the cached data, and report that at once or late.
+//! A disk with a volatile cache. Chosen flushes fail, with or without the loss of the cached data, and report the failure at once or late.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use ironmap::device::{Device, Layer, Layered, Limits, Ram, Request, ThroughFlush
 use ironmap::units::DevOffset;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// A flush that fails.
+/// A flush that is to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// The number of the flush, from 0.
+    /// The number of the flush, counted from 0.
     pub(crate) number: u64,
     /// Whether all writes since the previous flush are lost. Otherwise they are durable although the flush fails.
     pub(crate) lost: bool,
-    /// The flush waits up to this time for a later write to join it, and again for another flush to end first.
+    /// The flush waits up to this time for a later write to arrive, and then up to this time for another flush to end.
     pub(crate) late: Duration,
 }
 
-/// A disk of one or more parts, which share its cache.
+/// A disk with one or more parts. The parts share its cache.
 #[derive(Debug)]
 pub(crate) struct Disk {
     parts: Vec<Arc<Ram>>,
@@ -30,7 +30,7 @@ pub(crate) struct Disk {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The content before each write since the last flush.
+    /// For each write since the last flush, the content before the write.
     undo: Vec<(usize, u64, Vec<u8>)>,
     written: u64,
     faults: Vec<Fault>,
@@ -45,7 +45,7 @@ impl Disk {
         Arc::new(Self { parts, state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// Counts flushes from this call on, and makes these fail.
+    /// Counts flushes from this call on, and makes the given flushes fail.
     pub(crate) fn arm(&self, faults: &[Fault]) {
         *self.state.lock() = State { faults: faults.to_vec(), ..State::default() };
     }
@@ -98,7 +98,7 @@ impl Disk {
         Err(Errno::EIO)
     }
 
-    /// The same disk after a power cut.
+    /// A disk with the content that remains after a power cut.
     pub(crate) fn cut(&self) -> Arc<Self> {
         let state = self.state.lock();
         let parts: Vec<_> = self.parts.iter().map(|part| part.snapshot()).collect();
@@ -106,7 +106,7 @@ impl Disk {
         Self::new(parts)
     }
 
-    /// A part of the disk as a device whose write-through requests would flush.
+    /// A part of the disk, as a device that implements write-through requests by a flush.
     pub(crate) fn device(self: &Arc<Self>, part: usize) -> Arc<dyn Device> {
         let below = Arc::clone(&self.parts[part]) as Arc<dyn Device>;
         Arc::new(Layered::with_layer(below, Part(Arc::clone(self), part)))
@@ -117,7 +117,7 @@ fn put(ram: &Ram, at: u64, bytes: &[u8]) {
     ram.write_all_at(&[IoSlice::new(bytes)], DevOffset(at), false).unwrap();
 }
 
-/// Writes pass through the disk, and are repeated below it with the same bytes.
+/// A layer that records each write in the disk. The write continues to the device below with the same bytes.
 struct Part(Arc<Disk>, usize);
 
 impl Layer for Part {

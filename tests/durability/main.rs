@@ -1,8 +1,8 @@
-//! No success for lost data: every flush of every kind fails in turn, on every device that can lie below a volume, while threads write, sync,
-//! close and drop their files. After a power cut all data exist for which a success was reported.
+//! Lost data are never reported as durable. On every kind of device below a volume, each flush fails in turn, while threads write, sync,
+//! close and drop their files. After a power cut, all data exist that were reported as durable.
 //!
-//! All single failures are enumerated. The threads run in any order. Seeds choose their operations, and pairs of failures: `IRONMAP_DURABILITY=N`
-//! runs N more.
+//! All single failures are enumerated. The order of the threads is not fixed. Seeds determine the operations and the pairs of failures.
+//! `IRONMAP_DURABILITY=N` tests N more pairs.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -24,17 +24,17 @@ use crate::disk::Fault;
 use crate::stand::{BULK, Kind, Layout, Stand, filled};
 
 const CELL: usize = 4096;
-/// The distance of two cells: each is in a different region of the dirty map.
+/// The distance between two cells. Each cell is in a different region of the dirty map.
 const APART: u64 = 64 << 10;
 const CELLS_OF_EACH: u64 = 4;
 const MIB: usize = 1 << 20;
 
-/// A range of a file, and the contents that it may have after a power cut.
+/// A range of a file, and the contents that the range may have after a power cut.
 struct Place {
     file: &'static str,
     at: u64,
     len: usize,
-    /// The bytes written since the last durable one, and whether each write succeeded.
+    /// The byte of the last durable write and of each later write, and whether the write succeeded.
     may_hold: Vec<(u8, bool)>,
 }
 
@@ -43,18 +43,18 @@ impl Place {
         Self { file, at, len, may_hold: vec![(0, true)] }
     }
 
-    /// Records that a flush has reported all writes as durable.
+    /// Records that a successful flush made all writes durable.
     fn is_durable(&mut self) {
         let last = self.may_hold.iter().rposition(|(_, written)| *written).unwrap_or(0);
         self.may_hold.drain(..last);
     }
 }
 
-/// The answers that a thread received.
+/// The results that a thread received.
 #[derive(Default)]
 struct Told {
     places: Vec<Place>,
-    /// The names of the thread's new files, and how many are durable.
+    /// The names of files that the thread created, and how many of the names are durable.
     names: Vec<Vec<u8>>,
     durable: usize,
 }
@@ -68,7 +68,7 @@ impl Told {
     }
 }
 
-/// Random operations of one thread, in its own cells.
+/// Runs random operations of one thread, in the cells of this thread.
 fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     let mut rng = Rng::new(seed << 8 | thread);
     let mut told = Told::default();
@@ -77,7 +77,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     let file = volume.open("/cells", FileOptions::new().write(true)).unwrap();
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     for step in 1..=steps {
-        // Most cells are overwritten, so that their region of the dirty map is already dirty.
+        // Most cells are overwritten several times, so that their region of the dirty map is often already dirty.
         let cells = if thread == 0 { 1 } else { CELLS_OF_EACH.min(1 + u64::from(step) / 3) };
         let cell = rng.below(cells);
         let place = &mut told.places[cell as usize];
@@ -112,7 +112,8 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     told
 }
 
-/// Writes more data than the NBD client keeps, so that the client flushes by itself. With `drops` the queue is dropped before the sync.
+/// Writes more data than the NBD client keeps, so that the client flushes by itself. If `drops` is set, the queue is dropped before the
+/// sync.
 fn bulk(volume: &Volume, drops: bool, begin: &Barrier) -> Told {
     let mut told = Told::default();
     let file = volume.open("/bulk", FileOptions::new().write(true)).unwrap();
@@ -148,7 +149,7 @@ fn bulk(volume: &Volume, drops: bool, begin: &Barrier) -> Told {
     told
 }
 
-/// Runs once. Returns whether all of the faults happened.
+/// Runs the test once with these faults. Returns whether all of the faults happened.
 fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bool {
     let stand = Stand::new(kind);
     let open = stand.open().unwrap();
@@ -156,8 +157,8 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     let volume = &open.volume;
     let mut told: Vec<Told> = std::thread::scope(|scope| {
         let has_bulk = matches!(kind, Kind::Nbd { .. });
-        // The other threads begin only when the bulk writer has written so much that the NBD client flushes by itself. An earlier sync of another
-        // thread would leave that flush nothing to do.
+        // The other threads begin only after the bulk writer has written so much that the NBD client flushes by itself. If another thread
+        // synced earlier, this flush would not happen.
         let begin = Arc::new(Barrier::new(threads as usize + usize::from(has_bulk)));
         let of_cells = |thread| {
             let begin = Arc::clone(&begin);
@@ -196,7 +197,7 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     failed == faults.len()
 }
 
-/// Fails each flush separately, in each way, until no flush remains; then pairs of flushes.
+/// Lets each flush fail, in each way, until a run has fewer flushes than the number of the fault. Then lets pairs of flushes fail.
 fn each_flush_fails(kind: Kind, threads: &[u64]) {
     let more = std::env::var("IRONMAP_DURABILITY").map_or(0, |more| more.parse().unwrap());
     let (runs, began) = (AtomicU64::new(0), Instant::now());

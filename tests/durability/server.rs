@@ -1,4 +1,4 @@
-//! A server that exports the parts of a disk. It serves the requests of one connection concurrently.
+//! A server that exports the parts of a disk. The server handles the requests of one connection concurrently.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,7 +16,7 @@ const HAS_FLAGS: u16 = 1;
 const SEND_FLUSH: u16 = 1 << 2;
 const CAN_MULTI_CONN: u16 = 1 << 8;
 
-/// A running server. Its threads end with its connections.
+/// A running server. Each of its threads ends when its connection ends.
 pub(crate) struct Server(TempDir);
 
 impl Server {
@@ -29,7 +29,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (disk, stream) = (Arc::clone(&disk), stream.unwrap());
-                // A client that is gone ends it.
+                // The thread ends when the client disconnects.
                 std::thread::spawn(move || serve(stream, &disk, part, flags));
             }
         });

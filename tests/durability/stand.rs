@@ -18,15 +18,15 @@ use crate::common::watched::Watched;
 use crate::disk::Disk;
 use crate::server::Server;
 
-/// The size of the file of cells, and of the file of many bytes.
+/// The size of the file with cells, and of the file for bulk writes.
 pub(crate) const CELLS: u64 = 2 << 20;
 pub(crate) const BULK: u64 = 18 << 20;
 
-/// A way from the disk to the volume.
+/// The layers between the disk and the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Block,
-    /// A file of a file system on the disk.
+    /// A qcow2 file on a file system on the disk.
     Qcow2,
     Nbd {
         several: bool,
@@ -34,20 +34,20 @@ pub(crate) enum Kind {
     Integrity {
         mode: Mode,
         layout: Layout,
-        /// The dirty map is cleared by each flush, and not only at the close.
+        /// Whether each flush clears the dirty map. Otherwise only the close clears it.
         cleans: bool,
     },
 }
 
-/// The place of an integrity device's tags.
+/// The position of an integrity device's tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     Tail,
-    /// Another part of the disk.
+    /// On another part of the same disk.
     Parts,
-    /// Another disk.
+    /// On another disk.
     Disks,
-    /// Another part of the disk, where each part is an export.
+    /// On another part of the same disk. Each part is an NBD export.
     Exports,
 }
 
@@ -57,13 +57,13 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Disks, and the servers and directories that must last as long as the volume on them.
+/// The disks below a volume, and the layers between them.
 pub(crate) struct Stand {
     pub(crate) disks: Vec<Arc<Disk>>,
     kind: Kind,
 }
 
-/// The fields are dropped in their order.
+/// An open volume. Fields are dropped in order, so the volume is dropped before the servers and directories that it needs.
 pub(crate) struct Open {
     pub(crate) volume: Volume,
     _below: Vec<Box<dyn Any>>,
@@ -76,7 +76,7 @@ fn file(volume: &Volume, name: &str, len: u64) {
     (0..len >> 20).for_each(|mib| file.write_all_at(&mut queue, &zeros, mib << 20).unwrap());
 }
 
-/// Makes a volume with its files on a device.
+/// Makes a volume with the files of the test on a device.
 fn fill(device: &Arc<dyn Device>, bulk: bool) {
     ironmap::tools::make(&**device, &MkfsOptions::new().force(true)).unwrap();
     let volume = VolumeOptions::new().write(true).open_on(Arc::clone(device)).unwrap();
@@ -92,7 +92,7 @@ fn options(mode: Mode) -> FormatOptions {
 }
 
 impl Stand {
-    /// New disks with a volume, whose cache is empty.
+    /// New disks with a volume. The cache of each disk is empty.
     pub(crate) fn new(kind: Kind) -> Self {
         static MADE: Mutex<Vec<(Kind, Vec<Vec<Ram>>)>> = Mutex::new(Vec::new());
         let mut made = MADE.lock();
@@ -104,7 +104,7 @@ impl Stand {
         Self { disks: made[known].1.iter().map(copies).collect(), kind }
     }
 
-    /// The same disks after a power cut; an export is a disk here.
+    /// The same disks after a power cut. Exports are replaced by direct access to the disks.
     pub(crate) fn cut(&self) -> Self {
         let kind = match self.kind {
             Kind::Nbd { .. } => Kind::Block,
@@ -116,7 +116,7 @@ impl Stand {
         Self { disks: self.disks.iter().map(|disk| disk.cut()).collect(), kind }
     }
 
-    /// Opens the volume for writing. It also commits by a timer.
+    /// Opens the volume for writing. A timer commits regularly.
     pub(crate) fn open(&self) -> ironmap::Result<Open> {
         let first = &self.disks[0];
         let mut below: Vec<Box<dyn Any>> = Vec::new();
@@ -148,7 +148,7 @@ impl Stand {
                 Arc::new(Integrity::open_with(data, tags, &lazy)?.device)
             }
         };
-        // A commit in between would leave the client of a server nothing to flush.
+        // For an NBD server the timer is off. A commit by the timer would leave no data for the client to flush by itself.
         let often =
             Duration::from_millis(if matches!(self.kind, Kind::Nbd { .. }) { 0 } else { 20 });
         let options = VolumeOptions::new().write(true).commit(often);
@@ -156,7 +156,7 @@ impl Stand {
     }
 }
 
-/// The parts of each disk.
+/// The content of each part of each disk.
 fn make(kind: Kind) -> Vec<Vec<Ram>> {
     let plain = |mib: u64, bulk| {
         let ram = Arc::new(Ram::new(mib << 20));
@@ -171,7 +171,7 @@ fn make(kind: Kind) -> Vec<Vec<Ram>> {
     }
 }
 
-/// An integrity device with a volume: the parts of each of its disks.
+/// The content of each part of each disk, for an integrity device with a volume.
 fn integrity(mode: Mode, layout: Layout) -> Vec<Vec<Ram>> {
     let data = Arc::new(Ram::new(24 << 20));
     let tags = (layout != Layout::Tail).then(|| Arc::new(Ram::new(4 << 20)));
@@ -187,7 +187,7 @@ fn integrity(mode: Mode, layout: Layout) -> Vec<Vec<Ram>> {
     }
 }
 
-/// The file of an image with a volume, and room after it.
+/// The content of a qcow2 file with a volume, and free space after it.
 fn qcow2() -> Ram {
     let dir = scratch_in(std::path::Path::new("/dev/shm"));
     let path = dir.path().join("disk");

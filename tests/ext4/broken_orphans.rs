@@ -1,6 +1,6 @@
-//! Inodes without a name that cannot be freed, since their map, their attributes, or the list that names them is broken. Removing such a file
-//! removes its name; no such orphan keeps a volume from being opened for writing or mounted by the kernel; the superblock records errors,
-//! and e2fsck frees the rest.
+//! Inodes without a name that cannot be freed, because their map, their attributes, or the list of orphans is broken. The name of such a
+//! file can be removed. Such an orphan does not prevent the volume from being opened for writing or mounted by the kernel. The superblock
+//! records the error, and e2fsck frees the orphan.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const EXTENTS: &str = "-t ext4 -b 1024 -O ^metadata_csum,^orphan_file";
 const SUMS: &str = "-t ext4 -b 1024 -O metadata_csum,^orphan_file";
 const POINTERS: &str = "-t ext4 -b 1024 -O ^extents,^64bit,^flex_bg,^metadata_csum,^orphan_file";
 
-/// How the file `/bad` is broken.
+/// The ways in which the file `/bad` is broken.
 type Break = fn(&Image);
 
 const BREAKS: [(&str, &str, Break); 9] = [
@@ -56,7 +56,8 @@ fn number(said: &str, before: &str) -> u64 {
     rest[..end].parse().unwrap()
 }
 
-/// A volume with `/bad`, whose map has a node and which has an attribute in a block, and with `/good`, `/left` and `/last`.
+/// A volume with the files `/bad`, `/good`, `/left` and `/last`. The map of `/bad` has a node outside the inode, and `/bad` has an
+/// attribute in a separate block.
 fn image(mkfs: &str) -> Image {
     let image = Image::in_memory("16M", &words(mkfs));
     let sparse = std::fs::File::create(image.beside("sparse")).unwrap();
@@ -69,7 +70,7 @@ fn image(mkfs: &str) -> Image {
     image.debugfs(&format!(
         "write {sparse} bad\nea_set -f {value} bad user.x\nwrite {value} good\nwrite {sparse} left\nwrite {value} last\n"
     ));
-    // debugfs counts for no quota.
+    // debugfs does not update quotas.
     image.repair();
     image.check();
     image
@@ -79,7 +80,8 @@ fn inode_of(image: &Image, path: &str) -> u64 {
     number(&image.ask_debugfs(&format!("stat {path}\n")), "Inode: ")
 }
 
-/// Removes the names of these files, and lists them as orphans, the first as the newest. The next of the last one is `end`.
+/// Removes the names of these files, and makes them the list of orphans. The first file is the head of the list, and the last file refers
+/// to `end` as its successor.
 fn orphan(image: &Image, paths: &[&str], end: u64) {
     let numbers: Vec<_> = paths.iter().map(|path| inode_of(image, path)).collect();
     let nexts = numbers.iter().skip(1).copied().chain([end]);
@@ -110,7 +112,7 @@ fn field(image: &Image, name: &str) -> String {
     line.unwrap_or_default().trim().to_owned()
 }
 
-/// The volume remains usable: other files can be changed, it opens again without a further report, the kernel mounts it, and
+/// Checks that the volume remains usable: other files can be changed, another open reports nothing, the kernel mounts the volume, and
 /// e2fsck repairs it without questions.
 fn goes_on(image: &Image, what: &str) {
     assert!(field(image, "Filesystem state").contains("with errors"), "{what}");
@@ -158,7 +160,7 @@ fn the_name_of_a_broken_file_can_be_removed() {
     }
 }
 
-/// The other orphans are freed.
+/// A broken orphan does not prevent the open of the volume, and the other orphans are freed.
 #[test]
 fn a_broken_orphan_prevents_no_opening() {
     for (what, mkfs, break_it) in BREAKS {
@@ -178,10 +180,11 @@ fn a_broken_orphan_prevents_no_opening() {
     }
 }
 
-/// A file with a name whose truncation was under way stays, with its blocks past the end.
+/// A file with a name was being truncated when the system crashed, and its map is broken. The file remains with its blocks past the end,
+/// and the volume can be opened.
 #[test]
 fn a_broken_truncation_prevents_no_opening() {
-    // Faults before the end of the list are not tested here.
+    // These faults are in parts of the file that the truncation keeps, so they are not tested here.
     let kept = ["blocks of the file system", "attributes"];
     for (what, mkfs, break_it) in BREAKS.iter().filter(|(what, ..)| !kept.contains(what)) {
         let image = image(mkfs);
@@ -204,7 +207,7 @@ fn a_broken_truncation_prevents_no_opening() {
     }
 }
 
-/// The list ends before an entry that cannot be an orphan; the entry before that is freed.
+/// An entry that cannot be an orphan ends the list. The entries before it are freed.
 #[test]
 fn a_list_that_cannot_be_followed_ends_there() {
     let free = |_: &Image| 4000;
@@ -257,7 +260,7 @@ fn a_list_that_cannot_be_followed_ends_there() {
     }
 }
 
-/// In the orphan file too, an entry that is not an orphan is cleared, and the others are freed.
+/// An entry of the orphan file that is not an orphan is cleared, and the other entries are freed.
 #[test]
 fn entries_of_the_orphan_file_that_are_no_orphans_are_cleared() {
     let image = image("-t ext4 -b 1024 -O ^metadata_csum,orphan_file");
@@ -283,7 +286,7 @@ fn entries_of_the_orphan_file_that_are_no_orphans_are_cleared() {
     goes_on(&image, "an orphan file");
 }
 
-/// With `remount-ro` the opening that finds the error is read-only, and later ones are not.
+/// With `remount-ro`, the open that finds the error is read-only, and later opens are not.
 #[test]
 fn a_policy_of_errors_is_obeyed_once() {
     let image = image(&format!("{EXTENTS} -e remount-ro"));
@@ -301,8 +304,8 @@ fn a_policy_of_errors_is_obeyed_once() {
     goes_on(&image, "remount-ro");
 }
 
-/// A volume that is refused for a group descriptor is unchanged. If its journal was replayed before another fault was found, the volume needs no
-/// further recovery.
+/// A volume that is refused because of a group descriptor is unchanged. If the journal was replayed before another fault is found, the
+/// volume needs no further recovery.
 #[test]
 fn a_volume_that_is_refused_does_not_need_recovery() {
     for dirty in [false, true] {
@@ -318,7 +321,7 @@ fn a_volume_that_is_refused_does_not_need_recovery() {
             if quota {
                 image.debugfs("clri <3>\n");
             } else {
-                // The checksum of the last group's descriptor.
+                // The bytes are the checksum in the last group descriptor.
                 image.poke_block(2, 3 * 64 + 0x1E, &[0x55, 0x55]);
             }
             let before = std::fs::read(image.path()).unwrap();
@@ -333,7 +336,7 @@ fn a_volume_that_is_refused_does_not_need_recovery() {
     }
 }
 
-/// A truncation that fails half way ends the session: otherwise the file could grow again over its old blocks.
+/// A truncation that fails half way ends the session. Otherwise the file could grow again and show its old blocks.
 #[test]
 fn a_truncation_that_failed_shows_nothing_old() {
     let image = Image::in_memory("16M", &words(EXTENTS));
@@ -347,7 +350,7 @@ fn a_truncation_that_failed_shows_nothing_old() {
     let said = stat(&image);
     let leaves: Vec<u64> =
         said.match_indices("(ETB0):").map(|(at, name)| number(&said[at..], name)).collect();
-    // Blocks past it are freed first, blocks before it stay.
+    // Blocks after this leaf are freed first, and blocks before it remain.
     image.poke_block(leaves[leaves.len() - 2], 0, &[0, 0]);
     let bad = InodeNo(inode_of(&image, "/bad"));
     let volume = open(&image).unwrap();
@@ -359,7 +362,7 @@ fn a_truncation_that_failed_shows_nothing_old() {
     assert_eq!(grown.unwrap_err().kind(), ErrorKind::ReadOnly);
 }
 
-/// A read that fails once is an error of the opening. It does not make an orphan count as broken.
+/// If a read fails once, the open returns the error. The orphan does not count as broken.
 #[test]
 fn one_read_that_fails_gives_no_orphan_up() {
     let image = image(EXTENTS);

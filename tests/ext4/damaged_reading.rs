@@ -1,5 +1,5 @@
-//! The readable parts of a damaged volume: everything that the kernel's `mount -o ro` and `-o ro,noload` list and read, with a line about each
-//! skipped fault. Opening for writing stays strict.
+//! A damaged volume can be read as far as its parts are readable: ironmap lists and reads everything that the kernel lists and reads after
+//! `mount -o ro` and `-o ro,noload`. Each skipped fault is reported in one line. A damaged volume is not opened for writing.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use ironmap::{ErrorKind, FileOptions, QueueOptions, Result, Volume, VolumeOption
 
 const MKFS: &str = "-t ext4 -b 1024 -g 4096 -O metadata_csum,^flex_bg";
 
-/// Directories and files in several groups.
+/// A volume with directories and files in several groups.
 fn image(mkfs: &str) -> Image {
     let tree = crate::common::image::scratch();
     for dir in 0..8 {
@@ -31,7 +31,7 @@ fn open(image: &Image, no_load: bool) -> Result<Volume> {
     VolumeOptions::new().no_load(no_load).open(image.location())
 }
 
-/// Every path with its content, or the name of the errno if it cannot be read.
+/// Every path with its content, or with the name of the errno if the path cannot be read.
 type Seen = std::collections::BTreeMap<String, Result<Vec<u8>, String>>;
 
 fn seen_by_kernel(dir: &Path, name: &str, seen: &mut Seen) {
@@ -83,7 +83,7 @@ fn seen_by_us(volume: &Volume, inode: Result<Inode>, name: &str, seen: &mut Seen
     }
 }
 
-/// Asserts that ironmap lists and reads all that the kernel does. Returns the reports of skipped faults.
+/// Asserts that ironmap lists and reads everything that the kernel does. Returns the reports of skipped faults.
 fn compare(image: &Image, what: &str, no_load: bool) -> Vec<String> {
     let volume = open(image, no_load).unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut ours = Seen::new();
@@ -104,7 +104,7 @@ fn compare(image: &Image, what: &str, no_load: bool) -> Vec<String> {
     left
 }
 
-/// Asserts that an opening for writing is refused, and changes nothing.
+/// Asserts that an open for writing is refused and changes nothing.
 fn is_not_written(image: &Image, what: &str) {
     let before = std::fs::read(image.path()).unwrap();
     let options = VolumeOptions::new().write(true);
@@ -117,7 +117,7 @@ fn is_not_written(image: &Image, what: &str) {
 #[test]
 fn groups_with_damaged_descriptors_are_read() {
     for group in 0..4 {
-        // The checksum, the flags, and the number of unused inodes.
+        // The checksum, the flags, and the number of unused inodes of a group descriptor.
         for (field, bytes) in [(0x1E, [0x55, 0x55]), (0x12, [7, 0]), (0x1C, [0xFF, 0])] {
             let what = format!("group {group}, byte {field:#x}");
             let image = image(MKFS);
@@ -159,7 +159,7 @@ fn damaged_multiple_mount_protection_is_passed_over() {
     is_not_written(&image, "MMP");
 }
 
-/// A journal that needs recovery and whose superblock, or inode, is gone.
+/// A journal that needs recovery is skipped on request if its superblock or its inode is damaged.
 #[test]
 fn a_damaged_journal_is_skipped_on_request() {
     for what in ["superblock", "inode", "feature"] {
@@ -180,7 +180,7 @@ fn a_damaged_journal_is_skipped_on_request() {
             "{what}: {error}"
         );
         let left = if what != "superblock" {
-            // The kernel refuses these with either option.
+            // The kernel refuses to mount these volumes with either option.
             open(&image, true).unwrap().ext4().unwrap().take_left()
         } else {
             compare(&image, what, true)

@@ -1,4 +1,5 @@
-//! Extent trees deeper than those that Linux makes and reads: Linux frees them, and so does ironmap. A limit for readers leaks no blocks.
+//! Extent trees that are deeper than those that Linux makes and reads. Linux frees such trees, and so does ironmap, so the limit for
+//! reading leaks no blocks.
 
 use std::fs;
 
@@ -12,7 +13,7 @@ use crate::require;
 
 const BLOCK: usize = 1024;
 
-/// A node with one entry: of an inner node the block of the next one, of a leaf an extent of two blocks.
+/// A node with one entry. An inner node refers to the block `to`. A leaf contains an extent of two blocks.
 fn node(depth: u16, max: u16, to: u64) -> Vec<u8> {
     let [low, high] = [to as u16, (to >> 16) as u16];
     let entry = if depth == 0 { [2, 0, low, high] } else { [low, high, 0, 0] };
@@ -20,7 +21,7 @@ fn node(depth: u16, max: u16, to: u64) -> Vec<u8> {
     header.into_iter().chain(entry).flat_map(u16::to_le_bytes).collect()
 }
 
-/// A volume with a file of two blocks, `/f`, below this number of levels, and the number of free blocks without the file.
+/// A volume with the file `/f` of two blocks below this number of tree levels, and the number of free blocks without the file.
 fn deep(options: &str, levels: u16) -> (Image, u64) {
     let image = Image::mke2fs("8M", &words(options));
     let free = image.ext4().superblock().free_blocks;
@@ -93,7 +94,7 @@ fn a_tree_of_any_depth_is_freed() {
     }
 }
 
-/// A file that no kernel reads is not read or written, and a check reports it.
+/// A file that the kernel cannot read for this reason is not read or written, and a check reports it.
 #[test]
 fn a_tree_that_is_too_deep_is_not_read() {
     let (image, _) = deep("-t ext4 -b 1024 -O ^metadata_csum", 6);

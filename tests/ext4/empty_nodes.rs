@@ -1,5 +1,5 @@
-//! Pointer blocks that hold only zeros. Linux leaves them after a hole is punched, and e2fsck calls such a volume clean. Removing, truncating
-//! or punching the file frees them, as in Linux: e2fsck then finds no leaked block.
+//! Pointer blocks that contain only zeros. Linux leaves such blocks in the map after a hole is punched, and for e2fsck the volume is clean.
+//! If the file is removed, truncated or punched, ironmap frees these blocks, as Linux does, and e2fsck finds no leaked block.
 
 use crate::require;
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ use ironmap::units::FilePos;
 use ironmap::{Volume, VolumeOptions};
 
 const BLOCK: u64 = 1024;
-/// Pointers of a block.
+/// The number of pointers in a block.
 const FAN_OUT: u64 = BLOCK / 4;
 
 const POINTERS: &str = "-t ext4 -b 1024 -I 256 -O ^extents,^64bit,^flex_bg,^metadata_csum";
@@ -26,7 +26,7 @@ fn writable(image: &Image) -> Volume {
     crate::common::beneath::open(&image.location(), &options).unwrap()
 }
 
-/// Changes the volume, and asks e2fsck.
+/// Changes the volume, closes it, and checks it with e2fsck.
 fn change(image: &Image, work: impl FnOnce(&Arc<dyn FileSystem>)) {
     let volume = writable(image);
     work(volume.fs());
@@ -35,7 +35,7 @@ fn change(image: &Image, work: impl FnOnce(&Arc<dyn FileSystem>)) {
     image.check();
 }
 
-/// A file with a block at each of these places.
+/// A file with data in these blocks.
 fn write_sparse(image: &Image, name: &str, blocks: &[u64]) {
     let path = image.beside("sparse");
     let file = std::fs::File::create(&path).unwrap();
@@ -45,7 +45,7 @@ fn write_sparse(image: &Image, name: &str, blocks: &[u64]) {
     image.debugfs(&format!("write {} {name}\n", path.display()));
 }
 
-/// Blocks of a file's map by the names that debugfs has for them: `(IND)`, `(DIND)`, `(TIND)`.
+/// The pointer blocks of a file, with debugfs's names: `(IND)`, `(DIND)`, `(TIND)`.
 fn nodes(image: &Image, name: &str) -> Vec<(String, u64)> {
     let said = image.ask_debugfs(&format!("stat {name}\n"));
     let (_, blocks) = said.split_once("BLOCKS:").unwrap();
@@ -55,7 +55,7 @@ fn nodes(image: &Image, name: &str) -> Vec<(String, u64)> {
     named.map(|(name, block)| (name[1..].to_owned(), block.parse().unwrap())).collect()
 }
 
-/// The operation on the file whose map has an empty node.
+/// The operation on the file whose map has an empty pointer block.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Remove,
@@ -69,7 +69,7 @@ const WORK: [Work; 5] =
     [Work::Remove, Work::Empty, Work::Shorten, Work::PunchAll, Work::PunchThere];
 
 impl Work {
-    /// Runs the operation; `first` is the block of the file that the empty node would map.
+    /// Runs the operation; `first` is the first block of the file that the empty pointer block would map.
     fn on(self, fs: &Arc<dyn FileSystem>, first: u64) {
         let file = fs.resolve(b"/f", Follow::All).unwrap();
         let (number, size) = (file.number(), file.size());
@@ -84,7 +84,7 @@ impl Work {
             Self::PunchThere => punch(first * BLOCK, BLOCK).unwrap(),
         }
         drop(file);
-        // Other blocks are freed with the file.
+        // The blocks that remain are freed with the file.
         if let Ok(file) = fs.resolve(b"/f", Follow::All) {
             if matches!(self, Self::PunchAll | Self::Empty) {
                 assert_eq!(file.stat().blocks, 0, "{self:?}");
@@ -97,7 +97,7 @@ impl Work {
     }
 }
 
-/// For each number of levels, the test replaces each pointer block on the path to a data block by zeros, one at a time.
+/// For each number of levels, each pointer block on the path to a data block is filled with zeros in turn. The operations free this block.
 #[test]
 fn pointer_blocks_of_zeros_are_freed() {
     for (levels, first) in (1..).zip(REGIONS) {
@@ -107,7 +107,7 @@ fn pointer_blocks_of_zeros_are_freed() {
             let nodes = nodes(&image, "f");
             assert_eq!(nodes.len(), levels, "{nodes:?}");
             image.poke_block(nodes[empty].1, 0, &[0; BLOCK as usize]);
-            // Blocks below it are free, and counted nowhere.
+            // e2fsck frees the blocks below the zeroed pointer block, and corrects the counts.
             image.repair();
             image.check();
             let left = self::nodes(&image, "f").len();
@@ -117,7 +117,7 @@ fn pointer_blocks_of_zeros_are_freed() {
     }
 }
 
-/// Maps after the kernel has punched ranges, which is how such maps arise.
+/// Ranges that the kernel has punched leave such maps. Operations on them leak no block.
 #[test]
 fn ranges_that_the_kernel_punched_are_freed() {
     require!([Need::Root]);
@@ -145,7 +145,7 @@ fn ranges_that_the_kernel_punched_are_freed() {
     }
 }
 
-/// The file is a directory. A directory that was hashed before can be left in this state.
+/// A hashed directory can also have a pointer block of zeros. Removing the directory frees this block.
 #[test]
 fn a_directory_with_a_pointer_block_of_zeros_is_freed() {
     let image = Image::mke2fs("16M", &words(POINTERS));

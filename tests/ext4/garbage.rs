@@ -1,4 +1,4 @@
-//! Devices that hold something from before: tables of inodes that were never written.
+//! Devices that contain old data: inode tables that were never initialised.
 
 use crate::common::command::run;
 use crate::common::image::{Image, words};
@@ -7,7 +7,7 @@ use ironmap::fs::ext4::ROOT;
 use ironmap::fs::{Credentials, NewFile};
 use ironmap::{Volume, VolumeOptions};
 
-/// The options of mke2fs, which does not overwrite unused blocks, and whether there is a journal.
+/// The options of mke2fs, and whether the volume has a journal. mke2fs does not overwrite unused blocks.
 const KINDS: [(&str, bool); 4] = [
     ("-b 1024 -N 16384", true),
     ("-b 4096 -N 16384 -g 4096", true),
@@ -15,7 +15,7 @@ const KINDS: [(&str, bool); 4] = [
     ("-b 4096 -N 16384 -O ^has_journal", false),
 ];
 
-/// A volume on a device full of garbage.
+/// A volume on a device that was filled with random bytes.
 fn image(kind: &str) -> Image {
     let image = Image::none();
     let path = image.path();
@@ -32,7 +32,7 @@ fn open(image: &Image) -> Volume {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Makes directories, which go to several groups, with a few files each.
+/// Makes directories, which are placed in several groups, with a few files each.
 fn fill(volume: &Volume, who: &str) {
     let (fs, root) = (volume.fs(), Credentials::default());
     for number in 0..12 {
@@ -52,8 +52,8 @@ fn fill(volume: &Volume, who: &str) {
     }
 }
 
-/// Old content of an inode table's block, from before its first inode was made, is not visible to e2fsck or the kernel, after a crash or a close, if
-/// ironmap makes the first inode of a block and if the kernel does.
+/// The first inode in a block of an inode table may be made by ironmap or by the kernel. In both cases e2fsck and the kernel never see the
+/// old content of this block, after a crash or a close.
 #[test]
 fn the_neighbours_of_new_inodes_are_empty() {
     for (kind, journal) in KINDS {
@@ -73,7 +73,7 @@ fn the_neighbours_of_new_inodes_are_empty() {
         if let Some(reason) = Need::Root.missing() {
             note_part("the_neighbours_of_new_inodes_are_empty", "the kernel", &reason);
         } else {
-            // The kernel's thread that zeroes tables in the background would help.
+            // The kernel's background thread would zero the tables, so the option turns the thread off.
             let mount = image.mount("rw,noinit_itable");
             for number in 0..12 {
                 let dir = mount.dir().join(format!("kernel {number}"));

@@ -1,4 +1,4 @@
-//! Directories that are listed while they change: an entry that exists all the time is listed exactly once.
+//! Directories that change while they are listed: an entry that exists during the entire listing is listed exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use ironmap::{ErrorKind, Volume, VolumeOptions};
 
 const SEED: u64 = 0x5EED_0D18;
 
-/// Options of mke2fs, how many names stay, and how many each thread adds and removes: so directories grow out of the inode, into one block,
-/// into a tree, and to up to two levels of nodes.
+/// Options of mke2fs, the number of names that remain, and the number of names that each thread adds and removes. The directories grow from
+/// inline to one block, to a tree, and to two levels of nodes.
 const KINDS: [(&str, usize, usize); 5] = [
     ("-t ext4 -b 1024 -N 1024", 60, 12_000),
     ("-t ext4 -b 1024 -O inline_data", 3, 600),
@@ -36,10 +36,10 @@ fn make(fs: &Arc<dyn FileSystem>, dir: InodeNo, name: &str, new: NewFile<'_>) ->
         .unwrap()
 }
 
-/// How often each name was listed.
+/// The number of times that each name was listed.
 type Seen = BTreeMap<Vec<u8>, usize>;
 
-/// Lists a directory. With `pieces`, the listing is ended between some entries, and continued with its cursor's number.
+/// Lists a directory. If `pieces` is set, the listing is stopped after random entries and continued from the number of its cursor.
 fn list(fs: &Arc<dyn FileSystem>, dir: InodeNo, rng: &mut Rng, pieces: bool) -> Seen {
     let inode = fs.inode(dir).unwrap();
     let mut seen = Seen::new();
@@ -71,7 +71,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
             .chain([b".".to_vec(), b"..".to_vec()])
             .collect();
         let (at_work, listed) = (AtomicUsize::new(2), AtomicUsize::new(0));
-        // The first listings begin before the directory grows.
+        // The changes wait until this is set, so that the first listing begins before the directory grows.
         let begun = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for thread in 0..2 {
@@ -113,7 +113,8 @@ fn names_that_stay_come_once_while_others_come_and_go() {
                             let name = name.escape_ascii();
                             assert_eq!(times, 1, "{kind}, seed {SEED:#x}: {name}");
                         }
-                        // A name that is removed and added again may appear twice in a list of blocks; this test adds none twice.
+                        // In a linear directory, a name that is removed and added again may be listed twice. This test adds each name only
+                        // once.
                         let twice = seen.iter().find(|(_, times)| **times > 1);
                         assert_eq!(twice, None, "{kind}, seed {SEED:#x}");
                         listed.fetch_add(1, Ordering::SeqCst);
@@ -129,7 +130,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
         let listed = list(fs, dir, &mut Rng::new(SEED), true);
         drop(volume);
         image.check();
-        // A listing in the order of the disk has the same entries.
+        // A listing in disk order has the same entries.
         let fs = image.fs();
         let entries = fs
             .inode(dir)
@@ -143,7 +144,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
     }
 }
 
-/// A directory that grows out of its inode and out of its block between two entries of one listing.
+/// A listing continues correctly if the directory changes between two entries from inline to one block, and from one block to a tree.
 #[test]
 fn a_listing_goes_on_in_another_form() {
     for kind in ["-t ext4 -b 1024 -O inline_data", "-t ext4 -b 1024"] {
@@ -157,7 +158,7 @@ fn a_listing_goes_on_in_another_form() {
         }
         let mut cursor = DirCursor::START;
         let mut added = 0;
-        // Each step of the loop lists a part and adds thirty names. The listing must still end.
+        // Each iteration lists a part and adds thirty names. The listing must end nevertheless.
         loop {
             let mut listing = fs.inode(dir).unwrap().list(cursor).unwrap();
             let Some(entry) = listing.next() else { break };
@@ -178,7 +179,7 @@ fn a_listing_goes_on_in_another_form() {
     }
 }
 
-/// A directory that is removed while it is listed: the listing ends, and its former blocks are not read.
+/// If a directory is removed while it is listed, the listing ends, and its former blocks are not read.
 #[test]
 fn the_listing_of_a_removed_directory_ends() {
     let image = Image::mke2fs("64M", &words("-t ext4 -b 1024"));
@@ -200,7 +201,7 @@ fn the_listing_of_a_removed_directory_ends() {
     assert!(rest < names.len() / 2, "{rest}: more than was read together");
     drop(listing);
     assert_eq!(stale.list(DirCursor::START).err().unwrap().kind(), ErrorKind::NotFound);
-    // The number belongs to another directory after this.
+    // The new directory reuses the inode number.
     let next = make(fs, ROOT, "next", NewFile::Directory);
     assert_eq!(next, dir);
     assert_eq!(stale.list(DirCursor::START).err().unwrap().kind(), ErrorKind::NotFound);

@@ -1,4 +1,4 @@
-//! Volumes: ext4 read, written, recovered and checked, with e2fsck, debugfs and the kernel as judges.
+//! ext4 volumes: reading, writing, recovery and checks. e2fsck, debugfs and the kernel are the oracles.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,6 +1,6 @@
-//! If ironmap finds corruption on a volume that is open for writing, it records the error in the superblock as the kernel does, and dumpe2fs
-//! shows it. The setting of `tune2fs -e` decides what ironmap does with the volume after an error. ironmap records nothing on a sound or
-//! read-only volume, or for an invalid request.
+//! If ironmap finds corruption on a volume that is open for writing, it records the error in the superblock as the kernel does, and
+//! dumpe2fs shows it. The setting of `tune2fs -e` determines how the volume can be used after an error. ironmap records no error on an
+//! undamaged or read-only volume, or for an invalid request.
 
 use crate::require;
 use std::collections::BTreeMap;
@@ -21,13 +21,13 @@ use ironmap::{Error, ErrorKind, File, FileOptions, Queue, QueueOptions, Result, 
 const BLOCK: usize = 1024;
 const HITS: usize = 1000;
 
-/// The inode and the block of an image that the test damages.
+/// The inode and the block that the test damages.
 struct Broken {
     inode: u64,
     block: u64,
 }
 
-/// `/good`, `/sparse`, whose extents need a block, `/bad` and `/dir/below`.
+/// A volume with `/good`, `/sparse`, `/bad` and `/dir/below`. The extents of `/sparse` do not fit into the inode.
 fn image(mkfs: &str) -> Image {
     let image = Image::in_memory("24M", &words(&format!("-t ext4 -b {BLOCK} {mkfs}")));
     std::fs::write(image.beside("text"), vec![b'x'; 4 * BLOCK]).unwrap();
@@ -45,7 +45,7 @@ fn image(mkfs: &str) -> Image {
     image
 }
 
-/// The first number after a word in the output of debugfs.
+/// The first number after a certain word in the output of debugfs.
 fn number(said: &str, before: &str) -> u64 {
     let (_, rest) = said.split_once(before).unwrap_or_else(|| panic!("no {before}: {said}"));
     let end = rest.find(|c: char| !c.is_ascii_hexdigit() && c != 'x').unwrap_or(rest.len());
@@ -60,7 +60,7 @@ fn flip(image: &Image, block: u64, at: u64) {
     image.poke_block(block, at, &[!byte]);
 }
 
-/// Makes an inode's checksum wrong: by its time of modification.
+/// Makes the checksum of an inode wrong, by a change of its modification time.
 fn break_inode(image: &Image, path: &str) -> Broken {
     let said = image.ask_debugfs(&format!("imap {path}\n"));
     let block = number(&said, "located at block ");
@@ -76,7 +76,7 @@ fn break_directory(image: &Image, path: &str) -> Broken {
     Broken { inode: number(&said, "Inode "), block }
 }
 
-/// Makes the checksum of the block wrong that has a file's extents.
+/// Makes the checksum of a file's extent block wrong.
 fn break_extents(image: &Image, path: &str) -> Broken {
     let said = image.ask_debugfs(&format!("imap {path}\nstat {path}\n"));
     let block = number(&said, "(ETB0):");
@@ -84,7 +84,7 @@ fn break_extents(image: &Image, path: &str) -> Broken {
     Broken { inode: number(&said, "Inode "), block }
 }
 
-/// The superblock's fields by dumpe2fs.
+/// The fields of the superblock, as dumpe2fs prints them.
 fn fields(image: &Image) -> BTreeMap<String, String> {
     let said = String::from_utf8(run("dumpe2fs", &["-h".as_ref(), image.path().as_os_str()]));
     let said = said.unwrap();
@@ -96,7 +96,7 @@ fn field(image: &Image, name: &str) -> String {
     fields(image).remove(name).unwrap_or_default()
 }
 
-/// Asserts that e2fsck repairs everything, and clears the record.
+/// Asserts that e2fsck repairs all faults and clears the record of errors.
 fn mended(image: &Image) {
     image.repair();
     image.check();
@@ -104,7 +104,7 @@ fn mended(image: &Image) {
     assert_eq!(field(image, "Filesystem state"), "clean");
 }
 
-/// An image in memory, opened for writing; its writes are counted.
+/// An image in memory that is opened for writing. Its writes are counted.
 struct Bench {
     image: Image,
     ram: Arc<Ram>,
@@ -145,19 +145,19 @@ impl Bench {
         self.fs().writable().unwrap().create(ROOT, name, NewFile::Regular, 0o644, &who)
     }
 
-    /// Looks a name up in the root, as a mount does.
+    /// Looks a name up in the root directory, as a mount does.
     fn look_up(&self, name: &str) -> Result<InodeNo> {
         self.fs().lookup(ROOT, name.as_bytes()).map(|inode| inode.number())
     }
 
-    /// The image with the present content of the device.
+    /// Stores the present content of the device as the image.
     fn stored(&self) -> &Image {
         let path = self.image.path();
         self.ram.store(&std::fs::File::options().write(true).open(path).unwrap()).unwrap();
         &self.image
     }
 
-    /// The image after the volume was closed.
+    /// Closes the volume, and stores the content of the device as the image.
     fn closed(self) -> Image {
         self.volume.close().unwrap();
         self.stored();
@@ -174,8 +174,8 @@ fn corrupt<T>(result: Result<T>) {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// The rule of `continue`, with and without a journal: the operation that finds the error fails, all others work, and the record names the place of
-/// the first and the last error.
+/// With `continue`, the operation that finds the error fails and all others succeed, with and without a journal. The record names the
+/// position of the first and of the last error.
 #[test]
 fn continue_records_the_error_and_goes_on() {
     for journal in ["-e continue", "-e continue -O ^has_journal"] {
@@ -213,8 +213,8 @@ fn continue_records_the_error_and_goes_on() {
     }
 }
 
-/// With `remount-ro` all changes are refused, and reads work. Data synced before stay, and so does the record
-/// after a recovery, although the journal's copy of the superblock lacks it.
+/// With `remount-ro`, all changes are refused after an error, and reads succeed. Data that were synced before the error are durable. The
+/// record also survives a recovery, although the journal's copy of the superblock does not contain it.
 #[test]
 fn remount_ro_refuses_changes_and_reads_on() {
     let image = image("-O ^orphan_file");
@@ -224,7 +224,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     let (file, mut queue) = bench.open("/good");
     let number = bench.number("/good");
     bench.create("synced").unwrap();
-    // A list of orphans starts in the superblock, which is then written to the log.
+    // The orphan changes the superblock, so the superblock is written to the journal.
     let held = bench.fs().hold(bench.create("orphan").unwrap()).unwrap();
     bench.fs().writable().unwrap().unlink(ROOT, b"orphan").unwrap();
     bench.fs().sync().unwrap();
@@ -251,7 +251,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     assert_eq!(bench.writes(), writes, "a volume that is read-only was written to");
     let image = bench.stored();
     assert_eq!(field(image, "FS Error count"), "1");
-    // The journal is recovered by ironmap in memory, by ironmap to the device, and by e2fsck.
+    // The journal is recovered in three ways: by ironmap in memory, by ironmap to the device, and by e2fsck.
     let copy = image.copy();
     assert_eq!(copy.ext4().superblock().errors.count, 1);
     let copy = Bench::new(copy).closed();
@@ -263,7 +263,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     }
 }
 
-/// With `panic` reads are refused too, and the errors name the reason.
+/// With `panic`, reads are refused too, and the error messages name the reason.
 #[test]
 fn panic_refuses_everything() {
     let image = image("");
@@ -299,7 +299,7 @@ fn panic_refuses_everything() {
     assert!(image.ask_debugfs("stat /synced\n").contains("Type: regular"));
 }
 
-/// Whatever operation finds the error, it is counted once, also by operations that consist of others.
+/// An error is counted once for each operation that finds it, even if the operation consists of other operations.
 #[test]
 fn every_operation_that_meets_it_counts_once() {
     type Operation = fn(&Bench, InodeNo) -> Result<()>;
@@ -378,7 +378,7 @@ fn counts(
     assert_eq!(field(&image, "Last error block #"), broken.block.to_string(), "{name}: {failed}");
 }
 
-/// A thousand errors are a thousand in the record, and cost no more writes than one change.
+/// A thousand errors are counted as a thousand, but together cause no more writes than one change.
 #[test]
 fn a_flood_of_errors_is_written_once() {
     let image = image("");
@@ -399,7 +399,8 @@ fn a_flood_of_errors_is_written_once() {
     mended(&image);
 }
 
-/// Errors recorded in a transaction that never commits are still in the record, with the error that ended the volume.
+/// If the transaction that records errors never commits, the errors are recorded nevertheless, together with the error that aborted the
+/// journal.
 #[test]
 fn an_error_that_ends_the_volume_loses_none_before_it() {
     let image = image("");
@@ -424,7 +425,7 @@ fn an_error_that_ends_the_volume_loses_none_before_it() {
     assert_eq!(field(&image, "FS Error count"), "4");
 }
 
-/// The timer writes the record to the device too, for a volume that is not closed.
+/// The timer also writes the record to the device, so a volume need not be closed for this.
 #[test]
 fn an_error_reaches_the_device_in_time() {
     let image = image("");
@@ -441,7 +442,7 @@ fn an_error_reaches_the_device_in_time() {
     }
 }
 
-/// A sound volume has no error to record, whatever operations run.
+/// On an undamaged volume no error is recorded, for any operation, even an invalid one.
 #[test]
 fn a_sound_volume_and_wrong_questions_record_nothing() {
     let image = image("-e panic");
@@ -460,7 +461,7 @@ fn a_sound_volume_and_wrong_questions_record_nothing() {
     image.check();
 }
 
-/// A volume that is open for reading is not written, whatever errors are found and `s_errors` requires.
+/// A read-only volume is never written, for any error and any value of `s_errors`.
 #[test]
 fn errors_met_on_a_read_only_volume_are_written_nowhere() {
     let image = image("-e panic");
@@ -476,8 +477,8 @@ fn errors_met_on_a_read_only_volume_are_written_nowhere() {
     assert!(std::fs::read(image.path()).unwrap() == before, "it was written to");
 }
 
-/// s_errors has the same effect as in the kernel, also for unknown numbers; and the kernel counts and places the same errors
-/// alike.
+/// Each value of s_errors, even an unknown one, has the same effect as in the kernel. For the same errors the kernel records the same count
+/// and the same positions.
 #[test]
 fn the_kernel_takes_and_records_the_same() {
     require!([Need::Root]);
@@ -529,6 +530,6 @@ fn a_search_for_holes_meets_no_broken_attribute() {
     assert!(file.mappings().all(|iomap| iomap.is_ok()));
     drop((file, queue));
     corrupt(bench.fs().inspect(bench.number("/good"), |inode| inode.xattrs()));
-    // Only that error is recorded.
+    // The damaged attribute block is the only recorded error.
     assert_eq!(fields(&bench.closed())["FS Error count"], "1");
 }

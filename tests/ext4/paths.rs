@@ -1,4 +1,4 @@
-//! A volume by its paths, in the style of `std::fs`: the kernel finds the same tree, and e2fsck finds no fault.
+//! Access to a volume by paths, in the style of `std::fs`. The kernel sees the same tree, and e2fsck finds no fault.
 
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -22,7 +22,7 @@ fn kind(error: ironmap::Result<impl Sized>) -> ErrorKind {
     error.map(drop).unwrap_err().kind()
 }
 
-/// A tree made by paths is the tree that the kernel mounts.
+/// A tree that was made by paths is the same tree when the kernel mounts the volume.
 #[test]
 fn a_tree_made_by_paths_is_the_kernels() {
     require!([Need::Root, Need::Tool("mke2fs")]);
@@ -64,7 +64,7 @@ fn a_tree_made_by_paths_is_the_kernels() {
     assert_eq!(owned, 0o10_2640);
 }
 
-/// Options that exclude each other, and names that cannot be, are refused by kind, and nothing changes.
+/// Contradictory options and invalid names are refused with the error kinds of `std`, and nothing is changed.
 #[test]
 fn refusals_are_those_of_std() {
     let image = made();
@@ -88,7 +88,7 @@ fn refusals_are_those_of_std() {
     assert_eq!(kind(volume.remove_file("/dir")), ErrorKind::IsADirectory);
     assert_eq!(kind(volume.rename("/none", "/new")), ErrorKind::NotFound);
     assert_eq!(volume.read("/file").unwrap(), b"content");
-    // A message names its path once.
+    // The message contains the path once.
     let error = volume.open("/none", FileOptions::new()).map(drop).unwrap_err().to_string();
     assert_eq!(error.matches("none").count(), 1, "{error}");
     volume.close().unwrap();
@@ -98,7 +98,8 @@ fn refusals_are_those_of_std() {
     assert_eq!(kind(read_only.write("/file", b"")), ErrorKind::ReadOnly);
 }
 
-/// A read-only handle refuses single, queued and appending writes. An appending handle writes at the end, whatever the position.
+/// A read-only handle refuses single, queued and appending writes. An append handle always writes at the end of the file, for any given
+/// position.
 #[test]
 fn a_handle_writes_as_it_was_opened() {
     let image = made();
@@ -107,7 +108,7 @@ fn a_handle_writes_as_it_was_opened() {
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     let reader = volume.open("/file", FileOptions::new()).unwrap();
     let writer = volume.open("/file", FileOptions::new().write(true)).unwrap();
-    // An overwrite by a writing handle does not permit writes by the read-only handle.
+    // After a writable handle has overwritten data, a read-only handle is still refused.
     writer.write_all_at(&mut queue, &[2; 4096], 0).unwrap();
     for _ in 0..2 {
         assert_eq!(kind(reader.write_at(&mut queue, &[3; 4096], 0)), ErrorKind::ReadOnly);
@@ -139,7 +140,7 @@ fn a_handle_writes_as_it_was_opened() {
     image.check();
 }
 
-/// An inode can be opened by its number. An inode that was read earlier is not opened after another file has got its number.
+/// An inode can be opened by its number. If the number was reused for another file, an inode that was read before cannot be opened.
 #[test]
 fn an_inode_is_opened_by_its_number() {
     let image = made();
@@ -157,7 +158,7 @@ fn an_inode_is_opened_by_its_number() {
     assert_eq!(kind(volume.open_inode(read, FileOptions::new())), ErrorKind::NotFound);
 }
 
-/// A tree is removed with its content, and links in it are not followed.
+/// A tree is removed with its content. Links in the tree are removed and not followed.
 #[test]
 fn a_tree_is_removed() {
     let image = made();
@@ -179,7 +180,7 @@ fn a_tree_is_removed() {
     image.check();
 }
 
-/// A cursor implements the traits of `std::io`: lines are read, parts are rewritten, and errors keep their kind and message.
+/// A cursor implements the traits of `std::io`: lines can be read and parts rewritten, and errors have their kind and message.
 #[test]
 fn a_cursor_is_a_file_for_std() {
     let image = made();
@@ -227,7 +228,7 @@ fn an_exact_read_is_whole_or_an_error() {
     assert_eq!(error.errno(), ironmap::Errno::ENODATA);
 }
 
-/// A slash after a name asks for a directory: every operation returns the kernel's result, and makes the kernel's change.
+/// A slash after a name requires a directory. Every operation has the same result and the same effect as in the kernel.
 #[test]
 fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
     use std::fs;
@@ -235,7 +236,7 @@ fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
     require!([Need::Root, Need::Tool("mke2fs")]);
     type Kernels = fn(&Path, &Path) -> std::io::Result<()>;
     type Ours = fn(&Volume, &Path, &Path) -> ironmap::Result<()>;
-    // The directory of the case, and the path in it.
+    // The arguments are the directory of the case, and the path in it.
     let operations: [(&str, Kernels, Ours); 11] = [
         (
             "create",
@@ -343,7 +344,8 @@ fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
     }
 }
 
-/// Capabilities belong to a certain content: as in the kernel, every change of the content removes them. Callers must remove set-id bits.
+/// Capabilities are valid only for the present content. As in the kernel, every change of the content removes them. The caller must remove
+/// set-id bits.
 #[test]
 fn a_change_of_the_content_ends_capabilities() {
     use ironmap::fs::{Fallocate, SetXattr};
@@ -378,7 +380,7 @@ fn a_change_of_the_content_ends_capabilities() {
     image.check();
 }
 
-/// A file that no kernel could read back is not made: a target with a NUL, a device that has no number.
+/// A file that the kernel could not read is refused: a target with a NUL, and a device number that cannot be stored.
 #[test]
 fn impossible_files_are_not_made() {
     use ironmap::fs::{Credentials, NewFile};
@@ -403,8 +405,8 @@ fn impossible_files_are_not_made() {
     image.check();
 }
 
-/// `Write::write` returns a short count if the space runs out, and an error only if nothing was written: a caller that continues writes nothing
-/// twice.
+/// If the space runs out, `Write::write` returns a short count, and an error only if nothing was written. So a caller that continues after
+/// a short count writes no data twice.
 #[test]
 fn a_cursor_that_appends_writes_nothing_twice() {
     let image = Image::mke2fs("8M", &["-t", "ext4", "-b", "1024"]);
@@ -434,8 +436,8 @@ fn a_cursor_that_appends_writes_nothing_twice() {
     image.check();
 }
 
-/// If the path is a link and not a tree, the link is removed, as with std. A damaged directory whose names cannot be found again is an error,
-/// and no loop.
+/// If the path is a link, the link is removed and not its target, as with std. A damaged directory whose names cannot be looked up gives an
+/// error, and no endless loop.
 #[test]
 fn a_tree_that_cannot_be_removed_is_an_error() {
     let image = Image::mke2fs("16M", &["-t", "ext4", "-O", "^metadata_csum", "-b", "1024"]);

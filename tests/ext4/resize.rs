@@ -1,4 +1,4 @@
-//! Power cuts during a resize: the volume has its old size or the new one, and e2fsck loses no file.
+//! Power cuts during a resize: the volume then has its old size or its new size, and no file is lost after e2fsck.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::crash::fsck::Fsck;
 const SEED: u64 = 0x5245_5349_5A45;
 const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 0 });
 
-/// A volume, and the size that it gets, in KiB. Groups of 1024 or 2048 blocks, so that small volumes have many.
+/// mke2fs options, the size, and the new size in KiB. Groups have 1024 or 2048 blocks, so that small volumes have many groups.
 const CASES: &[(&str, &str, u64)] = &[
     ("-t ext4 -b 1024 -g 2048 -N 512", "6M", 20 << 10),
     ("-t ext2 -b 1024 -g 2048 -N 512", "6M", 20 << 10),
@@ -28,7 +28,7 @@ const CASES: &[(&str, &str, u64)] = &[
     ("-t ext3 -b 1024 -g 2048 -N 512 -J size=1", "12M", 7 << 10),
 ];
 
-/// Files and directories in every group.
+/// A volume with files and directories in every group.
 fn filled(options: &str, size: &str) -> Image {
     let source = crate::common::image::scratch();
     for dir in 0..12 {
@@ -44,7 +44,7 @@ fn filled(options: &str, size: &str) -> Image {
     let mut args = words(options);
     args.push("-q");
     let image = Image::populated(size, &args, source.path());
-    // Each directory goes to a different group, and files to the group of their directory.
+    // Directories are placed in different groups, and each file in the group of its directory.
     {
         let volume = VolumeOptions::new().write(true).open(image.location()).unwrap();
         for dir in 0..10 {
@@ -62,7 +62,7 @@ fn filled(options: &str, size: &str) -> Image {
     image
 }
 
-/// The highest number of an inode that has a name.
+/// The highest inode number that has a name.
 fn last_inode(device: Ram) -> u64 {
     fn highest(volume: &Volume, inode: &Inode) -> u64 {
         let mut last = inode.number().0;
@@ -166,8 +166,8 @@ fn a_power_cut_leaves_the_old_size_or_the_new_one_and_every_file() {
     }
 }
 
-/// States of cuts over the whole resize, most of them after the first flush, when blocks of both sizes are written. `IRONMAP_CRASH_STATES`
-/// asks for more.
+/// Crash states from all parts of the resize. Most are after the first flush, when blocks for the old and for the new size are being
+/// written. `IRONMAP_CRASH_STATES` sets a larger number.
 fn chosen(crashes: &Crashes) -> Vec<CrashState> {
     let states = std::env::var("IRONMAP_CRASH_STATES").ok();
     let most = states.map_or(40, |states| states.parse().expect("a number of states"));

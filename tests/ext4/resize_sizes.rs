@@ -1,4 +1,4 @@
-//! The smallest size of a volume: a resize reaches the size that is printed, and nothing is lost on the way.
+//! The minimum size of a volume: a resize reaches the size that was printed, and no data are lost.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ use crate::crash::fsck::Fsck;
 const SEED: u64 = 0x53_495A_4553;
 const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 0 });
 
-/// Layouts, and the minimum size of a volume in MiB.
+/// Layouts, and the minimum size of a volume with this layout in MiB.
 const LAYOUTS: &[(&str, u64)] = &[
     ("-t ext4 -b 1024", 32),
     ("-t ext4 -b 4096", 64),
@@ -31,7 +31,8 @@ const LAYOUTS: &[(&str, u64)] = &[
     ("-t ext4 -b 1024 -O sparse_super2,^resize_inode -N 4000", 32),
 ];
 
-/// Files with data in one of every few blocks, each with its own extent, and small files. They lie after removed content.
+/// A volume with fragmented files, in which one of every few blocks is data with a separate extent, and with small files. Removed files
+/// before them leave free space.
 fn filled(options: &str, mib: u64, rng: &mut Rng) -> Image {
     let source = scratch();
     let root = source.path();
@@ -62,7 +63,7 @@ fn filled(options: &str, mib: u64, rng: &mut Rng) -> Image {
     image
 }
 
-/// Every path with type, blocks and content.
+/// Every path with its type, its number of blocks and a hash of its content.
 fn tree(device: &Ram, with_blocks: bool) -> BTreeMap<String, (FileType, u64, u64)> {
     let volume = Volume::on(Arc::new(device.snapshot())).unwrap();
     let (mut found, mut pending) =
@@ -80,7 +81,7 @@ fn tree(device: &Ram, with_blocks: bool) -> BTreeMap<String, (FileType, u64, u64
                 }
             }
         }
-        // Maps have more nodes, or fewer, when extents are cut or joined.
+        // The number of map nodes changes when extents are split or joined, so blocks are compared only on request.
         let blocks = if with_blocks { inode.stat().blocks } else { 0 };
         found.insert(path, (inode.file_type(), blocks, hasher.finish()));
     }
@@ -91,7 +92,7 @@ fn load(image: &Image) -> Ram {
     Ram::from_image(&fs::read(image.path()).unwrap())
 }
 
-/// The volume of a device after a resize, and its number of blocks.
+/// The device after a resize, and the volume's number of blocks.
 fn resized(device: &Ram, size: NewSize) -> ironmap::Result<(Ram, u64)> {
     let device = device.snapshot();
     let shared: Arc<dyn Device> = Arc::new(device);
@@ -125,7 +126,7 @@ fn the_size_that_is_printed_is_reached() {
                 assert!(tree(&small, false) == before, "{what}: {how}: the tree");
                 if how == "between" {
                     assert!((said.blocks..=between).contains(&blocks), "{what}: {blocks} blocks");
-                    // The next round starts from the moved volume.
+                    // The next round begins with the shrunk volume.
                     device = small;
                 } else {
                     assert_eq!(blocks, said.blocks, "{what}: {how}");
@@ -135,8 +136,8 @@ fn the_size_that_is_printed_is_reached() {
     }
 }
 
-/// A file with pointer blocks may have a block past its size: the journal of an old mke2fs, or a file of other drivers. Such a block moves too,
-/// and so does space that was allocated past the size.
+/// Blocks past the size of a file are moved too: the extra block of a journal that an old mke2fs made, a block that another driver left,
+/// and space that was allocated past the size.
 #[test]
 fn blocks_past_the_size_move() {
     let fsck = Fsck::new();
@@ -153,7 +154,7 @@ fn blocks_past_the_size_move() {
         ("-t ext3 -b 1024 -g 2048 -J size=1,location=10M", &tail),
         ("-t ext3 -b 1024 -g 2048 -J size=2", &|image| {
             past(image, "<8>", 2047 * 1024);
-            // The length in the journal's superblock, 16 bytes from its start.
+            // The length in the journal's superblock is at byte 16.
             image.poke("<8>", 0, 16, &2047_u32.to_be_bytes());
         }),
         ("-t ext4 -b 1024 -g 2048", &|image| {
@@ -182,7 +183,7 @@ fn blocks_past_the_size_move() {
     }
 }
 
-/// If one step does not reach the size, a rehearsal finds several steps. If no steps do, nothing is written.
+/// If one resize step cannot reach the size, a trial run finds several steps. If several steps cannot reach it either, nothing is written.
 #[test]
 fn nothing_is_written_for_a_size_that_cannot_be() {
     let image = filled("-t ext4 -b 1024", 48, &mut Rng::new(SEED));

@@ -1,5 +1,5 @@
-//! Volumes of revision 0, as mke2fs of 1995 made them and mkfs of small systems still do: the first feature makes the volume one of revision 1, as the
-//! kernel does.
+//! Volumes of revision 0, as mke2fs made them in 1995 and mkfs of small systems still does. The first feature that is switched on raises
+//! the volume to revision 1, as in the kernel.
 
 use ironmap::VolumeOptions;
 use ironmap::fs::ext4::{ROOT, TuneOptions};
@@ -12,7 +12,7 @@ use crate::common::image::{Image, words};
 use crate::common::skip::Need;
 use crate::require;
 
-/// A value of the superblock in a group, as debugfs names it.
+/// A value in the copy of the superblock in a group.
 fn field(image: &Image, group: u64, at: usize, len: usize) -> u64 {
     let first = 1 + group * 8192;
     let bytes = &image.block(first)[at..at + len];
@@ -24,10 +24,10 @@ fn revision(image: &Image, group: u64) -> [u64; 3] {
     [field(image, group, 76, 4), field(image, group, 84, 4), field(image, group, 88, 2)]
 }
 
-/// Two groups: the second has a copy of the superblock.
+/// A volume of two groups. The second group contains a copy of the superblock.
 fn made() -> Image {
     let image = Image::mke2fs("12M", &words("-t ext2 -b 1024 -r 0"));
-    // Fields without a meaning in revision 0 may hold anything.
+    // Fields that have no meaning in revision 0 may have any value.
     image.debugfs("ssv first_ino 0\nssv inode_size 0\n");
     assert_eq!(revision(&image, 0)[0], 0);
     image.check();
@@ -52,7 +52,7 @@ fn attribute(fs: &dyn FileSystem) {
     fs.writable().unwrap().setxattr(file, b"user.name", b"value", SetXattr::Any).unwrap();
 }
 
-/// A file that needs a feature switches it on.
+/// The first file that needs a feature switches the feature on and raises the revision.
 #[test]
 fn the_first_feature_of_a_file_raises_the_revision() {
     for (what, work) in [("large_file", large_file as fn(&dyn FileSystem)), ("ext_attr", attribute)]
@@ -76,13 +76,13 @@ fn the_first_feature_of_a_file_raises_the_revision() {
     }
 }
 
-/// How a volume gets a feature.
+/// The way to switch a feature on.
 enum By {
     Operation(fn(&dyn FileSystem)),
     Tune,
 }
 
-/// Each feature that an operation or `tune` switches on on such a volume.
+/// The features that an operation or `tune` can switch on, on a volume of revision 0.
 const FEATURES: [(&str, By); 14] = [
     ("large_file", By::Operation(large_file)),
     ("ext_attr", By::Operation(attribute)),
@@ -100,13 +100,13 @@ const FEATURES: [(&str, By); 14] = [
     ("read-only", By::Tune),
 ];
 
-/// The three words of features.
+/// The three feature words of the superblock.
 fn features(image: &Image, group: u64) -> [u64; 3] {
     [92, 96, 100].map(|at| field(image, group, at, 4))
 }
 
-/// All copies of the superblock get a feature, and the fields that it needs, in volumes of both revisions. With any copy e2fsck finds only wrong
-/// counts, which copies always have, and its result has the same files and attributes.
+/// On volumes of each revision, all copies of the superblock get a new feature and the fields that it needs. With any copy as the
+/// superblock, e2fsck finds only wrong counts, which are normal for copies, and the repaired volume has the same files and attributes.
 #[test]
 fn a_feature_is_in_all_copies() {
     for revision_options in ["-r 0", "-O ^large_file,^ext_attr,^dir_index,^resize_inode"] {
@@ -160,7 +160,7 @@ fn check_by_the_copy(what: &str, image: &Image) {
     agree(what, &path, true);
 }
 
-/// Features that another program has set without the revision are obeyed, as by the kernel; a check notes them.
+/// If another program has set features without raising the revision, the features are respected, as in the kernel. A check reports this.
 #[test]
 fn features_on_revision_zero_are_obeyed() {
     let with = |commands: &str| {

@@ -1,4 +1,5 @@
-//! Lazy time stamps: they are visible at once, reach the journal with the next commit for another reason, and are lost in a crash before that.
+//! Lazy time stamps: they are visible immediately and are written to the journal with the next commit that has another cause. A crash
+//! before this commit loses them.
 
 use crate::require;
 use std::os::unix::fs::MetadataExt;
@@ -26,18 +27,18 @@ const KINDS: [&[&str]; 4] = [
     &["-t", "ext2"],
 ];
 
-/// Access, modification, change.
+/// The times of access, modification and change.
 type Times = [Timestamp; 3];
 
 fn open(image: &Image, now: Timestamp) -> Volume {
     let clock = Clock::Fixed(now);
-    // There is no timer, so only a request commits.
+    // The commit timer is off, so only a request commits.
     let options = VolumeOptions::new().write(true).clock(clock).commit(std::time::Duration::ZERO);
     crate::common::beneath::open(&image.location(), &options)
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A volume with a file, made at [`MADE`] and open at [`USED`].
+/// A volume with a file that was created at [`MADE`] and is open at [`USED`].
 fn used(kind: &[&str]) -> (Image, Volume, InodeNo) {
     let image = Image::mke2fs("64M", kind);
     let volume = open(&image, MADE);
@@ -54,7 +55,7 @@ fn used(kind: &[&str]) -> (Image, Volume, InodeNo) {
     (image, volume, file)
 }
 
-/// A time as the inode can hold it.
+/// The time in the precision of the inode.
 fn kept(kind: &[&str], time: Timestamp) -> Timestamp {
     let fine = !kind.contains(&"128");
     Timestamp { nanoseconds: if fine { time.nanoseconds } else { 0 }, ..time }
@@ -68,7 +69,7 @@ fn times(fs: &Arc<dyn FileSystem>, file: InodeNo) -> Times {
     times_of(fs.inode(file).unwrap().stat())
 }
 
-/// The times after a power cut: as e2fsck recovers them, if there is a journal.
+/// The times of the file after a power cut. If there is a journal, e2fsck recovers the volume first.
 fn after_crash(image: &Image, kind: &[&str], file: InodeNo) -> Times {
     let crashed = image.copy();
     if !kind.contains(&"ext2") {
@@ -77,7 +78,7 @@ fn after_crash(image: &Image, kind: &[&str], file: InodeNo) -> Times {
     times(&crashed.fs(), file)
 }
 
-/// A stamp costs no write, every reader sees it, and a sync makes it durable.
+/// A time stamp causes no write, is visible to every reader, and is durable after a sync.
 #[test]
 fn stamps_wait_for_a_sync() {
     for kind in KINDS {
@@ -104,8 +105,8 @@ fn stamps_wait_for_a_sync() {
     }
 }
 
-/// Another change of the inode makes its stamps durable, but a time that was set since stays. Stamps of the last close of a file
-/// need only the next commit.
+/// Another change of the inode also makes its pending time stamps durable, except stamps that are older than an explicitly set time. Stamps
+/// of a file that was closed become durable with the next commit.
 #[test]
 fn stamps_go_with_the_next_change() {
     for kind in KINDS {
@@ -132,7 +133,8 @@ fn stamps_go_with_the_next_change() {
     }
 }
 
-/// Writes that follow one another closely need not leave a stamp each, but the first one after an explicitly set time does.
+/// Of several writes in quick succession only the first needs to set a time stamp. But the first write after an explicitly set time always
+/// sets one.
 #[test]
 fn a_write_sets_a_stamp_however_soon_after_a_time_that_is_set() {
     for kind in KINDS {
@@ -158,7 +160,7 @@ fn a_write_sets_a_stamp_however_soon_after_a_time_that_is_set() {
     }
 }
 
-/// A removed file's stamps affect neither the removal with its last user, nor the next file with its number.
+/// The stamps of a removed file affect neither its removal at the last close, nor the next file with the same inode number.
 #[test]
 fn stamps_go_with_their_file() {
     for kind in KINDS {
@@ -187,7 +189,7 @@ fn stamps_go_with_their_file() {
     }
 }
 
-/// Threads use files while others change, sync and close them: each stamp is visible at once, and none is lost.
+/// Some threads use files while others change, sync and close them. Each time stamp is visible immediately, and none is lost.
 #[test]
 fn stamps_of_many_threads_are_kept() {
     const FILES: u64 = 8;
@@ -224,7 +226,7 @@ fn stamps_of_many_threads_are_kept() {
     files.iter().for_each(|file| assert_eq!(times(&fs, *file)[1], USED));
 }
 
-/// The kernel sees after a close the times that were seen before it.
+/// After a close, the kernel sees the same times that were visible before.
 #[test]
 fn the_kernel_sees_them_after_a_close() {
     require!([Need::Root]);

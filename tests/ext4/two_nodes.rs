@@ -1,4 +1,5 @@
-//! Two nodes and one volume with multiple mount protection: only one writes at a time, and the next one finds everything that the last one wrote.
+//! Two nodes and one volume with multiple mount protection. Only one node writes at a time, and the next node finds everything that the
+//! previous node wrote.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -16,10 +17,10 @@ use ironmap::fs::ext4::TuneOptions;
 use ironmap::units::DevOffset;
 use ironmap::{ErrorKind, NewSize, ResizeOptions, Volume};
 
-/// The offset of the protection block's number in the superblock, for blocks of 1 KiB.
+/// The byte of the image at which the superblock contains the number of the protection block, for blocks of 1 KiB.
 const MMP_BLOCK: usize = 1024 + 0x168;
 
-/// A volume whose holder counts once a second, and the position of its counter.
+/// A volume whose user increments the protection counter once a second, and the position of the counter.
 fn protected(dir: &Path) -> (Arc<Ram>, DevOffset) {
     let image = dir.join("image");
     let mke2fs = "-Fq -t ext4 -b 1024 -O mmp -E mmp_update_interval=1";
@@ -46,7 +47,7 @@ fn writable(device: Arc<dyn Device>) -> ironmap::Result<Volume> {
     Volume::writable_on(device, Clock::default())
 }
 
-/// A node counts from its first moment on, so it is detected even while it waits for its claim.
+/// A node increments the counter from the beginning of its open. So another node detects it even while its claim is not complete.
 #[test]
 fn a_node_that_has_just_begun_is_seen() {
     let dir = scratch();
@@ -73,7 +74,8 @@ fn a_node_that_has_just_begun_is_seen() {
     assert!(second.read("/file").unwrap() == vec![1; 100_000]);
 }
 
-/// A device on which another node works at the moment of the claim, after this node has looked and seen no other.
+/// A device with an action that runs immediately before the first write to the protection block. At this time the opening node has found no
+/// other node, and has not yet claimed the volume.
 struct Meddled {
     at: DevOffset,
     meddle: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -106,7 +108,7 @@ fn meddled(
     Arc::new(Layered::with_layer(ram.clone(), Meddled { at, meddle }))
 }
 
-/// Another node opens the volume, works, and closes it.
+/// An action for [`Meddled`]: another node opens the volume, does work, and closes the volume.
 fn between(ram: &Arc<Ram>, work: fn(&Volume)) -> impl FnOnce() + Send + use<> {
     let ram = ram.clone();
     move || {
@@ -129,7 +131,8 @@ fn assert_files(volume: &Volume, numbers: Range<u8>) {
     }
 }
 
-/// The journal and the superblock that a node read before its claim may be old: they are read again. The other node commits until it sees the claim.
+/// The journal and the superblock that a node read before its claim may be outdated, so the node reads them again. The other node commits
+/// until the claim.
 #[test]
 fn all_commits_up_to_the_claim_stay() {
     let dir = scratch();
@@ -137,7 +140,7 @@ fn all_commits_up_to_the_claim_stay() {
     let other = writable(ram.clone()).unwrap();
     write_files(&other, 0..10);
     other.fs().sync().unwrap();
-    // On this device the other node's number does not change.
+    // The other node works on another device, so its counter does not change on this device.
     let shared = Arc::new(Ram::from_image(&bytes_of(&ram)));
     let (seen, disk) = (ram.clone(), shared.clone());
     let device = meddled(&shared, at, move || {
@@ -154,7 +157,7 @@ fn all_commits_up_to_the_claim_stay() {
     assert_files(&Volume::on(shared).unwrap(), 0..20);
 }
 
-/// If another node opened and closed the volume up to the claim, its changes stay too.
+/// If another node opens and closes the volume immediately before the claim, its changes are kept too.
 #[test]
 fn all_that_another_node_did_up_to_the_claim_stays() {
     let dir = scratch();

@@ -1,4 +1,4 @@
-//! A volume that is opened for writing and closed again is as clean as before, and recovers a dirty journal as the kernel does.
+//! A volume that is opened for writing and closed is as clean as before. A dirty journal is recovered as the kernel recovers it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -46,7 +46,8 @@ fn opened_and_closed_it_is_clean() {
     }
 }
 
-/// If several handles close a volume, each finds it clean afterwards, not only the one that did the work.
+/// If several handles close the same volume, each close returns success after the volume is clean, even though only one of them does the
+/// work.
 #[test]
 fn whoever_closes_it_finds_it_closed() {
     const CLOSERS: usize = 4;
@@ -88,14 +89,14 @@ fn bytes_of(ram: &Ram) -> Buffer {
     bytes
 }
 
-/// `INCOMPAT_RECOVER` of the superblock.
+/// Whether the superblock has `INCOMPAT_RECOVER`.
 fn needs_recovery(image: &Path) -> bool {
     let mut features = [0; 4];
     File::open(image).unwrap().read_exact_at(&mut features, 1024 + 0x60).unwrap();
     u32::from_le_bytes(features) & 4 != 0
 }
 
-/// While the volume is open for writing, multiple mount protection excludes other nodes; afterwards it does not.
+/// Multiple mount protection excludes other nodes while the volume is open for writing, and no longer than that.
 #[test]
 fn a_protected_volume_is_held_while_it_is_open() {
     let dir = scratch();
@@ -111,7 +112,7 @@ fn a_protected_volume_is_held_while_it_is_open() {
     let clean = seq(&image);
     let volume = open(&image);
     assert_ne!(seq(&image), clean, "it is not held");
-    // Another node sees the same image without our lock.
+    // The copy stands for access by another node, which does not see our lock.
     let other = dir.path().join("other");
     std::fs::copy(&image, &other).unwrap();
     let out = Command::new("e2fsck").arg("-p").arg(&image).output().unwrap();
@@ -122,7 +123,7 @@ fn a_protected_volume_is_held_while_it_is_open() {
     fsck(&image);
 }
 
-/// A volume that another node has taken is not written any more, not even by its close, which reports that.
+/// If another node has claimed the volume, this node no longer writes to it, not even at the close. The close returns an error.
 #[test]
 fn a_protected_volume_that_another_node_took_is_not_written() {
     let dir = scratch();
@@ -146,7 +147,7 @@ fn a_protected_volume_that_another_node_took_is_not_written() {
     sector[4..8].copy_from_slice(&4711_u32.to_le_bytes());
     let taken = [std::io::IoSlice::new(&sector)];
     ram.write_all_at(&taken, DevOffset(block * 1024), true).unwrap();
-    // The volume checks the protection once a second.
+    // The volume checks the protection block once a second.
     let late = Instant::now() + Duration::from_secs(60);
     let refused =
         (1..).take_while(|_| Instant::now() < late).find_map(|number| change(number).err());
@@ -159,7 +160,8 @@ fn a_protected_volume_that_another_node_took_is_not_written() {
     assert!(bytes_of(&ram)[..] == before[..], "something was written");
 }
 
-/// A volume whose blocks are shorter than the device's sectors is served: each request to the device has whole sectors, for each way to open it.
+/// A volume whose blocks are shorter than the device's sectors can be used: each request to the device consists of whole sectors, for each
+/// way to open the volume.
 #[test]
 fn blocks_shorter_than_sectors_are_written_in_whole_sectors() {
     let dir = scratch();
@@ -201,7 +203,7 @@ fn blocks_shorter_than_sectors_are_written_in_whole_sectors() {
     }
 }
 
-/// Writes to a file are committed in time, even after the volume's last handle was dropped, while the file is open.
+/// Writes to an open file are committed by the timer, even after the last handle of the volume was dropped.
 #[test]
 fn a_file_that_outlives_its_volume_is_committed() {
     let dir = scratch();
@@ -231,12 +233,12 @@ fn a_file_that_outlives_its_volume_is_committed() {
     let mut queue = volume.queue(&QueueOptions::default()).unwrap();
     drop(volume);
     file.write_at(&mut queue, &[7; 10_000], FilePos(0)).unwrap();
-    // The copy shows the state after a crash.
+    // The copy has the content that remains after a crash.
     let copy = dir.path().join("copy");
     let size = || {
         std::fs::copy(&image, &copy).unwrap();
         let location: Location = copy.to_str().unwrap().parse().unwrap();
-        // A copy that was made beside a commit may be torn.
+        // A copy that is made during a commit may be torn.
         let left = Volume::open(&location).ok()?;
         left.fs().lookup(ROOT, b"f").ok().map(|inode| inode.size())
     };
@@ -248,7 +250,7 @@ fn a_file_that_outlives_its_volume_is_committed() {
     fsck(&image);
 }
 
-/// As in Linux, a name that cannot be is refused by its fault also on a volume that is open for reading.
+/// As in Linux, an invalid name is refused for its own fault, even if the volume is read-only.
 #[test]
 fn names_are_refused_by_their_fault_on_a_volume_that_is_read() {
     let ram = Arc::new(Ram::new(8 << 20));

@@ -1,4 +1,4 @@
-//! Operations on a volume that is open for writing: their effects are there, and e2fsck finds nothing.
+//! Operations on a volume that is open for writing have their effect, and e2fsck finds no fault.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +41,7 @@ impl Image {
         crate::common::beneath::open(&location, &options).unwrap()
     }
 
-    /// Runs `work` on the volume, closes it, and runs e2fsck; then runs `check` on the volume, opened again read-only.
+    /// Runs `work` on the volume, closes the volume, and runs e2fsck. Then opens the volume read-only, and runs `check` on it.
     fn run(&self, work: impl FnOnce(&Volume), check: impl FnOnce(&Volume)) {
         let volume = self.open();
         work(&volume);
@@ -312,7 +312,7 @@ fn names_move_replace_and_change_places() {
     }
 }
 
-/// Entries of one directory that lie in its inode are exchanged one after the other: the second does not undo the first.
+/// In a directory whose entries are in its inode, two entries are exchanged repeatedly. The second exchange does not undo the first.
 #[test]
 fn names_in_one_directory_change_places() {
     for options in ["-O inline_data", "-O ^inline_data"] {
@@ -401,8 +401,8 @@ fn attributes_are_set() {
     }
 }
 
-/// Preallocated blocks can be written on a volume without space, in pieces that cut its extents until the map takes nodes; and a hole
-/// can be punched into it.
+/// On a full volume, preallocated blocks can be written piece by piece. The pieces split extents until the map needs nodes outside the
+/// inode. A hole can also be punched into the blocks.
 #[test]
 fn preallocated_blocks_can_be_written_on_a_full_volume() {
     for kind in ["-t ext4 -b 1024", "-t ext4", "-t ext4 -O bigalloc -C 16384"] {
@@ -450,8 +450,8 @@ fn preallocated_blocks_can_be_written_on_a_full_volume() {
     }
 }
 
-/// An inode is decoded and then removed: another file soon gets its number, and its content must not be readable with the old inode. The clock
-/// stands still, as for reproducible images, and each opening counts generations from the same start.
+/// An inode that was read cannot open a later file with the same number, so content of the new file is not readable by the old inode. The
+/// clock is constant, as for reproducible images, and generation numbers begin with the same value at each open.
 #[test]
 fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
     let image = Image::new("-t ext4 -I 256 -N 64");
@@ -485,7 +485,7 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
             let read_before = decoded();
             remove(&volume, "name", old);
             fs.sync().unwrap();
-            // Directories do not take the first number that is free.
+            // A new directory does not always get the lowest free number.
             let names: Vec<_> = (0..40).map(|name| format!("new{name}")).collect();
             let taken: Vec<_> = names.iter().map(|name| make(&volume, name, new)).collect();
             let number = opened.number();
@@ -522,7 +522,8 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
     }
 }
 
-/// Large values have separate inodes, which are reused when a value is replaced. A concurrent reader gets the old value or the new one.
+/// Large attribute values are stored in separate inodes, which are reused when a value is replaced. A concurrent reader gets either the old
+/// value or the new value.
 #[test]
 fn a_large_value_is_read_while_it_is_replaced() {
     const ROUNDS: u8 = 200;

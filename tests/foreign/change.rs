@@ -1,4 +1,4 @@
-//! An operation on a sound volume leaves no fault for e2fsck, and an operation on a broken one leaves it repairable by e2fsck.
+//! After an operation on an undamaged volume, e2fsck finds no fault. After an operation on a damaged volume, e2fsck can still repair it.
 
 use std::sync::Arc;
 
@@ -18,22 +18,22 @@ use crate::differences::{CHANGES, reason};
 use crate::images::{Foreign, Steps, VARIABLE, each};
 use crate::{fsck, require};
 
-/// Files and directories that an operation changes, of each kind.
+/// The maximum number of files and directories of each kind that an operation changes.
 const TARGETS: usize = 6;
 /// The number of directories that are searched for targets.
 const DIRECTORIES: usize = 40;
-/// The largest number of names that are removed from one directory, and in total.
+/// The maximum number of names that are removed from one directory. The total is limited to ten times this number.
 const REMOVED: usize = 300;
 /// The maximum number of faults of an image that are printed.
 const TOLD: usize = 4;
-/// An image of 60,000 directories, all of them lost: e2fsck takes minutes to connect them again.
+/// An image with 60,000 directories that have lost their names. e2fsck takes minutes to reconnect them.
 const SLOW: &str = "f_many_subdirs";
-/// Images with multiple mount protection.
+/// A part of the names of images with multiple mount protection.
 const HELD: &str = "mmp";
 /// The directory for new files.
 const OWN: &[u8] = b"made-by-a-test";
 
-/// The names of a directory.
+/// The names in a directory, with their inodes.
 type Names = Vec<(Vec<u8>, InodeNo)>;
 
 /// An operation. If a step fails, the operation records the error and continues.
@@ -57,7 +57,7 @@ const VERBS: [(&str, Verb); 15] = [
     ("rm -r", remove_all),
 ];
 
-/// An open volume, and its recorded errors.
+/// An open volume, and the errors of the operation.
 struct At<'a> {
     fs: &'a Arc<dyn FileSystem>,
     errors: std::cell::RefCell<Vec<Error>>,
@@ -80,7 +80,7 @@ impl At<'_> {
         names
     }
 
-    /// Directories with their entries, from the root on, each once.
+    /// All directories with their entries, beginning at the root. Each directory is included once.
     fn directories(&self) -> Vec<(InodeNo, Names)> {
         let (mut all, mut next) = (Vec::new(), 0);
         let mut known = std::collections::HashSet::from([ROOT]);
@@ -105,7 +105,7 @@ impl At<'_> {
         all
     }
 
-    /// Some inodes of each kind in the volume, by type and by how they keep content.
+    /// Some inodes of each kind in the volume. Kinds differ by file type and by the storage of the content.
     fn targets(&self) -> Vec<(InodeNo, FileType)> {
         let mut kinds = std::collections::HashMap::<_, usize>::new();
         let mut targets = Vec::new();
@@ -138,7 +138,7 @@ impl At<'_> {
         )
     }
 
-    /// The directory for a test's own files.
+    /// The directory for the files of the test.
     fn own(&self) -> Option<InodeNo> {
         self.tried(self.fs.lookup(ROOT, OWN)).map(|inode| inode.number())
     }
@@ -202,7 +202,7 @@ fn set_xattrs(at: &At<'_>) {
     for (number, file_type) in at.targets() {
         let inline = |inode: Inode| inode.flags().contains(InodeFlags::INLINE_DATA);
         if file_type == FileType::Symlink && at.fs.inode(number).is_ok_and(inline) {
-            // e2fsck 1.47 does not count the block of attributes of a link with inline data.
+            // e2fsck 1.47 does not count the attribute block of a link with inline data, so such a link is not changed.
             continue;
         }
         let set =
@@ -291,7 +291,7 @@ fn link(at: &At<'_>) {
 fn rename(at: &At<'_>) {
     let Some(own) = at.own() else { return };
     for (dir, names) in at.directories() {
-        // The names are a directory's and some others'.
+        // Some names are in this directory, and some in other directories.
         for (name, number) in names.iter().take(4).filter(|(_, number)| *number != own) {
             let new = format!("{number} from {dir}");
             let flags = RenameFlags::empty();
@@ -345,7 +345,7 @@ fn remove_files(at: &At<'_>) {
     }
 }
 
-/// Removes from the bottom up, so that each directory is empty when it is removed.
+/// Removes directories after their content, so that each directory is empty when it is removed.
 fn remove_all(at: &At<'_>) {
     let mut left = REMOVED * 10;
     for (dir, names) in at.directories().into_iter().rev() {
@@ -369,17 +369,17 @@ fn open(image: &Image) -> Result<Volume> {
     crate::common::beneath::open(&image.location(), &options)
 }
 
-/// The errors that an operation may give on a sound volume.
+/// Whether an operation may return this error on an undamaged volume.
 fn is_refusal(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(_))
 }
 
-/// Runs each operation, followed by e2fsck. In a sound volume e2fsck finds nothing, and no operation finds a fault. A volume that was broken
-/// before may keep its faults, but e2fsck must still be able to repair all of them.
+/// Runs each operation, and e2fsck after it. On an undamaged volume, no operation and no run of e2fsck finds a fault. On a damaged volume,
+/// faults may remain, but e2fsck must be able to repair all of them.
 fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
     let sound = fsck::look(image).clean;
     let mut wrong = Vec::new();
-    // Each opening waits for other nodes.
+    // Each open of a protected volume waits for other nodes, so only a few operations are run.
     let most = if name.contains(HELD) { 2 } else { VERBS.len() };
     for (what, verb) in VERBS.into_iter().take(most) {
         steps.begin(what);
@@ -415,10 +415,10 @@ fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
     }
 }
 
-/// Opens the volume, runs an operation and closes it. Returns the errors.
+/// Opens the volume, runs an operation and closes the volume. Returns the errors.
 ///
 /// # Errors
-/// The volume cannot be opened.
+/// The error of the open.
 fn once(image: &Image, verb: Verb) -> Result<Vec<Error>> {
     let volume = open(image)?;
     let at = At { fs: volume.fs(), errors: std::cell::RefCell::default() };

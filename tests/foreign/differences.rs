@@ -1,16 +1,16 @@
-//! Intended differences of ironmap, image by image.
+//! Intended differences of ironmap, for each image.
 
 use crate::fsck;
 use crate::images::Steps;
 
 /// An intended difference.
 pub(crate) struct Difference {
-    /// The images.
+    /// The names of the images.
     names: &'static [&'static str],
     reason: &'static str,
 }
 
-/// Differences between `check` and `e2fsck -fn`.
+/// Intended differences between the results of `check` and of `e2fsck -fn`.
 pub(crate) const CHECKS: &[Difference] = &[
     Difference {
         names: &["f_bad_gdt_csum", "f_uninit_enable"],
@@ -42,7 +42,7 @@ pub(crate) const CHECKS: &[Difference] = &[
     },
 ];
 
-/// Files that the kernel reads and ironmap does not, or reads otherwise.
+/// Images with files that the kernel reads and that ironmap does not read or reads differently.
 pub(crate) const READS: &[Difference] = &[
     Difference {
         names: &["f_bad_encryption", "f_dup_de_crypt", "f_encrypted_lpf"],
@@ -87,7 +87,7 @@ pub(crate) const READS: &[Difference] = &[
     },
 ];
 
-/// The faults that a change finds or leaves.
+/// Images with faults that an operation finds, or that remain after it.
 pub(crate) const CHANGES: &[Difference] = &[
     Difference {
         names: &["f_bad_gdt_csum", "f_uninit_enable"],
@@ -127,14 +127,14 @@ pub(crate) const CHANGES: &[Difference] = &[
 /// The version of e2fsprogs for which the lists are valid.
 const LISTED: &str = "e2fsck 1.47.0 ";
 
-/// Reports listed images that show no difference. The lists are valid for one version of e2fsprogs.
+/// Reports images that are in a list but show no difference. The lists are valid only for one version of e2fsprogs.
 pub(crate) fn none_left(steps: &mut Steps<'_>) {
     if fsck::version().starts_with(LISTED) {
         steps.wrong("they agree: the list of differences is out of date");
     }
 }
 
-/// The reason for an intended difference.
+/// The reason for a difference, if it is intended.
 pub(crate) fn reason(list: &'static [Difference], name: &str) -> Option<&'static str> {
     list.iter().find(|known| known.names.contains(&name)).map(|known| known.reason)
 }

@@ -1,4 +1,4 @@
-//! e2fsck, run on an image on which it may not end.
+//! Runs of e2fsck on images. e2fsck may not end on some of them.
 
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
@@ -8,9 +8,10 @@ use std::process::{Command, Stdio};
 use crate::common::command::find;
 use crate::common::image::Image;
 
-/// The most output in bytes. No volume here needs more. With some volumes `e2fsck -n` restarts again and again.
+/// The maximum number of bytes of output. e2fsck needs less for every volume here, except for some volumes on which `e2fsck -n` restarts
+/// endlessly.
 const MOST: u64 = 4 << 20;
-/// The superblock, a feature field in it, and the feature of a journal that needs recovery.
+/// The position of the superblock, the offset of a feature word in it, and the feature that marks a journal in need of recovery.
 const SUPERBLOCK: u64 = 1024;
 const FEATURE_INCOMPAT: u64 = 0x60;
 const LAST_ORPHAN: u64 = 0xE8;
@@ -39,7 +40,7 @@ fn run(args: &[&str], path: &Path) -> (i32, String) {
     let mut output = child.stdout.take().unwrap().take(MOST);
     output.read_to_end(&mut said).expect("the output of e2fsck");
     if said.len() as u64 == MOST {
-        // e2fsck would never end.
+        // With so much output, e2fsck would never end.
         child.kill().expect("end e2fsck");
     }
     drop(output);
@@ -47,7 +48,7 @@ fn run(args: &[&str], path: &Path) -> (i32, String) {
     (code, String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Whether the journal needs recovery, or there are orphans to process.
+/// Whether the journal needs recovery, or the volume has orphans to process.
 fn is_unsettled(image: &Image) -> bool {
     let file = std::fs::File::open(image.path()).expect("the image");
     let word = |at: u64| {
@@ -57,7 +58,7 @@ fn is_unsettled(image: &Image) -> bool {
     word(FEATURE_INCOMPAT) & RECOVER != 0 || word(LAST_ORPHAN) != 0
 }
 
-/// The output of e2fsck when it recovers a journal and finds no fault.
+/// Lines that e2fsck prints when it recovers a journal and finds no fault.
 const RECOVERED: [&str; 5] = [
     "recovering journal",
     "Clearing orphaned",
@@ -66,7 +67,7 @@ const RECOVERED: [&str; 5] = [
     "Moving journal",
 ];
 
-/// Runs `e2fsck -fn` on the volume as e2fsck's own recovery of the journal leaves it.
+/// Runs `e2fsck -fn` on the volume. If the journal needs recovery, e2fsck first recovers it on a copy.
 pub(crate) fn look(image: &Image) -> Verdict {
     if !is_unsettled(image) {
         return verdict(run(&["-fn"], &image.path()));
@@ -84,7 +85,7 @@ pub(crate) fn look(image: &Image) -> Verdict {
     found
 }
 
-/// Lets e2fsck repair the volume. Returns the faults that it still finds.
+/// Lets e2fsck repair the volume. Returns the faults that remain.
 pub(crate) fn repair(image: &Image) -> Verdict {
     // A repair may reveal more faults.
     for _ in 0..3 {

@@ -12,20 +12,20 @@ use crate::common::image::{Image, scratch_in};
 use crate::watch::Watch;
 
 pub(crate) const VARIABLE: &str = "IRONMAP_FOREIGN_IMAGES";
-/// The time limit of one step with one image, on a slow and busy machine. Most steps take some milliseconds.
+/// The time limit for one step with one image, sufficient for a slow and busy machine. Most steps take some milliseconds.
 const TIME: Duration = Duration::from_secs(180);
-/// The minimum number of images: with fewer, the package is incomplete.
+/// The minimum number of images. If there are fewer, the package is incomplete.
 const LEAST: usize = 150;
 
-/// An image as the package has it.
+/// An image from the package.
 pub(crate) struct Foreign {
-    /// The name of the test that uses the image.
+    /// The name of the e2fsprogs test that uses the image.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
 }
 
 impl Foreign {
-    /// A copy in memory, to be changed.
+    /// A copy in memory that may be changed.
     pub(crate) fn copy(&self) -> Image {
         let image = Image::within(scratch_in(Path::new("/dev/shm")));
         let args = ["--sparse=always".into(), self.path.clone(), image.path()];
@@ -34,7 +34,7 @@ impl Foreign {
     }
 }
 
-/// All images, or those whose names contain `IRONMAP_FOREIGN`.
+/// All images, or those whose names contain the value of `IRONMAP_FOREIGN`.
 fn all() -> Vec<Foreign> {
     let dir = std::env::var_os(VARIABLE).expect("the directory of the images");
     let entries = fs::read_dir(dir).expect("the images").map(|entry| entry.unwrap().path());
@@ -50,7 +50,7 @@ fn all() -> Vec<Foreign> {
     images
 }
 
-/// Reports of a step to the watch and to the reader of a failure.
+/// The progress and the failures of the steps with one image. A watch reads the current step.
 pub(crate) struct Steps<'a> {
     watch: &'a Watch,
     image: &'a str,
@@ -64,13 +64,13 @@ impl Steps<'_> {
         self.watch.next(self.current.clone());
     }
 
-    /// Notes a fault of the current step.
+    /// Records a failure of the current step.
     pub(crate) fn wrong(&mut self, what: &str) {
         self.failures.push(format!("{}: {what}", self.current));
     }
 }
 
-/// Runs `work` on every image, on all processors. Fails with the errors of all images.
+/// Runs `work` on every image, on all processors. Fails the test at the end with the failures of all images.
 pub(crate) fn each(test: &str, work: impl Fn(&Foreign, &mut Steps<'_>) + Sync) {
     let (images, next, failures) = (all(), AtomicUsize::new(0), Mutex::new(Vec::new()));
     let workers = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,8 +1,8 @@
-//! Volumes that others made and damaged: the images of e2fsprogs' own tests.
+//! Volumes that other authors made and damaged: the images of e2fsprogs' tests.
 //!
-//! Each image is read through ironmap and through the kernel's read-only mount, changed by each operation with `e2fsck -fn` after it, and
-//! checked by ironmap and by `e2fsck -fn`. The images come with Debian's source package: `./x foreign` and `./x test` fetch it, and set
-//! `IRONMAP_FOREIGN_IMAGES` to their directory. [`differences`] names the intended differences, each with its reason.
+//! Each image is read by ironmap and by a read-only kernel mount. Each operation changes a copy, which `e2fsck -fn` then checks. Finally
+//! ironmap and `e2fsck -fn` check the image. The images are part of Debian's source package. `./x foreign` and `./x test` fetch the
+//! package, and set `IRONMAP_FOREIGN_IMAGES` to their directory. [`differences`] names the intended differences, each with its reason.
 
 #[path = "../common/mod.rs"]
 mod common;

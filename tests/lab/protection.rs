@@ -99,14 +99,13 @@ fn info_shows_the_format() {
         String::from_utf8(out.stdout).unwrap()
     };
     let text = info(&given("LAB_CHAR5"), &[]);
-    let expected = "T10-DIF-TYPE1-CRC, 8 bytes with each 512, \
-        computed and verified over the memory of each request";
+    let expected = "T10-DIF-TYPE1-CRC, 8 bytes for each 512 bytes of data, computed and verified by ironmap for each request";
     assert!(text.contains(expected), "{text}");
     let text = info(&given("LAB_BLOCK6"), &[]);
-    let by_whom =
-        if has_attributes() { "over the memory of each request" } else { "by the kernel" };
-    let expected =
-        format!("EXT-DIF-TYPE1-CRC64, 16 bytes with each 4096, computed and verified {by_whom}");
+    let by_whom = if has_attributes() { "by ironmap for each request" } else { "by the kernel" };
+    let expected = format!(
+        "EXT-DIF-TYPE1-CRC64, 16 bytes for each 4096 bytes of data, computed and verified {by_whom}"
+    );
     assert!(text.contains(&expected), "{text}");
     let text = info(&given("LAB_BLOCK1"), &[]);
     assert!(text.lines().any(|line| line.split_whitespace().eq(["Protection:", "none"])), "{text}");

@@ -113,8 +113,12 @@ fn keys_that_are_not_right_are_refused() {
             ErrorKind::Io(Errno(104)),
             "the server ends the connection: it may not know",
         ),
-        ("", ErrorKind::NotFound, "it has no key of the user \"alice\""),
-        ("alic:00\nxalice:00\nalice", ErrorKind::NotFound, "it has no key of the user \"alice\""),
+        ("", ErrorKind::NotFound, "the file has no key of the user \"alice\""),
+        (
+            "alic:00\nxalice:00\nalice",
+            ErrorKind::NotFound,
+            "the file has no key of the user \"alice\"",
+        ),
         ("alice:0011223344556677889", ErrorKind::NotPermitted, "not in hexadecimal digits"),
         (
             "alice:+0112233445566778899aabbccddeeff",
@@ -128,7 +132,7 @@ fn keys_that_are_not_right_are_refused() {
         refused(&with("alice"), kind, reason);
     }
     std::fs::write(&keys, [0xFF; 99]).unwrap();
-    refused(&with("alice"), ErrorKind::NotFound, "it has no key");
+    refused(&with("alice"), ErrorKind::NotFound, "the file has no key");
     std::fs::write(&keys, vec![b'a'; (1 << 20) + 1]).unwrap();
     refused(&with("alice"), ErrorKind::Unsupported, "more than 1048576 bytes");
     // Lines that are not text, and line ends of another system.
@@ -139,7 +143,7 @@ fn keys_that_are_not_right_are_refused() {
     std::fs::remove_file(&keys).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &keys, rustix::fs::Mode::RUSR).unwrap();
     let began = std::time::Instant::now();
-    refused(&with("alice"), ErrorKind::NotFound, "it has no key");
+    refused(&with("alice"), ErrorKind::NotFound, "the file has no key");
     assert!(began.elapsed() < Duration::from_secs(5));
     std::fs::remove_file(&keys).unwrap();
     write(&format!("mallory:{}\n", "ab".repeat(32)));

@@ -131,12 +131,17 @@ fn certificates_that_are_not_right_are_refused() {
     let server = start(&authority.options());
     // Another authority has the same name and another key.
     let same = Authority::new();
-    refused(&server, &same.client(), "", "the server's certificate is of no trusted authority");
+    refused(
+        &server,
+        &same.client(),
+        "",
+        "the server's certificate is not signed by a trusted authority",
+    );
     refused(
         &server,
         &other.client(),
         "",
-        "TLS with localhost: the server's certificate is of no trusted authority",
+        "TLS with localhost: the server's certificate is not signed by a trusted authority",
     );
     refused(
         &server,
@@ -214,7 +219,7 @@ fn the_authorities_of_the_system_are_trusted() {
     let text = opened(&authority.client().join("ca-cert.pem"));
     assert!(text.contains("opened: Ok(())"), "{text}");
     let text = opened(&other.client().join("ca-cert.pem"));
-    assert!(text.contains("of no trusted authority"), "{text}");
+    assert!(text.contains("not signed by a trusted authority"), "{text}");
     let text = opened(&server.path("none"));
     assert!(text.contains("no trusted authorities for TLS: tls-certificates=DIR"), "{text}");
 }

@@ -1,7 +1,7 @@
 //! `./x bench-page`: generates the tables of the benchmark pages from the files of docs/bench.
 //!
-//! A table stands between two comments. The first comment names the file. With `all` the table has each row and column of the file, otherwise only
-//! those that the file selects.
+//! A table is between two comments. The first comment names the file. With `all`, the table contains each row and column of the file.
+//! Otherwise, it contains only the rows and columns that the file selects.
 //!
 //!     <!-- bench NAME -->
 //!     <!-- bench NAME all -->
@@ -65,7 +65,7 @@ pub(crate) fn check(root: &Path) -> Result {
     Ok(())
 }
 
-/// Replaces the results in a file by those that `ironmap bench --json` has written. Title, commands and notes of the file stay.
+/// Replaces the results in a file by the output of `ironmap bench --json`. The title, commands and notes of the file are kept.
 pub(crate) fn take(root: &Path, name: &str, results: &Path) -> Result {
     let path = root.join(FILES).join(format!("{name}.json"));
     let read = |path: &Path| -> Result<String> {
@@ -141,7 +141,7 @@ fn with_tables(page: &str, files: &Files) -> Result<String> {
     Ok(made)
 }
 
-/// The table of a file: all of it, or the part that the file selects.
+/// The table of a file: the complete table, or the part that the file selects.
 fn table(name: &str, all: bool, files: &Files) -> Result<Table> {
     let file = files.get(name).ok_or_else(|| format!("no file {FILES}/{name}.json"))?;
     let table = match file.get("ratios") {
@@ -161,7 +161,7 @@ fn ratios(file: &Value, files: &Files) -> Result<Table> {
     Table::ratios(text(file, "title")?, &tables, &texts(file, "targets")?)
 }
 
-/// A result whose error names the file.
+/// Adds the name of the file to the error of a result.
 fn named<T>(name: &str, result: Result<T>) -> Result<T> {
     result.map_err(|why| format!("{FILES}/{name}.json: {why}").into())
 }
@@ -190,7 +190,7 @@ mod tests {
         check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
     }
 
-    /// The text around a table stays, and a second run does not change the page.
+    /// The text around a table is kept, and a second run does not change the page.
     #[test]
     fn a_table_takes_the_place_of_the_old_one() {
         let page = "# A\n<!-- bench growth -->\n| old |\n<!-- bench end -->\nB\n<!-- bench ratios -->\n<!-- bench end -->\n";

@@ -1,4 +1,4 @@
-//! A table of a file of docs/bench as text: from the output of `ironmap bench --json`, or from columns and rows.
+//! Makes a text table from a file of docs/bench. The file contains the output of `ironmap bench --json`, or columns and rows.
 
 use std::fmt::Write as _;
 
@@ -29,10 +29,11 @@ const FIGURES: [&str; 19] = [
     "note",
 ];
 
-/// The columns that distinguish the works of one file. The engine is not among them: a target may use another engine than the first target.
+/// The columns that distinguish the works in one file. A work is a set of rows that are compared with each other. The engine is not in this
+/// list, because the targets of one work may use different engines.
 const WORK: [&str; 5] = ["rw", "size", "depth", "batch", "jobs"];
 
-/// The column for the ratio of a work's second raw device, whose name differs between works.
+/// The column for the ratio of the second raw device of a work. The name of this device differs between works.
 const TWIN: &str = "raw, mounted twin";
 
 #[derive(Debug, PartialEq)]
@@ -58,7 +59,8 @@ impl Table {
         Ok(Self { title: text(file, "title")?, columns, rows })
     }
 
-    /// The rows and columns that a file selects for the page: `"show": {"columns": [...], "rows": {"COLUMN": [cells]}}`.
+    /// The table with only the rows and columns that a file selects for the page: `"show": {"columns": [...], "rows": {"COLUMN":
+    /// [cells]}}`.
     pub(crate) fn shown(mut self, show: &Value) -> Result<Self> {
         let keys = show.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
         if let Some(key) = keys.clone().find(|key| !matches!(*key, "columns" | "rows")) {
@@ -135,7 +137,7 @@ impl Table {
         Ok(works)
     }
 
-    /// The title, and those parts of a work that differ within the file.
+    /// The name of a work: the title of the file, and the values of the columns that differ between the works of the file.
     fn name_of(&self, first: &[String], firsts: &[&Vec<String>]) -> Result<String> {
         let title = self.title.split_once(": ").map_or(self.title.as_str(), |(_, name)| name);
         let mut name = title.to_owned();
@@ -380,7 +382,7 @@ mod tests {
         assert!(ratios(PLAIN, &["vol"]).is_err());
     }
 
-    /// A target with another engine belongs to the same work; the first target begins the next one.
+    /// A target with another engine belongs to the same work. A row with the first target begins the next work.
     #[test]
     fn works_are_told_apart_by_the_first_target() {
         let row = |target, engine, ratio| {

@@ -1,4 +1,4 @@
-//! Removes files, mounts and devices of killed tests and benches, but not those of a running process.
+//! Removes the files, mounts and devices of killed tests and benches. The files, mounts and devices of a running process are kept.
 
 use std::fs;
 use std::path::Path;
@@ -96,19 +96,19 @@ fn put_back(setting: &Path) -> Result {
     Ok(())
 }
 
-/// Whether a path belongs to an ended process: tests and benches name their files ironmap-test-PID-* and ironmap-bench-PID.
+/// Whether a path belongs to an ended process. Tests and benches name their files ironmap-test-PID-* and ironmap-bench-PID.
 fn is_abandoned(path: &str) -> bool {
     maker(path).is_some_and(|process| !runs(process))
 }
 
-/// Whether a zram device belongs to an ended process, by its mark.
+/// Whether a zram device belongs to an ended process. The mark file of the device contains the process.
 fn is_abandoned_zram(device: &str) -> bool {
     let mark = device.strip_prefix("/dev/zram").map(|number| format!("{ZRAM}/zram{number}"));
     let maker = mark.and_then(|mark| fs::read_to_string(mark).ok());
     maker.is_some_and(|maker| !runs(maker.trim()))
 }
 
-/// The process that a path is named after.
+/// The process number in the name of a path.
 fn maker(path: &str) -> Option<&str> {
     let mut names = path.split('/').skip(1);
     names.find_map(|name| {

@@ -1,4 +1,4 @@
-//! The tasks of the project's scripts that need a program: the summary of the tests, `./x clean-up`, and `./x bench-page`.
+//! The tasks of the project's scripts that are written in Rust: the summary of the tests, `./x clean-up`, and `./x bench-page`.
 
 mod bench_page;
 mod bench_table;

@@ -22,11 +22,12 @@ pub(crate) fn summary(tests: &str, skips: &str) -> String {
         }
         text += &reasons(tests);
     }
-    // A program that a signal ended prints no result.
+    // A test program that a signal ended prints no result of its tests.
     for line in tests.lines().filter(|line| line.contains("process didn't exit successfully")) {
         let _ = writeln!(text, "{line}");
     }
-    // A skipped test returns early, and cargo counts it as passed. The skip of a part of a test has more than the test's name.
+    // A skipped test returns early, and cargo counts it as passed. If only a part of a test is skipped, the skip contains more than the
+    // test's name, and the test does not return early.
     let returned = skips.iter().filter(|skip| names_a_test(skip)).count();
     let passed = count(tests, "passed;").saturating_sub(returned);
     text + &format!("\n{passed} passed, {failed} failed, {} skipped\n", skips.len())
@@ -60,7 +61,7 @@ fn count(tests: &str, word: &str) -> usize {
     words.filter(|pair| pair.1 == word).filter_map(|pair| pair.0.parse::<usize>().ok()).sum()
 }
 
-/// Whether a line has the form "SKIP suite::test: why" of a whole test, not "SKIP suite::test, part: why".
+/// Whether a line reports the skip of a complete test ("SKIP suite::test: why"), not of a part of a test ("SKIP suite::test, part: why").
 fn names_a_test(skip: &str) -> bool {
     let name = skip.strip_prefix("SKIP ").and_then(|skip| skip.split_once(": "));
     name.is_some_and(|(name, _)| name.contains("::") && !name.contains([' ', ',']))

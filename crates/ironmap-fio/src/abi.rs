@@ -1,4 +1,4 @@
-//! The C interface: the functions and structures of `shim/shim.h`. No panic leaves this module.
+//! The C interface: the functions and structures of `shim/shim.h`. Panics are caught here, because they must not unwind into C code.
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -82,7 +82,7 @@ unsafe extern "C" {
     fn ironmap_fio_ops() -> *mut c_void;
 }
 
-/// Passes the engine to fio, or reports why it cannot.
+/// Passes the engine to fio. If the version of fio is wrong, reports the reason instead.
 ///
 /// # Safety
 /// `ops` can be written to.
@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C" fn get_ioengine(ops: *mut *mut c_void) {
 /// Runs a call from C. A panic is reported, and the call returns `otherwise`.
 #[inline(always)]
 fn guard<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
-    // A panic may leave the state of the job half changed. fio gets an error, so the job ends.
+    // A panic may leave the state of the job inconsistent. fio gets an error, so the job ends.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         tell(&format!("a bug: {}", message(&*panic)));
         otherwise
@@ -117,7 +117,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
 }
 
-/// The path of the file, as an error message names it.
+/// The path of the file, in the form for error messages.
 fn named(options: &Options, path: &CStr) -> String {
     let path = path.to_string_lossy();
     match &options.source {
@@ -127,7 +127,7 @@ fn named(options: &Options, path: &CStr) -> String {
 }
 
 /// # Safety
-/// A string that is not null ends in a zero, and stays valid during its use.
+/// A string that is not null ends with a zero byte, and stays valid while it is used.
 unsafe fn text<'a>(string: *const c_char) -> Option<&'a str> {
     if string.is_null() {
         return None;
@@ -167,7 +167,7 @@ unsafe fn options(raw: &RawJob) -> Result<Options, Error> {
     })
 }
 
-/// Calls `work` with a job's options and a path, and reports its errors and those of the options.
+/// Calls `work` with a job's options and a path. Reports an error of `work`, and an error in the options.
 ///
 /// # Safety
 /// Both pointers and their strings can be read.
@@ -258,7 +258,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_unlink(
     };
     // SAFETY: the caller's promise.
     let told = unsafe { with_options(job, path, work) };
-    // fio removes each file twice, before and after its close: the second removal is not worth a message.
+    // fio removes each file twice, before and after it closes the file. So the failure of the second removal is not reported.
     if gone { Errno::ENOENT.0 } else { told }
 }
 
@@ -281,7 +281,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_open_job(job: *const RawJob) -> *mut
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_close_job(job: *mut c_void) -> c_int {
     guard(Errno::EIO.0, || {
-        // SAFETY: the caller's promise: it came from Box::into_raw.
+        // SAFETY: the caller's promise: `job` was returned by `Box::into_raw`.
         let job = unsafe { Box::from_raw(job.cast::<Job>()) };
         let Err(error) = job.close() else { return 0 };
         tell(&error.to_string());
@@ -338,8 +338,8 @@ pub(crate) unsafe extern "C" fn ironmap_fio_close_file(raw: *mut c_void, file: u
 }
 
 /// # Safety
-/// The rules of [`job`] hold; the request can be read and `end` written. For a read or a write its memory has `len` bytes, and fio leaves it
-/// alone until the call returns, or until it has taken the request's end if the request is in flight.
+/// The rules of [`job`] hold; the request can be read and `end` written. For a read or a write its memory has `len` bytes, and fio does not
+/// access this memory until the call returns or, if the request is in flight, until fio has reaped the request's end.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_queue(
     raw: *mut c_void,

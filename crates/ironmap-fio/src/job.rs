@@ -20,7 +20,7 @@ pub(crate) enum Op {
     DataSync,
 }
 
-/// A request of fio's.
+/// A request that fio makes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) op: Op,
@@ -29,14 +29,14 @@ pub(crate) struct Request {
     /// The number that [`Job::open_file`] returned.
     pub(crate) file: usize,
     pub(crate) pos: FilePos,
-    /// The address of its memory.
+    /// The address of the request's memory.
     pub(crate) address: usize,
     pub(crate) len: usize,
 }
 
 /// The result of a request.
 pub(crate) enum Queued {
-    /// The request ended within the call, with this number of bytes.
+    /// The request completed within the call, with this number of bytes.
     Completed(Result<usize>),
     /// The request is in flight, and its [`End`] follows.
     InFlight,
@@ -50,26 +50,26 @@ pub(crate) struct End {
     pub(crate) result: Result<usize, Errno>,
 }
 
-/// The memory of one request. fio accesses it by its address while no request uses it.
+/// The memory of one request. fio accesses the memory by its address while no request uses the memory.
 #[derive(Default)]
 struct IoUnit {
     /// The buffer, or `None` while a request uses it.
     buffer: Option<Buffer>,
-    /// The remainder of the buffer, if a shorter request is in flight.
+    /// The remainder of the buffer, if the request in flight is shorter than the buffer.
     rest: Option<Buffer>,
 }
 
 /// One of fio's threads.
 pub(crate) struct Job {
-    // The queue is dropped first: requests in flight end while their files exist.
+    // The queue is dropped first, so that requests in flight end while their files are still open.
     queue: Queue,
     units: Vec<IoUnit>,
     files: Vec<Option<File>>,
     ends: Vec<End>,
     options: Options,
-    /// The first error has been printed. fio itself prints only the errno.
+    /// Whether the first error has been printed. fio itself prints only the errno.
     told: bool,
-    // The store is dropped last: the last user of a volume closes it.
+    // The store is dropped last, because the last user of a volume closes the volume.
     store: Store,
 }
 
@@ -97,8 +97,8 @@ impl Job {
         self.units[index].buffer.as_mut().expect("no request has it")
     }
 
-    /// The address of a request's memory. `None` if fio's own memory is to be used, because the job waits for each request: at depth 1, with an
-    /// engine that completes requests at once.
+    /// The address of a request's memory. `None` if requests use fio's own memory. This is possible at depth 1 with an engine that
+    /// completes requests at once, because the job then waits for each request.
     pub(crate) fn buffer(&mut self, index: usize) -> Option<*mut u8> {
         self.units.get_mut(index)?.buffer.as_mut().map(Buffer::as_mut_ptr)
     }
@@ -119,8 +119,8 @@ impl Job {
         }
     }
 
-    /// Whether the memory is the request's own buffer, so that the request can be in flight. Otherwise the memory is fio's own at depth 1, or
-    /// the remainder of a request that was cut short.
+    /// Whether the memory is the request's own buffer, so that the request can be in flight. Otherwise the memory is fio's own memory (at
+    /// depth 1), or the remaining part of a buffer after a short transfer.
     #[inline(always)]
     pub(crate) fn owns(&self, request: &Request) -> bool {
         let transfers = matches!(request.op, Op::Read | Op::Write);
@@ -150,7 +150,8 @@ impl Job {
         }
     }
 
-    /// Runs a request in fio's memory, and waits for it. Inlined, since each return after a system call costs time (docs/BENCHMARKS.md).
+    /// Runs a request in fio's memory, and waits for its completion. Inlined, because each return after a system call costs time
+    /// (docs/BENCHMARKS.md).
     #[inline(always)]
     pub(crate) fn run(&mut self, request: &Request, memory: &mut [u8]) -> Queued {
         let file = self.files.get(request.file).and_then(Option::as_ref);
@@ -159,7 +160,8 @@ impl Job {
         let result = match request.op {
             Op::Read => file.read_at(queue, memory, pos),
             Op::Write => file.write_at_with(queue, memory, pos, durable),
-            // A punch waits for all requests on the range. Requests of this thread end only when it reaps them.
+            // A punch waits for all requests on its range. A request of this thread ends only when this thread reaps it, so the punch could
+            // wait forever.
             Op::Trim if queue.outstanding() > 0 => return Queued::Busy,
             Op::Trim => self.store.punch(file, pos, request.len),
             Op::Sync => file.sync(queue).map(|()| 0),
@@ -176,7 +178,7 @@ impl Job {
         self.queue.poll()
     }
 
-    /// Takes at most `max` completions, and waits for at least `min`. Returns the number taken.
+    /// Waits for at least `min` completions, and reaps at most `max`. Returns the number of reaped completions.
     pub(crate) fn reap(&mut self, min: usize, max: usize) -> Result<usize> {
         self.ends.clear();
         if min == 0 {
@@ -200,7 +202,7 @@ impl Job {
         Ok(self.ends.len())
     }
 
-    /// An end of the last reap.
+    /// A completed request of the last reap.
     pub(crate) fn end(&self, number: usize) -> Option<&End> {
         self.ends.get(number)
     }
@@ -256,7 +258,7 @@ impl IoUnit {
     fn put(&mut self, memory: Memory) {
         let Memory::Flat(mut buffer) = memory else { return };
         if let Some(rest) = self.rest.take() {
-            // The two parts were split from one buffer, so they join.
+            // The two parts were split from one buffer, so `unsplit` cannot fail.
             let _ = buffer.unsplit(rest);
         }
         self.buffer = Some(buffer);

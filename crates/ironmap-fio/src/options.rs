@@ -3,7 +3,7 @@
 use ironmap::dio::{DioFlags, StablePages};
 use ironmap::{Engine, Error, FileOptions, Result};
 
-/// The place of a job's files.
+/// The location of a job's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A volume, by the name that the user wrote.
@@ -23,9 +23,9 @@ pub(crate) struct Options {
     /// The durability of each write.
     pub(crate) durable: DioFlags,
     pub(crate) depth: u32,
-    /// The bytes of the longest request.
+    /// The length of the longest request in bytes.
     pub(crate) max_block: usize,
-    /// The bytes before the data of each buffer, which give its address the requested misalignment.
+    /// The number of bytes before the data of each buffer. They give the data the misaligned address that the user requested.
     pub(crate) pad: usize,
     pub(crate) fixed_buffers: bool,
     pub(crate) simple: bool,
@@ -36,7 +36,7 @@ impl Source {
         match (volume, host) {
             (Some(_), true) => Err(Error::invalid("volume= and host: the files are in one place")),
             (Some(name), false) => Ok(Self::Volume(name.to_owned())),
-            (None, true) if writes => Err(Error::invalid("host files are only read")),
+            (None, true) if writes => Err(Error::invalid("host files can only be read")),
             (None, true) => Ok(Self::Host),
             (None, false) => Err(Error::invalid(
                 "volume= is missing: the device or image that the files are on; or host, for those of mounted file systems",
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-/// The method with this name that keeps memory from changing.
+/// The method with this name for stable pages: it ensures that the memory of a write does not change during the write.
 pub(crate) fn stable_pages(name: &str) -> Result<StablePages> {
     StablePages::ALL.into_iter().find(|way| way.name() == name).ok_or_else(|| {
         let names: Vec<_> = StablePages::ALL.iter().map(|way| way.name()).collect();

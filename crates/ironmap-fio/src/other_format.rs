@@ -1,4 +1,4 @@
-//! Jobs on files of a format that only tests have: a job may use only the features that every format has.
+//! Tests jobs on files of a file system format that exists only in tests. A job may use only the features that every format supports.
 
 #[path = "../../../tests/mem_fs/format/mod.rs"]
 #[allow(dead_code, reason = "these tests use a part of it")]

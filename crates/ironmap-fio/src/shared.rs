@@ -1,4 +1,4 @@
-//! Volumes that are open in this process. All jobs that name a volume share it, since it is opened exclusively.
+//! Volumes that are open in this process. All jobs that name a volume share one open volume, because a volume is opened exclusively.
 
 use std::process;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::tell::tell;
 
 static VOLUMES: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
-/// A volume by the name that jobs give it. The entry stays while the volume is closed.
+/// A volume, by the name in the options of the jobs. The entry is kept when the volume is closed.
 struct Shared {
     name: String,
     /// Whether a job of this process writes, or will write.
@@ -24,18 +24,18 @@ struct Open {
     engine: Engine,
     writable: bool,
     users: usize,
-    /// The process that opened the volume. A child that fio forks has a copy of this value, which is useless there.
+    /// The process that opened the volume. A child process that fio forks has a copy of this value, but cannot use the volume.
     process: u32,
 }
 
-/// A reference to an open volume. The last user closes it.
+/// A reference to an open volume. The last user closes the volume.
 pub(crate) struct Lent {
     /// The volume, or `None` after it was returned.
     volume: Option<Volume>,
     name: String,
 }
 
-/// The lock is held during opens and closes too, so that no job sees a volume that is half closed.
+/// Locks the list of volumes. Opens and closes happen under the lock too, so that a job cannot find a volume while another job closes it.
 fn volumes() -> MutexGuard<'static, Vec<Shared>> {
     VOLUMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -54,7 +54,7 @@ fn entry<'a>(volumes: &'a mut Vec<Shared>, name: &str) -> &'a mut Shared {
     &mut volumes[at]
 }
 
-/// Opens a volume, or shares it with the jobs that have it open.
+/// Opens a volume. If other jobs have the volume open, shares it with them.
 pub(crate) fn open(name: &str, engine: Engine, write: bool) -> Result<Lent, Error> {
     let mut volumes = volumes();
     let shared = entry(&mut volumes, name);
@@ -73,7 +73,7 @@ pub(crate) fn open(name: &str, engine: Engine, write: bool) -> Result<Lent, Erro
     Ok(Lent { volume: Some(volume), name })
 }
 
-/// Provides jobs with a volume that has no location, as if the first job had opened it.
+/// Adds an open volume that has no location, as if the first job had opened it.
 #[cfg(test)]
 pub(crate) fn give(name: &str, volume: Volume) {
     let (engine, writable, users) = (Engine::Auto, volume.fs().is_writable(), 0);
@@ -103,7 +103,7 @@ fn check(open: &Open, name: &str, engine: Engine, write: bool) -> Result<(), Err
     Ok(())
 }
 
-/// Adds a hint to the error: by default fio runs jobs as processes, and only one process can have a volume open.
+/// Adds a hint to the error: by default fio runs jobs as processes, and only one process can open a volume at a time.
 fn explain(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Busy => {

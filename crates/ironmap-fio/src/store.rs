@@ -1,4 +1,4 @@
-//! The store of a job's files: a volume that it shares, or the host.
+//! The store of a job's files: a volume that the job shares with other jobs, or the host.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -28,7 +28,7 @@ impl Store {
         })
     }
 
-    /// The engine in use. On the host it is the requested one.
+    /// The engine in use. For files of the host, this is the requested engine.
     pub(crate) fn engine(&self, options: &Options) -> Engine {
         match self {
             Self::Volume(lent) => lent.volume().engine(),
@@ -43,7 +43,7 @@ impl Store {
         }
     }
 
-    /// Opens a file. If the kernel serves a host file, that is reported, because the figures then measure the kernel.
+    /// Opens a file. If the kernel serves the reads of a host file, this is reported, because the figures then measure the kernel.
     pub(crate) fn open_file(&self, path: &[u8], options: FileOptions) -> Result<File> {
         match self {
             Self::Volume(lent) => {
@@ -66,7 +66,7 @@ impl Store {
 
     pub(crate) fn punch(&self, file: &File, pos: FilePos, len: usize) -> Result<usize> {
         let Self::Volume(lent) = self else {
-            return Err(Error::invalid("host files are only read"));
+            return Err(Error::invalid("host files can only be read"));
         };
         let fs = lent.volume().fs();
         fs.writable()?.fallocate(file.inode(), Fallocate::Punch, pos, len as u64).map(|()| len)

@@ -1,4 +1,4 @@
-//! Lines for fio's user, which fio itself prints.
+//! Messages for fio's user. fio's own function prints them.
 
 use std::ffi::CString;
 #[cfg(all(fio, not(test)))]
@@ -10,7 +10,7 @@ unsafe extern "C" {
     fn ironmap_fio_tell(line: *const c_char);
 }
 
-/// Prints a line for fio's user once, since all jobs of a kind have the same errors.
+/// Prints a line for fio's user. Each line is printed only once, because similar jobs report the same errors.
 pub(crate) fn tell(line: &str) {
     static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);

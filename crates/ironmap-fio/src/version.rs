@@ -2,10 +2,10 @@
 
 use std::ffi::CStr;
 
-/// The version, such as fio-3.33; empty if the build had no source of fio.
+/// The version, such as fio-3.33. Empty if the engine was built without fio's source.
 pub(crate) const BUILT_FOR: &str = env!("FIO_VERSION");
 
-/// Compares the running fio with the version of the header: the layout of fio's structures is known for that version only.
+/// Compares the version of the running fio with the version of the header, because fio's structures differ between versions.
 ///
 /// # Errors
 /// The message for the user.
@@ -36,7 +36,7 @@ fn running() -> Option<String> {
     if symbol.is_null() {
         return None;
     }
-    // SAFETY: fio defines it as a constant array that ends in a zero (init.c), in every version that loads engines.
+    // SAFETY: the symbol is a constant array that ends with a zero byte (init.c), in every version of fio that loads engines.
     let text = unsafe { CStr::from_ptr(symbol.cast()) };
     Some(text.to_string_lossy().into_owned())
 }

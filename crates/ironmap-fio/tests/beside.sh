@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fio and ironmap bench on the same devices, side by side: beside.sh ENGINE IRONMAP [ROUNDS [SECONDS]]. As root. Each load is measured on the raw
-# device, on a file through the kernel's ext4, and on the same file through ironmap. The table goes to standard output.
+# Compares fio and ironmap bench on the same devices: beside.sh ENGINE IRONMAP [ROUNDS [SECONDS]]. Needs root. Each load is measured on the
+# raw device, on a file through the kernel's ext4, and on the same file through ironmap. The table goes to standard output.
 source "$(dirname "$0")/../../../tests/lib.sh"
 ENGINE=$1 ironmap=$2 rounds=${3:-7} seconds=${4:-1}
 is_root || { skip "fio beside bench: needs root" && exit; }
@@ -29,7 +29,7 @@ trap clean_up EXIT
 fail() { echo "beside.sh: $*" >&2; [ ! -s "$scratch/log" ] || cat "$scratch/log" >&2; exit 1; }
 
 readonly megabytes=96
-# The name of a new device of a kind, in $made.
+# Makes a device of a kind, and stores its name in $made.
 make_device() {
     case $1 in
         zram)
@@ -48,7 +48,7 @@ make_device() {
     esac
 }
 
-# Equal twins: one for ironmap and the raw device, one that is mounted.
+# Makes two equal volumes: one for ironmap and for raw requests, and one that is mounted.
 prepare() {
     umount "$mounted" 2>/dev/null || true
     make_device "$1" && VOLUME=$made
@@ -66,17 +66,17 @@ prepare() {
 
 readonly sides=(raw kernel ironmap)
 
-# The CPU time of a section's request in nanoseconds, which the other programs of a busy machine affect little. In terse lines the 8th field is
-# the IOPS of reads, and the field 41 further on that of writes; user and system time follow, in hundredths of the run time.
+# The CPU time of a section's request in nanoseconds, which the other programs of a busy machine affect little. In fio's terse output, field
+# 8 is the IOPS of reads, and field 49 the IOPS of writes. Fields 88 and 89 are the user and system time in percent of the run time.
 cost() {
     RW=$1 fio --minimal --terse-version=3 --runtime="$seconds" --section="$2" "$jobs/simple.fio" 2>"$scratch/log" |
         awk -F';' '/^3;/ && $5 == 0 { printf "%.0f\n", ($88 + $89) / 100 * 1e9 / ($8 + $49) }'
 }
 
-# The costs of a load with both tools, for each side.
+# Measures the costs of a load with fio and with the bench, for each target.
 measure() {
     local rw=$1 depth=$2 engine=$3 suffix='' copied=() side round value
-    # A single write by fio has lent memory, which is copied if the device computes over data.
+    # At depth 1, fio's own memory is used for a write. This memory is copied if the device computes checksums over the data.
     [ "$rw $depth" != "randwrite 1" ] || copied=(--integrity lazy)
     [ "$depth" = 1 ] || suffix=-$depth
     for ((round = 0; round < rounds; round++)); do
@@ -91,7 +91,7 @@ measure() {
         awk -F'|' '$8 + 0 > 0 { split($2, name, " "); print "bench", name[1] == "vol" ? "ironmap" : name[1], $12 + 0 }'
 }
 
-# A row: the medians of fio's rounds and of the bench, and the cost of a request above the cost on the raw device.
+# Prints a row: the medians of fio's rounds and of the bench's rounds, and the difference to the cost of a request on the raw device.
 row() {
     sort -k1,2 -k3n | awk -v load="$1" '
         { seen[$1, $2, ++count[$1, $2]] = $3 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The fio engine on an image: engine.sh ENGINE IRONMAP. With root, the kernel's mount reads the written data too. A fault ends the script
-# with an error.
+# Tests the fio engine on an image: engine.sh ENGINE IRONMAP. As root, the kernel also mounts the image and reads the written data. A fault
+# ends the script with an error.
 source "$(dirname "$0")/../../../tests/lib.sh"
 ENGINE=$(realpath "$1") ironmap=$(realpath "$2")
 jobs=$PWD/crates/ironmap-fio/jobs
@@ -22,10 +22,10 @@ step() { echo "== $*"; }
 
 # Runs fio, and shows its output only if it fails.
 quietly() { fio --minimal "$@" >"$scratch/log" 2>&1; }
-# Runs jobs on the image; and on one file of the image.
+# Runs fio on the image (on_image), and on one file of the image (job).
 on_image() { quietly --name=job --ioengine="external:$ENGINE" --volume="$image" --size=4m --thread "$@"; }
 job() { on_image --filename=/job "$@"; }
-# Runs fio, which must fail with exactly one line of the engine, which contains this text.
+# Runs fio, which must fail. The engine must print exactly one line, and this line must contain the given text.
 refused() {
     local what=$1
     shift
@@ -42,7 +42,7 @@ make_image() {
 
 check() { e2fsck -fn "$image" >"$scratch/log" 2>&1 || fail "e2fsck finds errors"; }
 
-# The kernel reads the same image.
+# Lets the kernel mount the same image and verify its files.
 verify_by_kernel() {
     if [ "$(id -u)" != 0 ]; then
         skip "fio engine, verified by the kernel: needs root"
@@ -126,7 +126,7 @@ else
 fi
 head -c 1M /dev/zero >"$scratch/plain"
 host() { quietly --name=job --ioengine="external:$ENGINE" --host --filename="$scratch/plain" --size=1m --rw=randread "$@"; }
-# The kernel serves a file that its writer still has open, on any file system, with or without root.
+# The kernel serves the reads of a file that is still open for writing, on any file system, with or without root.
 exec 9>>"$scratch/plain"
 host --bs=4k || fail "a host file that is being written"
 grep -q '^ironmap: .*plain: the kernel serves it: ' "$scratch/log" || fail "who serves the file is not told"
@@ -147,12 +147,13 @@ fi
 
 step "an error of the close is the job's"
 if command -v prlimit >/dev/null; then
-    # After the last request the image cannot be written, so the close can store neither journal blocks nor time stamps.
+    # After the last request, no part of the image beyond 1 MiB can be written, so the close can store neither journal blocks nor
+    # timestamps.
     # shellcheck disable=SC2016
     no_more='prlimit --pid $PPID --fsize=1048576'
     closes() { (trap '' XFSZ && job --rw=write --overwrite=1 --bs=64k --exec_postrun="$no_more"); }
     refused "close" closes
-    # EFBIG is the fifth number of its line.
+    # The fifth field of fio's terse line is the error number: EFBIG is 27.
     grep -q ';job;0;27;' "$scratch/log" || fail "fio does not know of it"
     make_image
 else
@@ -161,7 +162,7 @@ fi
 
 step "what is refused, is refused in one line"
 refused "volume= is missing" quietly --name=job --ioengine="external:$ENGINE" --filename=/f --size=4m --rw=read
-refused "host files are only read" host --rw=randrw
+refused "host files can only be read" host --rw=randrw
 refused "in one place" host --volume="$image"
 refused "not a regular file" quietly --name=job --ioengine="external:$ENGINE" --host --filename="$scratch" --size=4m --rw=read
 refused "no such file" quietly --name=job --ioengine="external:$ENGINE" --host --filename="$scratch/none" --size=4m --rw=read \

@@ -1,11 +1,13 @@
-//! POSIX access control lists in the form of the system calls: a version and entries of eight bytes (`include/uapi/linux/posix_acl_xattr.h`).
+//! POSIX access control lists in the format of the xattr system calls: a version, then entries of eight bytes
+//! (`include/uapi/linux/posix_acl_xattr.h`).
 
 /// The length of the version in bytes.
 const VERSION: usize = 4;
 /// The length of an entry in bytes: tag and permissions with 16 bits each, then a user or group with 32 bits.
 const ENTRY: usize = 8;
 
-/// Sorts the named users and the named groups of a list by their IDs. Their order has no meaning, but the kernel preserves it.
+/// Sorts the named users and the named groups of a list by their IDs. The order of these entries has no meaning, but the kernel preserves
+/// the order.
 pub(crate) fn sort(value: &mut [u8]) {
     let Some((_, entries)) = value.split_at_mut_checked(VERSION) else { return };
     let (entries, _) = entries.as_chunks_mut::<ENTRY>();
@@ -18,7 +20,7 @@ pub(crate) fn sort(value: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// Sorting does not fail for a truncated list or an unknown version: the whole entries are sorted.
+    /// The complete entries of a truncated list are sorted too. The version is not checked.
     #[test]
     fn entries_are_sorted_among_their_like() {
         let entry = |tag, id: u8| [tag, 0, 7, 0, id, 1, 0, 0];

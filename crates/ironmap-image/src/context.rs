@@ -46,7 +46,7 @@ pub struct Context {
     pub(crate) opening: Opening,
     /// The time of a reproducible build, in seconds since 1970, or the reason why the caller's text is not a time.
     source_date: Result<Option<i64>, String>,
-    /// The faults of devices that were reported.
+    /// The faults of devices that were already reported.
     pub(crate) told: Mutex<BTreeSet<String>>,
     /// The first volume that was opened with a realtime device.
     pub(crate) realtime_of: OnceLock<Location>,
@@ -73,7 +73,7 @@ impl Context {
     /// The time of a reproducible build, in seconds since 1970. `None` if it is not set.
     ///
     /// # Errors
-    /// It is set, and is not a time.
+    /// The time is set, but its text is not a time.
     pub fn source_date(&self) -> Result<Option<i64>, Failure> {
         self.source_date.clone().map_err(Failure::usage)
     }
@@ -81,7 +81,7 @@ impl Context {
     /// The time of a reproducible build, as a timestamp.
     ///
     /// # Errors
-    /// As [`source_date`](Self::source_date).
+    /// The errors of [`source_date`](Self::source_date).
     pub fn source_time(&self) -> Result<Option<Timestamp>, Failure> {
         let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
         Ok(self.source_date()?.map(at))
@@ -90,7 +90,7 @@ impl Context {
     /// A clock that always shows the time of a reproducible build, or the system's clock.
     ///
     /// # Errors
-    /// As [`source_date`](Self::source_date).
+    /// The errors of [`source_date`](Self::source_date).
     pub fn clock(&self) -> Result<Clock, Failure> {
         Ok(self.source_time()?.map_or(Clock::System, Clock::Fixed))
     }
@@ -100,7 +100,7 @@ impl Context {
         self.print(&format!("warning: {message}"));
     }
 
-    /// Prints a note: the job went another way than the user may expect.
+    /// Prints a note: the job did something that the user may not expect.
     pub fn note(&self, message: impl Display) {
         self.print(&format!("note: {message}"));
     }

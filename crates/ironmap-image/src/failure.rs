@@ -12,11 +12,11 @@ pub enum Reason {
     Unread,
     /// The operation failed.
     Failed,
-    /// The arguments ask for something impossible.
+    /// The arguments request something impossible.
     Usage,
     /// A volume cannot be opened.
     Refused,
-    /// The device returned other data than was written, or a volume contradicts itself.
+    /// The device returned data that differs from the written data, or the metadata of a volume is inconsistent.
     Corrupt,
     /// The signal with this number arrived.
     Stopped(i32),
@@ -26,13 +26,13 @@ pub enum Reason {
 #[derive(Debug)]
 pub struct Failure {
     reason: Reason,
-    /// Empty if there is nothing to report, because the reader of a pipe has closed it.
+    /// Empty if the reader of the output has closed its pipe: then there is nothing to report.
     message: String,
     /// The kind of the library's error.
     kind: Option<ErrorKind>,
 }
 
-/// Whether the device returned other data than was written: damaged metadata, or a sector that does not match its tag.
+/// Whether the device returned data that differs from the written data: damaged metadata, or a sector that does not match its guard tag.
 fn is_corrupt(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(Errno::EILSEQ))
 }
@@ -48,12 +48,12 @@ impl Failure {
         Self { reason, message: message.into(), kind: None }
     }
 
-    /// Arguments that ask for something impossible.
+    /// Arguments that request something impossible.
     pub fn usage(what: impl Display) -> Self {
         Self::with(Reason::Usage, what.to_string())
     }
 
-    /// A volume that cannot be opened. The error names it.
+    /// A volume that cannot be opened. The text of the error names the volume.
     pub fn open(error: &Error) -> Self {
         let reason = if is_corrupt(error) { Reason::Corrupt } else { Reason::Refused };
         Self { kind: Some(error.kind()), ..Self::with(reason, error.to_string()) }
@@ -80,12 +80,12 @@ impl Failure {
         Self { message: format!("{}: {cause}", self.message), ..self }
     }
 
-    /// Whether a file does not exist, or one of its directories does not.
+    /// Whether a file, or one of the directories in its path, does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self.kind, Some(ErrorKind::NotFound | ErrorKind::NotADirectory))
     }
 
-    /// Whether the failure is an error of the library of this kind.
+    /// Whether the failure is a library error of this kind.
     pub fn is_of(&self, kind: ErrorKind) -> bool {
         self.kind == Some(kind)
     }
@@ -105,7 +105,7 @@ impl Failure {
         self.reason == Reason::Unread
     }
 
-    /// A volume contradicts itself in a way that the library does not check.
+    /// The metadata of a volume is inconsistent in a way that the library does not check.
     pub fn corrupt(place: impl Display, what: &str) -> Self {
         Self::with(Reason::Corrupt, format!("{place}: {what}"))
     }
@@ -127,7 +127,7 @@ impl Failure {
         Self::new(format!("{place}: {text}"))
     }
 
-    /// A failed write to standard output. A reader that has closed its pipe is not reported as a failure, because it needs no more.
+    /// A failed write to standard output. If the reader has closed its pipe, nothing is reported, because the reader needs no more output.
     pub fn stdout(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::with(Reason::Unread, "");
@@ -142,7 +142,7 @@ impl Display for Failure {
     }
 }
 
-/// `?` converts errors of standard output only. Other errors name their place.
+/// Only errors of standard output are converted with `?`. Other errors name their file: see [`Failure::host`].
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::stdout(error)

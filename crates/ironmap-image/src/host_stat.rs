@@ -1,4 +1,5 @@
-//! Reads attributes of host files, in the types of a volume's attributes. The calls go through libc, so that fakeroot can answer them.
+//! Reads attributes of host files into the types for a volume's attributes. The calls are made through libc, so that fakeroot can intercept
+//! them.
 
 use std::ffi::{OsStr, c_char};
 use std::os::fd::BorrowedFd;
@@ -21,7 +22,7 @@ pub fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
     Ok(stat.flags(flags))
 }
 
-/// The major and minor number of the device that holds a file's file system.
+/// The major and minor number of the device that contains a file's file system.
 pub fn device(path: &Path, follow: bool) -> Result<(u32, u32), Errno> {
     let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     let found = rustix_libc::fs::statx(CWD, path, at, StatxFlags::empty())?;
@@ -31,7 +32,7 @@ pub fn device(path: &Path, follow: bool) -> Result<(u32, u32), Errno> {
 /// The fields that [`decode`] needs.
 pub const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
-/// Converts the result of `statx`. It has no inode flags, which another system call reads.
+/// Converts the result of `statx`. The result has no inode flags, because another system call reads them.
 pub fn decode(found: &Statx) -> Stat {
     let file_type = match OsFileType::from_raw_mode(found.stx_mode.into()) {
         OsFileType::Directory => FileType::Directory,
@@ -91,7 +92,7 @@ pub fn xattrs(path: &Path, follow: bool) -> Result<Vec<Xattr>, Errno> {
     }
 }
 
-/// Reads the extended attributes of many files, and reuses its memory.
+/// Reads the extended attributes of many files into buffers that are reused.
 pub struct XattrReader {
     names: Box<[c_char]>,
     value: Box<[u8]>,

@@ -1,10 +1,10 @@
-//! Estimates the space that a tree takes in a volume.
+//! Estimates the space that a tree needs in a volume.
 
 use ironmap::fs::FileType;
 
 use crate::progress::Total;
 
-/// The maximum length of a symbolic link's target that the inode can hold.
+/// The maximum length of a symbolic link's target that is stored in the inode.
 const IN_INODE: u64 = 59;
 
 /// The inodes and the space that a tree needs. The space includes files, directories and extended attributes, but not the blocks that map them.
@@ -20,7 +20,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// The needs of no files, with blocks of `block` bytes.
+    /// The needs of an empty tree, in a volume with blocks of `block` bytes.
     pub fn new(block: u64) -> Self {
         Self { inodes: 0, bytes: 0, total: Total::default(), block: block.max(1) }
     }

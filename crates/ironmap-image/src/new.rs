@@ -1,4 +1,4 @@
-//! New files of a volume that the caller owns.
+//! Makes new files of a volume. Their owner is the user of this process.
 
 use ironmap::fs::{Credentials, Follow, Inode, NewFile};
 use ironmap::{Error, ErrorKind};
@@ -6,14 +6,14 @@ use ironmap::{Error, ErrorKind};
 use crate::failure::Failure;
 use crate::volumes::Name;
 
-/// The owner of new files: the caller, as in the kernel.
+/// The owner of new files: the effective user and group of this process, as in the kernel.
 pub fn caller() -> Credentials {
     let (uid, gid) =
         (rustix_libc::process::geteuid().as_raw(), rustix_libc::process::getegid().as_raw());
     Credentials::new(uid, gid, umask())
 }
 
-/// The file of a name. If it does not exist, an empty file is made; without `create`, the result is `None`.
+/// The file with a name. If the file does not exist, `create` makes an empty file. Without `create`, the result is then `None`.
 pub fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failure> {
     if let Some(inode) = name.look(Follow::All)? {
         return Ok(Some(inode));
@@ -24,7 +24,7 @@ pub fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failur
     if name.wants_directory() {
         return Err(name.failed(&Error::new(ErrorKind::IsADirectory, "names a directory")));
     }
-    // As in the kernel, the missing target of a link is created. A loop of links is another error.
+    // As in the kernel, the missing target of a symbolic link is created. The lookup above has already failed if the links form a loop.
     if let Some(link) = name.look(Follow::NotLast)? {
         let target = link.read_link().map_err(|error| name.failed(&error))?;
         return find_or_create(&name.beside(&target)?, create);

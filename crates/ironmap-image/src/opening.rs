@@ -1,4 +1,4 @@
-//! Opens volumes and devices with the options that apply to every volume of a job, and notes faults that the library tolerates.
+//! Opens volumes and devices with the options that apply to every volume of a job, and prints the faults that the library tolerates.
 
 use std::sync::PoisonError;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -10,7 +10,7 @@ use ironmap::{Location, Volume, VolumeOptions};
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// The options that apply to every volume of a job. Each of them is only for reading volumes.
+/// The options that apply to every volume of a job. Each option is valid only if the job reads volumes.
 #[derive(Debug, Default)]
 pub struct Opening {
     /// `--noload`: journals are not replayed.
@@ -31,7 +31,7 @@ impl Context {
         self.opening.no_load
     }
 
-    /// Refuses options that are only for reading, in a job that changes the volume itself and not its files.
+    /// Refuses the options that are only for reading. The caller changes the volume itself, not its files.
     ///
     /// # Errors
     /// One of these options is set.
@@ -56,8 +56,8 @@ impl Context {
         self.opening.journal.iter().chain(&self.opening.realtime)
     }
 
-    /// Refuses a realtime device that is the volume itself, or that was given for another volume. A realtime device without groups does not identify
-    /// its volume.
+    /// Refuses a realtime device that is the volume itself, or that was given for another volume. The library cannot detect the second
+    /// mistake, because a realtime device without realtime groups does not identify its volume.
     fn check_realtime(&self, location: &Location) -> Result<(), Failure> {
         match &self.opening.realtime {
             Some(device) if device == location => {
@@ -78,7 +78,7 @@ impl Context {
         options.journal(journal.clone()).realtime(realtime.clone())
     }
 
-    /// Opens the device at a location, and notes its faults that the library tolerates.
+    /// Opens the device at a location, and prints a note for each fault that the library tolerates.
     ///
     /// # Errors
     /// The errors of the library.
@@ -92,7 +92,7 @@ impl Context {
         Ok(opened)
     }
 
-    /// Notes tolerated faults of a device. Each fault is noted once, even if the job opens the device several times.
+    /// Prints a note for each tolerated fault of a device. A fault is printed once, even if the job opens the device several times.
     pub fn tell_faults(&self, location: &Location, faults: &[String]) {
         for line in faults.iter().map(|fault| format!("{location}: {fault}")) {
             if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
@@ -120,14 +120,14 @@ impl Context {
             lines.iter().for_each(|line| self.note(format_args!("{location}: {line}")));
         }
         if matches!(location.data().medium, Medium::Image(_)) {
-            // For example, an image that was not closed.
+            // For example: a virtual disk image was not closed.
             volume.notices().iter().for_each(|notice| self.note(notice));
         }
         self.tell_faults(location, volume.faults());
         Ok(volume)
     }
 
-    /// Opens a volume, and prints the reason if that takes long.
+    /// Runs `open`, which opens a volume. If `open` needs more than two seconds, prints the possible reasons.
     fn announce_if_slow<T>(&self, location: &Location, open: impl FnOnce() -> T) -> T {
         const LONG: Duration = Duration::from_secs(2);
         let (opened, waits) = channel::<()>();

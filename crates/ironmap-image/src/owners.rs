@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::failure::Failure;
 
-/// The owners of copied files, where they differ from the source's.
+/// The owners of copied files, if they differ from the owners of the source files.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
     all: Option<(u32, u32)>,
@@ -43,7 +43,7 @@ impl Owners {
         }
         for (map, from, to) in [(&mut self.users, from.0, to.0), (&mut self.groups, from.1, to.1)] {
             let (Some(from), Some(to)) = (from, to) else {
-                // A pair without numbers on both sides maps nothing.
+                // If neither side has a number, nothing is mapped. A number on one side only is an error.
                 if from != to {
                     return None;
                 }

@@ -17,7 +17,7 @@ pub(crate) struct Place {
     pub(crate) path: PathBuf,
     /// The position and length, if the content is only a part of the file.
     pub(crate) part: Option<(u64, u64)>,
-    /// The decompressed file that holds the part, if the file at the path is compressed.
+    /// The decompressed file that contains the part, if the file at the path is compressed.
     pub(crate) unpacked: Option<Arc<File>>,
     /// The name of the source in messages.
     pub(crate) shown: String,
@@ -55,7 +55,7 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Stores a stream in an unnamed file.
+/// Stores the content of a stream in an unnamed temporary file.
 pub(crate) fn spool(dir: &Path, name: &str, mut input: &mut dyn Read) -> Result<File, Failure> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);

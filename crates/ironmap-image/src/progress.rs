@@ -1,6 +1,6 @@
 //! The progress of a copy: the copied files and bytes, and the totals.
 //!
-//! A thread counts the files during the copy. The totals are known when it has counted all files.
+//! A thread counts the files during the copy. The totals are known when this thread has counted all files.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn content(kind: FileType, size: u64) -> u64 {
 pub trait Bar: Send + Sync {
     /// The copy of a file begins.
     fn begin(&self, name: &str);
-    /// This number of further bytes is done.
+    /// This number of bytes was copied since the last call.
     fn advance(&self, bytes: u64);
     /// One more file is done.
     fn add_file(&self);
@@ -52,7 +52,7 @@ pub trait Bar: Send + Sync {
 pub struct Progress {
     bar: Option<Arc<dyn Bar>>,
     stop: Stop,
-    /// The remaining content of the file being copied.
+    /// The number of remaining bytes of the file being copied.
     left: Cell<Option<u64>>,
     counter: Option<Counter>,
 }
@@ -123,12 +123,12 @@ impl Progress {
         self.left.set(self.left.get().map(|left| left.saturating_sub(bytes)));
     }
 
-    /// A further name of a copied file begins. No content is copied for it.
+    /// A further name of a copied file begins. No content is copied for this name.
     pub(crate) fn begin_link(&self) {
         self.left.set(Some(0));
     }
 
-    /// The file is done. The part of its size that was not copied is a hole, or was skipped.
+    /// The file is done. Its bytes that were not copied are a hole or were skipped, and are counted as done.
     pub(crate) fn end(&self) {
         if let (Some(left), Some(bar)) = (self.left.take(), &self.bar) {
             bar.add_file();

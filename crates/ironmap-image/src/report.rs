@@ -79,7 +79,8 @@ impl Report {
         self.context.note(message);
     }
 
-    /// Prints a line about finished work on standard output, for `-v`. If its reader has closed the pipe, the work goes on.
+    /// Prints a line about finished work on standard output, for `-v`. If the reader of standard output has closed its pipe, the work
+    /// continues.
     ///
     /// # Errors
     /// The line cannot be written.

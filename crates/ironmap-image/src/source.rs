@@ -1,4 +1,4 @@
-//! An open volume, with the operations that a job needs. Their failures name the volume and the path.
+//! An open volume, with the operations that a job needs. The failures of these operations name the volume and the path.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,12 +68,12 @@ impl Source {
         &self.context
     }
 
-    /// Closes the volume. All changes are on the device afterwards, unless this fails.
+    /// Closes the volume. After success, all changes are on the device.
     pub fn close(&self) -> Result<(), Failure> {
         self.volume.close().map_err(|error| Failure::at(&self.name, &error))
     }
 
-    /// Reports tolerated faults and unfinished work.
+    /// Prints the file system's notices: tolerated faults and unfinished work.
     fn tell_left(&self) {
         for line in self.fs().take_notices() {
             self.context.warning(format_args!("{}: {line}", self.name));
@@ -100,7 +100,7 @@ impl Source {
         self.volume.fs()
     }
 
-    /// The file at a path. A path may begin at an inode, as in `<12>/name`.
+    /// The file at a path. A path may begin with an inode number, as in `<12>/name`.
     pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode, Failure> {
         let (from, rest) = inode_of(path).unwrap_or((self.fs().root(), path));
         let inode = self.fs().resolve_at(from, rest, follow);
@@ -112,7 +112,7 @@ impl Source {
         &self.location
     }
 
-    /// The name of a path of the volume in messages.
+    /// The name that messages use for a path of the volume.
     pub fn name(&self, path: &[u8]) -> String {
         format!("{}:{}", self.name, String::from_utf8_lossy(path))
     }
@@ -135,7 +135,7 @@ impl Source {
         queue.map_err(|error| Failure::at(&self.name, &error))
     }
 
-    /// The inode of a directory entry. `path` is for the error.
+    /// The inode of a directory entry. `path` is the path in the error message.
     pub fn inode(&self, number: InodeNo, path: &[u8]) -> Result<Inode, Failure> {
         self.volume.fs().known_inode(number).map_err(|error| Failure::at(self.name(path), &error))
     }
@@ -148,8 +148,8 @@ impl Source {
         Ok(entries)
     }
 
-    /// The entries of a directory that may have damaged blocks. Each damaged block is reported, and the entries of all other blocks are returned,
-    /// with whether all blocks were read.
+    /// The entries of a directory that may have damaged blocks. Each damaged block is reported. Returns the entries of all other blocks,
+    /// and whether all blocks were read.
     pub fn entries_found(
         &self,
         dir: &Inode,

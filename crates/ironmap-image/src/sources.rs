@@ -1,4 +1,4 @@
-//! The sources of a new volume: directories, archives and images, and a device table. A later source replaces files of earlier ones.
+//! The sources of a new volume: directories, archives and images, and a device table. A later source replaces files of earlier sources.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -29,11 +29,11 @@ use crate::stop::Stop;
 pub struct SourceOptions<'a> {
     /// The volume.
     pub volume: &'a Location,
-    /// Directories and archives, the lowest first; `-` is standard input.
+    /// Directories and archives, from the lowest layer to the highest. `-` is standard input.
     pub paths: &'a [PathBuf],
     /// The paths are OCI image layouts, archives of layouts, or layers.
     pub oci: bool,
-    /// The choice of an image, for a layout that has several.
+    /// The choice of an image, for a layout that contains several images.
     pub choice: Choice<'a>,
     /// The owner of all files.
     pub owner: Option<(u32, u32)>,
@@ -49,7 +49,7 @@ pub struct Layers(Vec<Layer>);
 /// A source whose type is known.
 enum Layer {
     Directory(PathBuf),
-    /// A file, which is opened only when it is copied, because an image may have more layers than a process can have open files.
+    /// A file, which is opened only when it is copied: an image may have more layers than a process may have open files.
     File(Place),
     /// A stream whose first bytes have been read.
     Stream(Box<Archive>),
@@ -200,11 +200,11 @@ impl Sources {
         Ok(needs)
     }
 
-    /// Copies all layers into the new volume, in order. `time` is the time of all changes. If the volume is too small, `advice` describes a volume
-    /// with enough room.
+    /// Copies all layers into the new volume, in order. `time` is the time of all changes. If the volume is too small, `advice` describes a
+    /// volume with enough space.
     ///
     /// # Errors
-    /// The volume has no room, or a source cannot be read.
+    /// The volume has no space, or a source cannot be read.
     pub fn fill(
         &self,
         Layers(layers): Layers,
@@ -278,14 +278,14 @@ fn open(place: &Place, kept: Option<&File>, stop: &Stop) -> Result<Layer, Failur
             return Ok(Layer::Directory(path.clone()));
         }
         if found.is_file() {
-            // A missing or unreadable archive is an error before the volume is made.
+            // A missing or unreadable archive must be reported before the volume is made.
             return place.archive(stop).map(|_| Layer::File(place.clone()));
         }
     }
     place.archive(stop).map(|archive| Layer::Stream(Box::new(archive)))
 }
 
-/// Refuses a source that stores the volume, because the copy would write it and read it at the same time.
+/// Refuses a source in which the volume is stored, because the copy would read a file while it writes to the same file.
 fn refuse_own(
     options: &SourceOptions<'_>,
     paths: &[PathBuf],
@@ -302,7 +302,7 @@ fn refuse_own(
     Ok(())
 }
 
-/// The directory for unnamed files: the directory of the image, which is expected to have room, or the directory for temporary files.
+/// The directory for unnamed files: the directory of the image, which probably has enough space, or the directory for temporary files.
 fn beside(volume: &Location) -> PathBuf {
     let image = volume.data().path();
     let image = image.filter(|path| !path.exists() || path.is_file());

@@ -1,4 +1,4 @@
-//! The files in which a volume is stored. A command does not use them as a source, and does not overwrite them.
+//! The files in which a volume is stored. A command neither reads these files as a source nor overwrites them.
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -17,7 +17,7 @@ use crate::context::Context;
 pub struct Spared(Vec<(u64, u64)>);
 
 impl Spared {
-    /// The existing files that store a volume, with the further devices that the command line names.
+    /// The existing files in which a volume, and the journal and realtime devices of the command line, are stored.
     pub fn of(location: &Location, context: &Context) -> Self {
         let sites = |it: &Location| -> Vec<PathBuf> {
             let sites = [Some(it.data()), it.tags()].into_iter().flatten();
@@ -27,7 +27,7 @@ impl Spared {
         Self(paths.flat_map(|path| files_of(&path)).collect())
     }
 
-    /// Whether the set has the file with this device and inode.
+    /// Whether the set contains the file with this device and inode.
     pub fn contains(&self, device: u64, inode: u64) -> bool {
         self.0.contains(&(device, inode))
     }
@@ -55,7 +55,7 @@ fn paths_of(site: &Site) -> Vec<PathBuf> {
     }
 }
 
-/// The file at a path. For a loop device or its partition, also the image.
+/// The file at a path. For a loop device or its partition, also its image file.
 fn files_of(path: &Path) -> Vec<(u64, u64)> {
     let Ok(found) = path.metadata() else { return Vec::new() };
     let mut files = vec![(found.dev(), found.ino())];

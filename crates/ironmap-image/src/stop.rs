@@ -15,7 +15,7 @@ use crate::failure::Failure;
 pub struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
-    /// The number itself, for a signal handler.
+    /// The shared number of the last signal, for a signal handler that sets it.
     pub fn flag(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.0)
     }
@@ -48,7 +48,7 @@ impl Stop {
     /// Waits until there is data to read, or the last writer has closed the file.
     ///
     /// # Errors
-    /// `INTR` if a signal has arrived, `CANCELED` if the data is not wanted.
+    /// `INTR` if a signal has arrived, `CANCELED` if `is_wanted` returns `false`.
     pub fn wait(&self, fd: impl AsFd, is_wanted: impl Fn() -> bool) -> Result<(), Errno> {
         let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
         while !self.is_set() {

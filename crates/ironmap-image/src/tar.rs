@@ -30,7 +30,8 @@ pub struct Output {
 /// Writes a file, or a directory and everything below it, to an archive. With `sparse`, holes are not written.
 ///
 /// # Errors
-/// A file cannot be read, or the archive cannot be written. If a directory cannot be read, that is reported, and the other files are written.
+/// A file cannot be read, or the archive cannot be written. If a directory cannot be read, the error is reported, and the other files are
+/// written.
 pub fn write(tree: Found, to: Output, sparse: bool, report: &mut Report) -> Result<(), Failure> {
     let (name, file_type) = (&tree.name, tree.inode.file_type());
     let top = if file_type == FileType::Directory { b".".to_vec() } else { name.name.clone() };
@@ -56,7 +57,7 @@ pub fn write(tree: Found, to: Output, sparse: bool, report: &mut Report) -> Resu
     if let Some(failure) = first {
         return Err(failure);
     }
-    // The readable part of a damaged volume is kept. The missing end mark shows that the archive is incomplete.
+    // The archive of a damaged volume keeps all files that could be read. The missing end mark shows that the archive is incomplete.
     if intact { writer.finish() } else { writer.flush() }
 }
 
@@ -76,7 +77,7 @@ struct Writer {
     queue: Queue,
     ahead: Ahead,
     stop: Stop,
-    /// The prefix that replaces the path that the user gave, and the length of that path.
+    /// The prefix of all paths in the archive. It replaces the first `above` bytes of a path, which are the path that the user named.
     top: Vec<u8>,
     above: usize,
     /// The first name of each file with several names.
@@ -309,7 +310,8 @@ impl Content {
     }
 }
 
-/// The name of a sparse file for programs that do not know this form, and extract the map with the content. It is cut to fit into a header.
+/// The name of a sparse file for programs that do not know this form, and extract the map with the content. The name is shortened to fit
+/// into a header.
 fn placeholder(path: &[u8]) -> Vec<u8> {
     let slash = path.iter().rposition(|byte| *byte == b'/');
     let (dir, name) = path.split_at(slash.map_or(0, |slash| slash + 1));
@@ -318,7 +320,8 @@ fn placeholder(path: &[u8]) -> Vec<u8> {
     placeholder
 }
 
-/// Encodes a name within a keyword, as GNU tar does, because a keyword ends at its first `=`.
+/// Encodes the name of an extended attribute for a pax keyword, as GNU tar does. A keyword ends at its first `=`, so the name must contain
+/// none.
 fn encoded(name: &[u8]) -> Vec<u8> {
     let encode = |byte: &u8| match byte {
         b'%' => b"%25".to_vec(),
@@ -328,7 +331,7 @@ fn encoded(name: &[u8]) -> Vec<u8> {
     name.iter().flat_map(encode).collect()
 }
 
-/// Whether a file is the directory that mkfs makes for e2fsck, and is empty.
+/// Whether a file is an empty `lost+found` in the root, the directory that mkfs makes for e2fsck.
 fn is_empty_lost_and_found(found: &Found) -> Result<bool, Failure> {
     let name = &found.name;
     if name.dir != name.fs().root() || name.name != b"lost+found" {

@@ -9,7 +9,7 @@ use ironmap::units::InodeNo;
 /// A file of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The volume that holds the file.
+    /// The volume that contains the file.
     pub volume: Location,
     /// The path from the root of the volume, with a slash at the beginning; or from an inode, as in `<12>/name`.
     pub path: Vec<u8>,

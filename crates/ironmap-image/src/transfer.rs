@@ -1,5 +1,5 @@
 //! Functions that read and write files, and are not inlined. The library's functions are inlined into every caller, with the code of all
-//! backings and queues. That suits programs that do little else, but here they have many callers, and each copy takes 40 KB.
+//! backings and queues. Inlining suits a program with few callers. This program has many callers, and each inlined copy has 40 KB.
 
 use ironmap::units::FilePos;
 use ironmap::{DioFlags, File, Queue, Result};

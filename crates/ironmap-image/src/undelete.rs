@@ -31,7 +31,7 @@ pub struct Recovery<'a> {
     pub partial: bool,
 }
 
-/// Copies deleted files into a directory. The failure of a file goes to the report, and the copy goes on.
+/// Copies deleted files into a directory. The failure of a file is reported, and the copy continues.
 ///
 /// # Errors
 /// The directory cannot be made.
@@ -53,7 +53,8 @@ pub fn recover(files: &[&Deleted], to: &Recovery<'_>, report: &mut Report) -> Re
         copy(file, &out, &mut buffer, report.stop()).map_err(|error| {
             let is_wanted = to.partial && matches!(error, Wrong::Reading(_));
             if !is_wanted {
-                // An incomplete copy could be mistaken for the whole file. An error of the removal is ignored, because it would hide this error.
+                // The incomplete copy is removed, because it could be mistaken for a complete file. An error of the removal is ignored,
+                // because it would hide the error of the copy.
                 let _ = std::fs::remove_file(&path);
             }
             match error {
@@ -79,7 +80,7 @@ pub fn shown(file: &Deleted) -> String {
     }
 }
 
-/// The state of a deleted file: whole, or the problem.
+/// Describes the state of a deleted file: complete, or the problem.
 pub fn state(file: &Deleted) -> String {
     let reused = file.blocks - file.free;
     match &file.problem {
@@ -89,8 +90,8 @@ pub fn state(file: &Deleted) -> String {
     }
 }
 
-/// The directory that receives the copies. A symbolic link below it could lead to any file of the host. So each component of a path is opened
-/// separately, and symbolic links are not followed.
+/// The directory that receives the copies. A symbolic link below this directory could lead to any file of the host. So each component of a
+/// path is opened separately, and symbolic links are not followed.
 struct Root<'a> {
     dir: &'a Path,
     fd: OwnedFd,
@@ -106,7 +107,7 @@ impl<'a> Root<'a> {
         Ok(Self { dir, fd: opened.map_err(|errno| failed(errno.into()))? })
     }
 
-    /// Makes the file for a copy, and the directories above it. Returns its path, also with an error.
+    /// Makes the file for a copy, and the directories above it. An error contains the path too.
     fn place(&self, file: &Deleted) -> Result<(File, PathBuf), (PathBuf, Errno)> {
         let suffix = format!(".inode-{}", file.number());
         // A path from the library begins with a slash, and has neither `.` nor `..`.

@@ -20,7 +20,7 @@ fn canonical(location: &Location) -> Location {
     location.with_paths(&|path| path.canonicalize().ok())
 }
 
-/// The volumes of one command. Each volume is opened once, even if several arguments are in it.
+/// The volumes of one command. Each volume is opened once, even if several arguments name files of the volume.
 pub struct Volumes {
     write: bool,
     opened: Vec<(Location, Rc<Source>)>,
@@ -79,7 +79,7 @@ impl Volumes {
         Ok(source)
     }
 
-    /// The last name of a path, and the directory that holds the name.
+    /// The last name of a path, and the directory that contains the name.
     pub fn name(&mut self, target: &Target) -> Result<Name, Failure> {
         if inode_of(&target.path).is_some() {
             let what = "is an inode number, but a name is needed";
@@ -103,7 +103,7 @@ impl Volumes {
         Ok(Found { name: Name { source, dir: inode.number(), name, path }, inode })
     }
 
-    /// The meaning of DEST, as in `cp`, `mv` and `ln`: a directory to go into, or the name itself.
+    /// The meaning of DEST, as in `cp`, `mv` and `ln`: the directory that receives the file, or the new name of the file.
     pub fn destination(
         &mut self,
         dest: &Target,
@@ -111,7 +111,7 @@ impl Volumes {
     ) -> Result<Destination, Failure> {
         let name = self.name(dest)?;
         let follow = if how.follows { Follow::All } else { Follow::NotLast };
-        // A symbolic link to itself is not a directory: a new file may replace it as a name.
+        // A symbolic link that leads to itself is not a directory. A new file may replace the link.
         let may_loop = how.directory.is_none() && !name.wants_directory();
         let there = match how.directory {
             Some(false) => None,
@@ -137,7 +137,7 @@ impl Volumes {
 /// The options of a command for its DEST.
 #[derive(Clone, Copy)]
 pub struct DestinationIs {
-    /// `Some(true)` if DEST must be a directory (`-t`, or several sources); `Some(false)` if it is always the name itself (`-T`).
+    /// `Some(true)` if DEST must be a directory (`-t`, or several sources); `Some(false)` if DEST is always the new name (`-T`).
     pub directory: Option<bool>,
     /// A symbolic link to a directory counts as a directory.
     pub follows: bool,
@@ -155,7 +155,7 @@ impl Destination {
     /// The destination of a source with this last name.
     pub fn name_for(&self, last: &[u8]) -> Name {
         match self {
-            // The content of `..` goes into the directory itself, not above it.
+            // The content of `..` is copied into the directory itself, not into the directory above.
             Self::Into(dir, number) if last == b".." => dir.below(*number, b"."),
             Self::Into(dir, number) => dir.below(*number, last),
             Self::As(name) => name.clone(),
@@ -163,7 +163,7 @@ impl Destination {
     }
 }
 
-/// A name in a directory of a volume. A file with this name may exist or not. The volume's root is the name `.` in itself.
+/// A name in a directory of a volume. A file with this name may exist or not. The root directory has the name `.` in the root directory.
 #[derive(Clone)]
 pub struct Name {
     /// The volume.
@@ -229,7 +229,7 @@ impl Name {
         Self { source, dir, name: name.to_vec(), path }
     }
 
-    /// The name at a path that begins in the directory that holds this name, as the target of a symbolic link does.
+    /// The name at a path that begins in the directory of this name. The target of a symbolic link is such a path.
     pub fn beside(&self, path: &[u8]) -> Result<Self, Failure> {
         let path = match path.first() {
             Some(b'/') => path.to_vec(),
@@ -243,12 +243,12 @@ impl Name {
         Failure::new(format!("{self}: {why}"))
     }
 
-    /// The file of this name.
+    /// The file with this name.
     pub fn find(&self, follow: Follow) -> Result<Inode, Failure> {
         self.try_find(follow).map_err(|error| self.failed(&error))
     }
 
-    /// The file of this name. `None` if it does not exist.
+    /// The file with this name. `None` if the file does not exist.
     pub fn look(&self, follow: Follow) -> Result<Option<Inode>, Failure> {
         self.try_look(follow).map_err(|error| self.failed(&error))
     }
@@ -271,7 +271,8 @@ impl Name {
         Err(self.failed(&error))
     }
 
-    /// Refuses to remove or rename a file that is not a directory if the path ends with a slash. A link to a directory is not a directory.
+    /// Refuses to remove or rename a file that is not a directory if the path ends with a slash. A symbolic link to a directory is not a
+    /// directory.
     pub fn check_directory(&self) -> Result<(), Failure> {
         let inode = self.fs().lookup(self.dir, &self.name).map_err(|error| self.failed(&error))?;
         match inode.file_type() {
@@ -329,7 +330,7 @@ impl Found {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// The file that the symbolic link leads to. `None` if this is not a symbolic link, or its target does not exist.
+    /// The file that this symbolic link leads to. `None` if this file is not a symbolic link, or the target does not exist.
     pub fn link_leads_to(&self) -> Option<InodeNo> {
         let link = self.inode.file_type() == FileType::Symlink;
         let target = || self.fs().resolve(self.name.path(), Follow::All).ok();

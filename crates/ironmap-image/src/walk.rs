@@ -29,7 +29,7 @@ struct Level {
 }
 
 /// Visits a file and, if it is a directory, everything below it. Symbolic links are visited, but not followed. A failure is reported, and
-/// the walk goes on. Returns whether nothing failed.
+/// the walk continues. Returns whether there was no failure.
 ///
 /// The walk does not recurse, because the depth of a volume's tree has no limit.
 pub fn walk(

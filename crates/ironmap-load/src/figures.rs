@@ -13,11 +13,11 @@ pub struct Measured {
     pub ns: f64,
     /// Nanoseconds per request in the fastest chunk.
     pub ns_best: f64,
-    /// Speed relative to the first target, median over the rounds of chunks.
+    /// The speed relative to the first target, as the median over the rounds of chunks.
     pub ratio: f64,
-    /// CPU time in nanoseconds that a request takes in its thread.
+    /// The CPU time of the thread per request, in nanoseconds.
     pub cpu_ns: f64,
-    /// The median latency in nanoseconds, measured in a separate pass; 0 without one.
+    /// The median latency in nanoseconds, measured in a separate pass. 0 if there was no such pass.
     pub p50: u64,
     /// The 99th percentile of the latency.
     pub p99: u64,
@@ -90,8 +90,8 @@ pub(crate) fn measured(
     }
 }
 
-/// Requests per nanosecond of all threads together, for each round. If each block is written once, one figure covers all rounds and the final
-/// sync, so that deferred work counts too.
+/// Requests per nanosecond of all threads together, for each round. If each block is written only once, a single figure covers all rounds
+/// and the final sync, so that deferred work is included.
 fn speeds(plan: &Plan, jobs: &[Vec<Tally>], index: usize) -> Vec<f64> {
     let rounds = jobs.iter().map(|job| job[index].chunks.len()).min().unwrap_or(0);
     let round = |round: usize| {

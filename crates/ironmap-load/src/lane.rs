@@ -31,7 +31,7 @@ pub(crate) struct Writing {
 
 #[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
 enum Route {
-    /// A queue of a device. Each file has a device of the queue.
+    /// A queue of a device. Each file has its own device number in the queue.
     Device(AnyQueue, Vec<Dev>),
     File(Vec<File>, Queue),
 }
@@ -48,7 +48,7 @@ impl Target {
                     let attached = queue.attach(file, true);
                     devs.push(attached.map_err(|errno| Error::io(errno, "a further file"))?);
                 }
-                // Several ranges of one device use the same device of the queue.
+                // Several ranges of one device use the same device number of the queue.
                 devs.resize(source.bases.len(), Dev::OWN);
                 Route::Device(queue, devs)
             }
@@ -71,7 +71,7 @@ impl Target {
         }
     }
 
-    /// The counters of the target: hits and misses of the simple path, and reads of a host file that the kernel served.
+    /// The counters of the target: requests that took the simple path or missed it, and reads of a host file that the kernel served.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let Route::File(_, queue) = &self.route else { return Vec::new() };
         let stats = queue.stats();
@@ -157,14 +157,14 @@ impl Target {
 }
 
 impl Writing {
-    /// Creates the options. A sync follows every `sync_every` writes, or never if it is 0.
+    /// Creates the options. A sync follows every `sync_every` writes. If `sync_every` is 0, there are no syncs.
     pub(crate) fn new(dsync: bool, sync_every: u64) -> Self {
-        // A load ends long before this number of writes.
+        // A load ends long before it has made this number of writes.
         let sync_every = if sync_every == 0 { u64::MAX } else { sync_every };
         Self { dsync, sync_every, until_sync: sync_every }
     }
 
-    /// The flags of writes, to a device and to a file.
+    /// The flags of writes to a device, and the flags of writes to a file.
     fn flags(&self) -> (BioFlags, DioFlags) {
         if self.dsync {
             (BioFlags::DSYNC, DioFlags::DSYNC)
@@ -192,7 +192,7 @@ pub(crate) struct Batch {
     pub(crate) complete: usize,
 }
 
-/// The files of a target, by number. A single file needs no lookup.
+/// The files of a target, by number. With a single file, there is no lookup.
 #[derive(Clone, Copy)]
 struct Pick<'a, T, C> {
     first: &'a T,
@@ -201,7 +201,7 @@ struct Pick<'a, T, C> {
 }
 
 impl<'a, T, C: Course> Pick<'a, T, C> {
-    /// The files of a target, which has at least one.
+    /// The files of a target. `all` must not be empty.
     fn of(all: &'a [T]) -> Self {
         Self { first: &all[0], all, course: PhantomData }
     }
@@ -344,7 +344,7 @@ fn short() -> Error {
     Error::invalid("a transfer was short")
 }
 
-/// Inlined completely: a return after a system call can cost more than the measured request.
+/// Inlined into the caller, because a return after a system call can cost more than the measured request.
 #[inline(always)]
 fn sync_loop<C: Course>(
     lane: &mut impl Lane<C>,
@@ -354,7 +354,7 @@ fn sync_loop<C: Course>(
     mut course: C,
     after: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
-    // The copy stays in registers; the original is in memory.
+    // The local copy stays in registers. The original is in memory.
     let mut own = *writing;
     for _ in 0..count {
         let spot = course.next();

@@ -1,7 +1,7 @@
 //! The loads of `ironmap bench`: one launch, from its plan to its figures.
 //!
-//! They have their own crate because the program is optimized for size, and loads must be fast: each measured request runs library code
-//! that is inlined here. The interface is for the program only, and is not stable.
+//! The loads have their own crate because the program is optimised for size, but the loads must be fast: the library code of each measured
+//! request is inlined here. The interface is only for the program `ironmap`, and is not stable.
 
 pub mod errors;
 pub mod figures;

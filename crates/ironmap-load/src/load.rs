@@ -1,4 +1,4 @@
-//! One launch in one process: the targets take turns in chunks of the same work, and each thread is pinned.
+//! One launch in one process. The targets take turns: each runs a chunk of the same number of requests. Each thread is pinned to a CPU.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,13 +21,13 @@ use crate::source::{Opener, Source};
 const CHUNK: Duration = Duration::from_millis(2);
 /// The number of chunks if each block is written once.
 const ONCE_CHUNKS: u64 = 64;
-/// The number of requests in the latency pass. Measuring latency takes time itself, so it has a separate pass.
+/// The number of requests in the latency pass. The measurement of latencies takes time itself, so it is a separate pass.
 const LATENCY_REQUESTS: u64 = 2000;
 
 /// A thread's share of a launch.
 struct Job {
     targets: Vec<Driven>,
-    /// Memory for all targets without registered buffers, so that they use the same pages.
+    /// Memory for all targets without registered buffers, so that all these targets use the same pages.
     shared: Vec<Buffer>,
     touch: bool,
     batch: Batch,
@@ -35,10 +35,10 @@ struct Job {
 
 struct Driven {
     target: Target,
-    /// Buffers registered with the target's own queue.
+    /// The buffers that are registered with the target's own queue.
     registered: Option<Vec<Buffer>>,
     immediate: bool,
-    /// Whether the device is a mapping, whose pages fault at their first access.
+    /// Whether the device is a memory mapping. The first access to each of its pages causes a page fault.
     mapped: bool,
     positions: Positions,
     /// The percentage of reads.
@@ -104,7 +104,8 @@ pub fn run_on(plan: &Plan, volumes: Vec<(String, Volume)>) -> Result<Vec<Measure
 }
 
 impl Launch<'_> {
-    /// The work of one thread. A thread that fails still goes through every barrier, because the other threads wait there.
+    /// The work of one thread. A thread that has failed still waits at every barrier, because otherwise the other threads would wait
+    /// forever.
     fn job(&self, number: usize) -> Result<Vec<Tally>> {
         let plan = self.plan;
         pin(plan, number);
@@ -122,7 +123,7 @@ impl Launch<'_> {
             per_chunk = own.div_ceil(ONCE_CHUNKS).max(1);
             rounds = own / per_chunk;
         } else {
-            // All threads calibrate at the same time, since they will be measured at the same time.
+            // All threads calibrate at the same time, because they are also measured at the same time.
             self.barrier.wait();
             self.attempt(&mut result, |job| {
                 let requests = job.calibrate(self.chunk())?;
@@ -135,7 +136,8 @@ impl Launch<'_> {
         }
         for round in 0..rounds as usize {
             for turn in 0..plan.targets.len() {
-                // Each target is equally often the first of a round, so that the cache effects of a target affect all others equally.
+                // Each target is the first of a round equally often, so that the cache effects of one target affect all other targets
+                // equally.
                 let index = (round + turn) % plan.targets.len();
                 self.barrier.wait();
                 self.attempt(&mut result, |job| {
@@ -161,7 +163,7 @@ impl Launch<'_> {
                 Ok(())
             });
         }
-        // The queues must be dropped in this thread; the results are passed on.
+        // The queues must be dropped in this thread. Only the results are returned.
         result.map(|job| job.targets.into_iter().map(Driven::tally).collect())
     }
 
@@ -209,7 +211,8 @@ impl Launch<'_> {
                 .then(|| target.register_buffers(plan.depth as usize, plan.block))
                 .transpose()?;
             registered.iter_mut().flatten().for_each(|buffer| prepare::fill(buffer));
-            // Each thread and target has its own sequence: at equal positions the data would be in the processor's caches.
+            // Each thread and target has its own sequence of positions. With equal positions, the data of an earlier read would be in the
+            // processor's caches.
             let place = (number * plan.targets.len() + index) as u64;
             let places = (plan.jobs * plan.targets.len()) as u64;
             let all = blocks * plan.files as u64;
@@ -217,7 +220,8 @@ impl Launch<'_> {
             let state = if plan.rw.is_random() {
                 random
             } else if plan.is_once() {
-                // A thread's part of the file follows that of the previous thread. The state is the position before the first request.
+                // The part of the file that a thread uses follows the part of the previous thread. The state is the position before the
+                // first request.
                 (all / plan.jobs as u64 * number as u64 + all - 1) % all
             } else {
                 all / places * place
@@ -253,13 +257,14 @@ fn pin(plan: &Plan, number: usize) {
     if let Some(cpu) = plan.cpus.get(number % plan.cpus.len().max(1)) {
         let mut set = CpuSet::new();
         set.set(*cpu);
-        // If the pin is refused, the figures only vary more.
+        // If the kernel refuses to pin the thread, the figures vary more, but are still valid.
         let _ = sched_setaffinity(None, &set);
     }
 }
 
 impl Job {
-    /// Warms up every target, and returns the number of requests in a chunk: as many as the first target completes in the time of a chunk.
+    /// Warms up every target. Returns the number of requests in a chunk, which is the number that the first target completes in the time of
+    /// a chunk.
     fn calibrate(&mut self, chunk: Duration) -> Result<u64> {
         let mut per_chunk = 0;
         let Self { targets, shared, batch, touch } = self;
@@ -291,7 +296,7 @@ impl Driven {
         Tally { counters: self.target.counters(), ..self.tally }
     }
 
-    /// Not inlined, so that the code of all kinds of requests exists once for all passes.
+    /// Not inlined, so that all passes share one copy of the code for all kinds of requests.
     #[inline(never)]
     fn chunk(
         &mut self,
@@ -325,7 +330,7 @@ impl Driven {
         Ok(())
     }
 
-    /// Measures the latency of single requests, with one in flight.
+    /// Measures the latency of single requests, with one request in flight.
     fn measure_latency(&mut self, shared: &mut Vec<Buffer>) -> Result<()> {
         let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3)
             .map_err(|error| Error::invalid(error.to_string()))?;
@@ -343,9 +348,9 @@ impl Driven {
 /// The treatment of a completed request.
 enum Watch<'a> {
     Nothing,
-    /// Its data are read.
+    /// The data of the request are read.
     Data,
-    /// Its latency is recorded, with one request in flight.
+    /// The latency of the request is recorded, with one request in flight.
     Latency(&'a mut Latency),
 }
 
@@ -354,7 +359,7 @@ impl Watch<'_> {
         if touch { Self::Data } else { Self::Nothing }
     }
 
-    /// Not inlined: without a watch the loops only test one flag per request.
+    /// Not inlined, so that loops without a watch only test one flag per request.
     #[inline(never)]
     fn look(&mut self, bytes: &[u8]) {
         match self {
@@ -380,7 +385,7 @@ impl Latency {
     }
 }
 
-/// Inlined: on some machines a return to a caller from before a system call is slow, and would count as latency.
+/// Inlined. On some machines, a function that made a system call returns slowly to its caller, which would count as latency.
 #[inline(always)]
 fn drive(
     target: &mut Target,
@@ -413,7 +418,7 @@ mod tests {
     use crate::positions::Rw;
     use crate::target::TargetSpec;
 
-    /// Two threads drive all targets of a plan, each with its own queue.
+    /// Two threads run all targets of a plan, and each thread has its own queue.
     #[test]
     fn jobs_are_measured_together() {
         let target = TargetSpec::Null { size: 1 << 20 };

@@ -1,4 +1,4 @@
-//! Loads on files of a format that only tests have: a load may use only the features that every format has.
+//! Tests loads on files of a file system format that exists only in tests. A load may use only the features that every format supports.
 
 #[path = "../../../tests/mem_fs/format/mod.rs"]
 #[allow(dead_code, reason = "these tests use a part of it")]
@@ -58,7 +58,8 @@ fn simple_hits(measured: &Measured) -> u64 {
     counts.map(|(_, count)| count).sum()
 }
 
-/// Each kind of work, synchronous and queued, from one and two threads. It uses the simple path if that is on, and changes only written bytes.
+/// Runs each kind of work, synchronous and queued, with one and two threads. The requests take the simple path if the variant enables it,
+/// and change only written extents.
 #[test]
 fn files_of_another_format_are_measured() {
     let fs = MemFs::new(Arc::new(Ram::new(4 * LEN as u64)), Kind::WHOLE);

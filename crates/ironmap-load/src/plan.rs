@@ -10,14 +10,14 @@ use crate::target::TargetSpec;
 pub enum Content {
     /// Allocated and written.
     Written,
-    /// Allocated only: each block can be measured once.
+    /// Allocated as unwritten extents: the first write of each block can be measured only once.
     Unwritten,
 }
 
 /// The work of one launch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// The targets. All are compared with the first one.
+    /// The targets. All others are compared with the first target.
     pub targets: Vec<TargetSpec>,
     /// The name of the requested engine.
     pub engine: String,
@@ -25,7 +25,7 @@ pub struct Plan {
     pub rw: Rw,
     /// The percentage of reads in a mix.
     pub reads: u8,
-    /// The bytes of a request.
+    /// The length of a request in bytes.
     pub block: usize,
     /// The number of files of each target.
     pub files: usize,
@@ -35,33 +35,33 @@ pub struct Plan {
     pub dsync: bool,
     /// The number of writes of a job between two syncs of the file; 0 if the file is never synced.
     pub fsync: u64,
-    /// The requests in flight per thread.
+    /// The number of requests in flight per thread.
     pub depth: u32,
     /// The number of threads.
     pub jobs: usize,
-    /// Requests that are submitted together.
+    /// The number of requests that are submitted together.
     pub batch_submit: usize,
-    /// Completions that are waited for together.
+    /// The number of completions for which a thread waits at once.
     pub batch_complete: usize,
     /// Whether the memory is registered with the queue.
     pub fixed_buffers: bool,
     /// Whether the data of each completed request are read.
     pub touch: bool,
-    /// The caller's promise for host files on XFS: from now on they share no blocks with other files.
+    /// For host files on XFS, the caller promises that they share no blocks with other files during the measurement.
     pub assume_no_dedupe: bool,
-    /// The limit of the range in bytes.
+    /// The maximum length of the range that is used, in bytes.
     pub size: Option<u64>,
     /// The time to measure each target, in milliseconds.
     pub runtime_ms: u64,
     /// The CPUs that the threads are pinned to, in turn.
     pub cpus: Vec<usize>,
-    /// The index of the only target to run, and its number of requests, to count instructions. The other targets are opened too, because the
-    /// position of one can depend on another.
+    /// To count instructions: the index of the only target to run, and the number of requests. The other targets are opened too, because
+    /// the range of one target can depend on another target.
     pub only: Option<(usize, u64)>,
 }
 
 impl Plan {
-    /// Whether each block is written only once, because a second write is different work.
+    /// Whether each block is written only once, because a second write to the block would need less work.
     pub fn is_once(&self) -> bool {
         self.content == Some(Content::Unwritten)
     }

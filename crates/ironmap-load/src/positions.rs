@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 /// The values of `--rw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rw {
-    /// Reads, one after the other in the file.
+    /// Sequential reads of the file.
     Read,
-    /// Writes, one after the other in the file.
+    /// Sequential writes to the file.
     Write,
     /// Reads at random positions.
     Randread,
     /// Writes at random positions.
     Randwrite,
-    /// Reads and writes, one after the other in the file.
+    /// Sequential reads and writes of the file.
     Mixed,
     /// Reads and writes at random positions.
     RandMixed,
@@ -46,7 +46,7 @@ impl Rw {
         !matches!(self, Self::Read | Self::Randread)
     }
 
-    /// The percentage of reads, which is `mixed` in a mix.
+    /// The percentage of reads. `mixed` is the percentage for a mix of reads and writes.
     pub(crate) fn reads(self, mixed: u8) -> u8 {
         match self {
             Self::Read | Self::Randread => 100,
@@ -67,7 +67,7 @@ impl FromStr for Rw {
     }
 }
 
-/// The place of one request.
+/// The file and the position of one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     /// The number of the file.
@@ -76,7 +76,8 @@ pub(crate) struct Spot {
     pub(crate) write: bool,
 }
 
-/// The sequence of requests: random or one after the other, over all files of a target, and whether each writes.
+/// The sequence of a thread's requests, over all files of a target: the positions, random or sequential, and whether each request is a
+/// write.
 #[derive(Clone, Debug)]
 pub(crate) struct Positions {
     pub(crate) state: u64,
@@ -86,7 +87,7 @@ pub(crate) struct Positions {
     pub(crate) blocks: u64,
     pub(crate) block: u64,
     pub(crate) random: bool,
-    /// The start of the first file's range, so that one file needs no lookup.
+    /// The start of the first file's range, so that a target with one file needs no lookup.
     pub(crate) base: u64,
     /// The start of each file's range.
     pub(crate) bases: Arc<[u64]>,
@@ -117,7 +118,7 @@ impl Positions {
         }
         let (file, block) = if self.random {
             self.state = xorshift(self.state);
-            // The upper bits choose the block, the lower ones the file.
+            // The upper bits choose the block, and the lower bits choose the file.
             let file = scaled(self.state << 32, self.bases.len() as u64);
             (file as usize, scaled(self.state, self.blocks))
         } else {
@@ -127,7 +128,7 @@ impl Positions {
         Spot { file, at: self.bases[file] + block * self.block, write }
     }
 
-    /// The next request, of which `reads` percent are reads.
+    /// The next request. `reads` is the percentage of requests that are reads.
     fn next_mixed(&mut self, reads: u8) -> Spot {
         self.dice = xorshift(self.dice);
         let write = scaled(self.dice, 100) >= u64::from(reads);
@@ -135,7 +136,8 @@ impl Positions {
     }
 }
 
-/// A sequence whose parameters are compiled in, so that no request reads them: the loop over a target is compiled for each course.
+/// A sequence of requests whose parameters are constants. The loop over a target is compiled separately for each type of course, so no
+/// request loads these parameters.
 pub(crate) trait Course {
     /// Whether there is more than one file.
     const MANY: bool;
@@ -155,7 +157,7 @@ impl<const WRITE: bool> Course for Uniform<'_, WRITE> {
     }
 }
 
-/// Any number of files, with the percentage of reads.
+/// Any number of files, with reads and writes. The second field is the percentage of reads.
 pub(crate) struct Mix<'a>(pub(crate) &'a mut Positions, pub(crate) u8);
 
 impl Course for Mix<'_> {
@@ -174,7 +176,7 @@ fn xorshift(mut state: u64) -> u64 {
     state ^ (state << 17)
 }
 
-/// Scales a random number to one below `limit`.
+/// Scales a random number to a number below `limit`.
 #[inline(always)]
 fn scaled(random: u64, limit: u64) -> u64 {
     ((u128::from(random) * u128::from(limit)) >> 64) as u64

@@ -1,4 +1,5 @@
-//! The files of a bench that writes, created before the measurement: by the kernel if the target is mounted, otherwise by ironmap.
+//! Creates the files of a bench that writes, before the measurement. The kernel creates the files of a mounted target, and ironmap creates
+//! all others.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -14,11 +15,11 @@ use crate::errors::{go_on, io};
 use crate::plan::{Content, Plan};
 use crate::target::{TargetSpec, Variant};
 
-/// The fill word: a page of one repeated word costs zram a memset to read and to write.
+/// The fill word. zram stores a page of one repeated word without data, so a read or write of such a page costs zram only a memset.
 pub const FILL: u32 = 0xdead_beef;
-/// The total bytes of all files without `--size`.
+/// The total size of all files in bytes, without `--size`.
 const SIZE: u64 = 512 << 20;
-/// The bytes of one write.
+/// The length of one write in bytes.
 const PIECE: usize = 1 << 20;
 
 /// The files of each target of a bench that writes.
@@ -26,7 +27,7 @@ const PIECE: usize = 1 << 20;
 pub struct ToWrite {
     /// The number of files.
     pub files: usize,
-    /// The total bytes of all files.
+    /// The total size of all files in bytes.
     pub size: Option<u64>,
     /// The state of the files before the measurement.
     pub content: Content,
@@ -37,7 +38,7 @@ impl ToWrite {
         Self { files: plan.files, size: plan.size, content }
     }
 
-    /// The bytes of each file.
+    /// The size of each file in bytes.
     fn size(&self) -> u64 {
         self.size.unwrap_or(SIZE) / self.files as u64
     }
@@ -52,7 +53,7 @@ impl ToWrite {
     }
 }
 
-/// The files of a target's path: the path itself, or numbered names.
+/// The paths of a target's files: the path itself, or several paths with numbers.
 pub fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
     if files == 1 {
         return vec![path.to_owned()];
@@ -65,7 +66,7 @@ pub fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
     (0..files).map(numbered).collect()
 }
 
-/// Creates the files of a plan's targets, replacing existing ones.
+/// Creates the files of a plan's targets. Existing files are replaced.
 pub fn files(plan: &Plan, content: Content) -> Result<()> {
     let wanted = ToWrite::of(plan, content);
     let mut made: Vec<TargetSpec> = Vec::new();

@@ -1,4 +1,4 @@
-//! Open targets: the way of their requests, and the range that they use.
+//! Open targets: the object that serves the requests, and the range that the requests use.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -21,16 +21,16 @@ use crate::plan::{Content, Plan};
 use crate::prepare::paths;
 use crate::target::{TargetSpec, Variant};
 
-/// An open target, shared by the threads: the way of its requests, and the range that they use.
+/// An open target, which the threads share: the object that serves its requests, and the range that the requests use.
 #[derive(Clone)]
 pub(crate) struct Source {
     pub(crate) spec: TargetSpec,
     pub(crate) route: Shared,
-    /// The first byte of each file's range, as the target counts bytes.
+    /// The start of each file's range in bytes: the offset in the file, or on the device for a raw target.
     pub(crate) bases: Vec<u64>,
     /// The length of each range in bytes.
     pub(crate) len: u64,
-    /// The places of the ranges on the device, for files that ironmap has mapped.
+    /// The positions of the ranges on the device, if ironmap has mapped the files.
     placements: Vec<Placement>,
     pub(crate) engine: Engine,
     pub(crate) notices: Vec<String>,
@@ -38,23 +38,23 @@ pub(crate) struct Source {
 
 #[derive(Clone)]
 pub(crate) enum Shared {
-    /// A device, and the files that its queues serve too.
+    /// A device, and the files of its integrity or image layer that its queues serve too.
     Device(Arc<dyn Device>, Vec<Arc<BlockFile>>),
     Volume(Volume, Vec<File>),
     Host(Host, File),
 }
 
-/// The place of a file's range on the device.
+/// The position of a file's range on the device.
 #[derive(Clone, Copy)]
 struct Placement {
-    /// The byte on the file system's own device.
+    /// The byte offset on the device of the file system.
     physical: u64,
-    /// The size of that device and its start on the disk, if it is a partition.
+    /// If the device is a partition: the size of the device, and the start of the partition on the disk.
     partition: Option<(u64, u64)>,
 }
 
 impl Placement {
-    /// The place on a device of this size: the partition, its disk, or a twin of either.
+    /// The position on a raw target with this size. The target is the partition, its disk, or a copy of one of them.
     fn on(self, device: u64) -> u64 {
         match self.partition {
             Some((size, start)) if size != device => start + self.physical,
@@ -63,7 +63,7 @@ impl Placement {
     }
 }
 
-/// Opens targets. Several can share an object: a volume is opened exclusively, and a host opens a device once.
+/// Opens targets. Several targets can share an object, because a volume is opened exclusively, and a `Host` opens each device only once.
 pub(crate) struct Opener<'a> {
     plan: &'a Plan,
     engine: Engine,
@@ -72,7 +72,7 @@ pub(crate) struct Opener<'a> {
 }
 
 impl<'a> Opener<'a> {
-    /// Creates an opener. The opened `volumes` serve the targets of their names.
+    /// Creates an opener. Each of the already open `volumes` serves the targets that have its name.
     pub(crate) fn new(plan: &'a Plan, volumes: Vec<(String, Volume)>) -> Result<Self> {
         let engine = plan.engine.parse()?;
         Ok(Self { plan, engine, volumes, hosts: Vec::new() })
@@ -117,14 +117,14 @@ impl<'a> Opener<'a> {
         Ok(sources)
     }
 
-    /// Opens a target. The range is the longest extent of a mapped file, so that a raw target can use the same blocks.
+    /// Opens a target. The range of a file whose extents are known is its longest extent, so that a raw target can use the same blocks.
     fn open(&mut self, spec: &TargetSpec) -> Result<Source> {
         match spec {
             TargetSpec::Raw { path, offset } => self.open_raw(spec, path, offset.unwrap_or(0)),
             TargetSpec::Kernel { path } => self.open_kernel(spec, path),
             TargetSpec::Vol { volume, path, .. } => self.open_volume(spec, volume, path),
             TargetSpec::Host { .. } if self.plan.rw.writes() => {
-                Err(Error::invalid("host files are only read"))
+                Err(Error::invalid("host files can only be read"))
             }
             TargetSpec::Host { .. } if self.plan.files > 1 => {
                 Err(Error::invalid("only one host file can be measured at a time"))
@@ -143,7 +143,8 @@ impl<'a> Opener<'a> {
         if name.starts_with(INTEGRITY.as_bytes()) || Address::is_one(name) || is_image {
             return self.open_location(spec, path, base);
         }
-        // A device that is written must be opened exclusively, unless a volume of this bench already holds it.
+        // A raw device that is written must be opened exclusively. If a volume of this bench has the device open, the volume has already
+        // locked it.
         let exclusive = self.plan.rw.writes()
             && !self.plan.targets.iter().any(|other| {
                 let TargetSpec::Vol { volume, .. } = other else { return false };
@@ -152,7 +153,7 @@ impl<'a> Opener<'a> {
         self.raw(spec, base, self.engine_over(self.block_file(path, exclusive)?)?)
     }
 
-    /// Opens a device for raw access, with whole logical blocks only.
+    /// Prepares an open device for raw access. Its range contains only complete logical blocks.
     fn raw(&self, spec: &TargetSpec, base: u64, opened: OpenedEngine) -> Result<Source> {
         let OpenedEngine { device, engine, notices } = opened;
         let unit = device.limits().logical_block;
@@ -289,7 +290,7 @@ impl<'a> Opener<'a> {
         Ok((host, file))
     }
 
-    /// The options of files, with `O_DIRECT`'s refusal of misaligned requests.
+    /// The options of files. As with `O_DIRECT`, misaligned requests are refused.
     fn options(&self, spec: &TargetSpec) -> FileOptions {
         FileOptions::new()
             .direct(true)
@@ -298,7 +299,7 @@ impl<'a> Opener<'a> {
     }
 }
 
-/// The ranges of a device are aligned to pages.
+/// The alignment of the ranges of a device.
 const PAGE: u64 = 4096;
 
 impl Source {
@@ -318,7 +319,7 @@ impl Source {
         is_same(own, path)
     }
 
-    /// The write costs of the target's volume, if it has one.
+    /// The counters of the volume's writes, if the target is in a volume.
     pub(crate) fn write_counts(&self) -> Option<WriteCounts> {
         match &self.route {
             Shared::Volume(volume, _) => volume.fs().writer().map(|writer| writer.write_counts()),
@@ -348,13 +349,13 @@ impl Source {
     }
 }
 
-/// Whether a volume or its tags are on this device or image.
+/// Whether a volume, or the guard tags of its integrity device, are stored on this device or image.
 fn stands_on(volume: &Location, path: &Path) -> bool {
     let sites = [Some(volume.data()), volume.tags()].into_iter().flatten();
     sites.filter_map(Site::path).any(|site| is_same(site, path))
 }
 
-/// Whether two paths lead to one file.
+/// Whether two paths lead to the same file.
 fn is_same(one: &Path, other: &Path) -> bool {
     let id = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
     id(one).is_some() && id(one) == id(other)
@@ -364,7 +365,7 @@ fn reported(file: &File) -> Result<HostReport> {
     file.host().ok_or_else(|| Error::invalid("is not a host file"))
 }
 
-/// The size of a file system's device and its start on the disk; `None` if the device is a whole disk.
+/// The size of a file system's device, and the start of the device on its disk. `None` if the device is not a partition.
 fn partition(path: &Path) -> Result<Option<(u64, u64)>> {
     let named = |error| io(&error, path.display().to_string());
     let dev = path.metadata().map_err(named)?.dev();
@@ -375,7 +376,7 @@ fn partition(path: &Path) -> Result<Option<(u64, u64)>> {
         .map(|device_path| (device_path.size, device_path.base)))
 }
 
-/// The longest extent of a kind.
+/// The longest extent of a type.
 fn longest_extent(file: &File, kind: IomapType) -> Result<(u64, u64, u64)> {
     let mut longest = (0, 0, 0);
     for iomap in file.mappings() {

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use ironmap::dio::StablePages;
 use serde::{Deserialize, Serialize};
 
-/// The method that keeps the memory of requests from changing.
+/// The method for stable pages: it ensures that the memory of a write does not change during the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Integrity {
     /// [`StablePages::ZeroCopy`].
@@ -36,7 +36,7 @@ impl From<Integrity> for StablePages {
 pub struct Variant {
     /// The simple path is on.
     pub simple: bool,
-    /// The method that keeps memory from changing; by default the device's needs decide.
+    /// The method for stable pages. By default, the requirements of the device decide.
     pub integrity: Option<Integrity>,
 }
 
@@ -44,7 +44,7 @@ impl Variant {
     /// The default variant.
     pub const USUAL: Self = Self { simple: true, integrity: None };
 
-    /// The method that keeps memory from changing, if one was chosen.
+    /// The method for stable pages, if the user chose one.
     pub fn stable_pages(self) -> Option<StablePages> {
         self.integrity.map(StablePages::from)
     }
@@ -54,7 +54,7 @@ impl Variant {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "each variant describes its fields")]
 pub enum TargetSpec {
-    /// A block device, image, export or integrity device itself, starting at `offset` if one is given.
+    /// A block device, image, NBD export or integrity device. Requests start at `offset` if there is one.
     Raw { path: PathBuf, offset: Option<u64> },
     /// A file through the kernel's file system.
     Kernel { path: PathBuf },
@@ -62,7 +62,7 @@ pub enum TargetSpec {
     Vol { volume: String, path: String, variant: Variant },
     /// A file of a mounted file system through ironmap.
     Host { path: PathBuf, variant: Variant },
-    /// A device that completes at once.
+    /// A device that completes every request at once and transfers nothing.
     Null { size: u64 },
 }
 

@@ -1,7 +1,7 @@
-//! `reads ENGINE TARGET DEPTH BUFFERS COUNT`: random reads of 4 KiB, those between the markers counted by lab/marker.c.
+//! `reads ENGINE TARGET DEPTH BUFFERS COUNT`: random reads of 4 KiB. lab/marker.c counts the instructions between the markers.
 //!
-//! TARGET is a device, VOLUME:/FILE, or a file of a mounted file system, host:/FILE and kernel:/FILE. DEPTH 0 is the synchronous call. BUFFERS are fixed (registered with the ring) or plain.
-//! Each line that it prints, "reads ... COUNT", belongs to the next window of the counts.
+//! TARGET is a device, VOLUME:/FILE, or a file of a mounted file system (host:/FILE or kernel:/FILE). DEPTH 0 means synchronous calls.
+//! BUFFERS is `fixed` (registered with the ring) or `plain`. Each printed line "reads ... COUNT" belongs to the next window of the counts.
 
 mod marker;
 
@@ -17,9 +17,9 @@ use ironmap::{
 };
 
 const BLOCK: u64 = 4096;
-/// The bytes read of a device: as many as of a file.
+/// The length of the range that is read, in bytes: on a device as in a file.
 const RANGE: u64 = 64 << 20;
-/// How often the reads are counted: waiting for a device differs from one time to the next.
+/// How many times the reads are counted. The time of waiting for a device differs between the windows.
 const WINDOWS: u32 = 3;
 
 #[allow(clippy::large_enum_variant, reason = "there is one")]
@@ -137,7 +137,7 @@ impl Target {
                 queued += 1;
             }
             let open = depth - free.len();
-            // Those in flight are waited for when there is no room for a batch.
+            // If too few buffers are free for the next batch, wait for requests in flight.
             self.wait(if free.len() < batch || submitted == count { batch.min(open) } else { 0 })?;
             while let Some(popped) = self.pop() {
                 let (memory, len) = popped?;

@@ -1,8 +1,8 @@
-//! The table of counts, which lab/table.sh makes.
+//! Tests the table of counts that lab/table.sh makes.
 
 use std::process::Command;
 
-/// A row has the least of its windows, by the sum of program and kernel, for one read.
+/// A row contains the counts per read of the window with the lowest sum of program and kernel.
 #[test]
 fn a_row_has_the_least_of_its_windows() {
     let console = "lab: Linux 6.1\nreads psync /dev/a 0 plain 10\nreads psync /dev/a 0 plain 10\n\

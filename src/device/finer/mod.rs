@@ -70,7 +70,7 @@ impl Finer {
     /// The line for the user of a device with blocks, or sectors, of `block` bytes over one with requests of `unit` bytes.
     pub(crate) fn notice(block: usize, unit: u32) -> String {
         format!(
-            "blocks of {block} bytes where requests have {unit}: a write of a part of {unit} bytes reads them first"
+            "blocks have {block} bytes, but requests have at least {unit}: a write of less than {unit} bytes reads the rest first"
         )
     }
 
@@ -228,7 +228,7 @@ impl Device for Finer {
     fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         let Range { start, end } = self.inner.within(at.0, len);
         if start == end {
-            return Err(Error::io(Errno::EOPNOTSUPP, format!("zeros of {len} bytes at {at}")));
+            return Err(Error::io(Errno::EOPNOTSUPP, format!("write of {len} zero bytes at {at}")));
         }
         {
             let _locked = self.inner.units.lock(self.inner.around(start, end - start));
@@ -283,7 +283,10 @@ impl Fence for Wider {
         let skip = (at.0 % self.unit) as usize;
         match block.get_mut(skip..skip + len) {
             Some(own) => self.fence.confirm(own),
-            None => Err(Error::io(Errno::EIO, "the fence's block is not within its units")),
+            None => Err(Error::io(
+                Errno::EIO,
+                "the MMP block is not within the sectors that are read for it",
+            )),
         }
     }
 }

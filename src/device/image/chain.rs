@@ -35,7 +35,7 @@ pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> 
             return Err(within(Error::new(ErrorKind::Corrupt, what)));
         }
         if seen.len() == MAX_DEPTH {
-            let what = format!("more than {MAX_DEPTH} images in the chain");
+            let what = format!("the chain of backing files has more than {MAX_DEPTH} images");
             return Err(within(Error::new(ErrorKind::LimitExceeded, what)));
         }
         seen.push(identity);
@@ -60,19 +60,21 @@ fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, 
     let slash = name.iter().position(|byte| *byte == b'/');
     // QEMU reads a name as a protocol if a colon comes before the first slash.
     if colon.is_some_and(|colon| slash.is_none_or(|slash| colon < slash)) {
-        return Err(Error::unsupported(format!("the backing file {shown} is not named by a path")));
+        return Err(Error::unsupported(format!(
+            "the backing file {shown} is not named by a path, but by a protocol and an address"
+        )));
     }
     let is_qcow2 = match format {
         Some("qcow2") => true,
         Some("raw") => false,
         Some(other) => {
             return Err(Error::unsupported(format!(
-                "a backing file of the format {other}: {shown}"
+                "the backing file {shown} has the format {other}, which is not supported"
             )));
         }
         None => {
             let what = format!(
-                "the format of the backing file {shown} is not stated: qemu-img rebase -u -F states it"
+                "the format of the backing file {shown} is not stated in the image: qemu-img rebase -u -F FORMAT states it"
             );
             return Err(Error::unsupported(what));
         }

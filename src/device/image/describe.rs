@@ -6,7 +6,7 @@ use super::vmdk::Vmdk;
 use super::{Address, Description, ImageFormat, chain};
 use crate::error::Result;
 
-pub(super) const ONLY_READ: &str = "images of this format are only read";
+pub(super) const ONLY_READ: &str = "images of this format can only be read";
 
 /// Describes an image. The image is not locked, and may be in use.
 ///

@@ -25,7 +25,7 @@ pub(super) trait Driver: Send + Sync {
     }
 
     fn write(&self, _bufs: &[IoSlice<'_>], _at: u64) -> Result<()> {
-        Err(Error::io(Errno::EROFS, "the format is only read"))
+        Err(Error::io(Errno::EROFS, "images of this format can only be read"))
     }
 
     fn flush(&self) -> Result<()> {
@@ -33,12 +33,12 @@ pub(super) trait Driver: Send + Sync {
     }
 
     fn discard(&self, _at: u64, _len: u64) -> Result<()> {
-        Err(Error::io(Errno::EOPNOTSUPP, "the format is only read"))
+        Err(Error::io(Errno::EOPNOTSUPP, "images of this format can only be read"))
     }
 
     /// Makes a range read as zeros without writing them.
     fn write_zeroes(&self, _at: u64, _len: u64) -> Result<()> {
-        Err(Error::io(Errno::EOPNOTSUPP, "the format is only read"))
+        Err(Error::io(Errno::EOPNOTSUPP, "images of this format can only be read"))
     }
 }
 

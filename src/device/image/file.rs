@@ -29,7 +29,7 @@ pub(super) fn identity_of(path: &Path) -> Result<Identity> {
     let stat = rustix::fs::stat(path).map_err(failed)?;
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
     if kind != rustix::fs::FileType::RegularFile {
-        return Err(Error::invalid("an image has to be a regular file").at(path.display()));
+        return Err(Error::invalid("the image is not a regular file").at(path.display()));
     }
     Ok((stat.st_dev, stat.st_ino))
 }

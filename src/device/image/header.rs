@@ -78,7 +78,7 @@ impl Header {
         }
         let version = u32_at(&bytes, 4);
         if !(2..=3).contains(&version) {
-            return Err(Error::unsupported(format!("qcow2 of version {version}")));
+            return Err(Error::unsupported(format!("version {version} of qcow2 is not supported")));
         }
         let cluster_bits = u32_at(&bytes, 20);
         if !(9..=21).contains(&cluster_bits) {
@@ -136,19 +136,19 @@ impl Header {
             return Some(format!("the image was not closed after it was written: {repair}"));
         }
         if self.version < 3 {
-            let what = "qcow2 of version 2 is only read: qemu-img amend -o compat=v3 converts it";
+            let what = "an image of qcow2 version 2 can only be read: qemu-img amend -o compat=v3 converts it";
             return Some(what.to_owned());
         }
         if self.snapshots > 0 {
             return Some(format!(
-                "an image with internal snapshots is only read, and this one has {}: qemu-img snapshot -d removes one",
+                "the image has {} internal snapshots, so it can only be read: qemu-img snapshot -d removes a snapshot",
                 self.snapshots
             ));
         }
         let entries = self.l1_entries;
         (entries > MAX_WRITTEN_L1).then(|| {
             format!(
-                "an image with {entries} L2 tables can only be read; with larger clusters it has fewer tables"
+                "the image has {entries} L2 tables, more than ironmap can write: with larger clusters it would have fewer"
             )
         })
     }
@@ -174,7 +174,9 @@ impl Header {
             bits if bits & COMPRESSION != 0 => {
                 unsupported("the image is compressed with zstd (compression_type)")
             }
-            bits => unsupported(&format!("the image has unknown features ({bits:#x})")),
+            bits => {
+                unsupported(&format!("the image has unknown incompatible features ({bits:#x})"))
+            }
         }
     }
 
@@ -188,16 +190,22 @@ impl Header {
         let covered_bits = 2 * self.cluster_bits - 3;
         let needed = self.size.div_ceil(1 << covered_bits);
         if self.l1_entries < needed || self.l1_entries > MAX_L1 || self.size > i64::MAX as u64 {
-            let what = format!("{} entries for a disk of {} bytes", self.l1_entries, self.size);
+            let what = format!(
+                "{} L1 entries are too few or too many for a disk of {} bytes",
+                self.l1_entries, self.size
+            );
             return Err(corrupt("l1_size", what));
         }
         if self.l1_entries > 0 && (!lies_in(self.l1_at, self.l1_entries * 8) || self.l1_at == 0) {
-            return Err(corrupt("l1_table_offset", format!("{} is not in the file", self.l1_at)));
+            return Err(corrupt(
+                "l1_table_offset",
+                format!("offset {} is 0, unaligned or past the end of the file", self.l1_at),
+            ));
         }
         let sound = lies_in(self.refcounts_at, self.refcounts_len) && self.refcounts_at != 0;
         if self.refcounts_len > MAX_REFCOUNT_TABLE || !sound {
             let what = format!(
-                "{} bytes at {} are not in the file",
+                "the refcount table, {} bytes at {}, is too large, unaligned or past the end of the file",
                 self.refcounts_len, self.refcounts_at
             );
             return Err(corrupt("refcount_table_offset", what));
@@ -217,12 +225,18 @@ impl Header {
         }
         let fits = at.checked_add(len.into()).is_some_and(|end| end <= self.cluster());
         if len == 0 || len > MAX_NAME || !fits {
-            return Err(corrupt("backing_file_offset", format!("{len} bytes at {at}")));
+            return Err(corrupt(
+                "backing_file_offset",
+                format!("{len} bytes at {at} are too long or end past the first cluster"),
+            ));
         }
         let mut name = vec![0; len as usize];
         file.read_at(&mut name, at)?;
         if name.contains(&0) {
-            return Err(corrupt("backing_file_offset", "a name with a zero byte"));
+            return Err(corrupt(
+                "backing_file_offset",
+                "the name of the backing file contains a NUL",
+            ));
         }
         Ok(Some((name, self.read_backing_format(file, header_len)?)))
     }
@@ -242,7 +256,10 @@ impl Header {
                 return Ok(None);
             }
             if end > self.cluster() {
-                return Err(corrupt("extensions", format!("{len} bytes at {at}")));
+                return Err(corrupt(
+                    "extensions",
+                    format!("{len} bytes at {at} are too long or end past the first cluster"),
+                ));
             }
             if kind == BACKING_FORMAT {
                 let mut name = vec![0; len.min(64) as usize];

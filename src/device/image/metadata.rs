@@ -30,7 +30,9 @@ impl Metadata {
         let blocks = table(file, header.refcounts_at, header.refcounts_len / 8)?;
         // imago would search for the first block endlessly if it did not exist.
         if blocks.first().is_none_or(|first| *first == 0) {
-            return Err(refcounts.block(FsBlock(0)).corrupt("it has no block for the header"));
+            return Err(refcounts
+                .block(FsBlock(0))
+                .corrupt("the first entry, for the cluster of the header, is 0"));
         }
         let mut found = Self { l2: HashSet::new(), refcount_blocks: HashSet::new() };
         for (index, at) in (0_u64..).zip(&blocks).filter(|(_, at)| **at != 0) {
@@ -43,7 +45,9 @@ impl Metadata {
                 continue;
             }
             if entry & COPIED == 0 {
-                return Err(place.corrupt("an L2 table is shared, so the image can only be read"));
+                return Err(place.corrupt(
+                    "an L2 table is shared with a snapshot, so the image can only be read",
+                ));
             }
             clusters.add(at, header.cluster(), place)?;
             found.l2.insert(at);
@@ -68,11 +72,13 @@ impl Clusters<'_> {
         // The file may end within its last cluster.
         let most = self.file.len().next_multiple_of(cluster);
         let Some(end) = end.filter(|end| *end <= most) else {
-            return Err(place.corrupt(format!("a table at {at} is not in the file")));
+            return Err(place.corrupt(format!(
+                "the table at byte {at} is unaligned or past the end of the file"
+            )));
         };
         for cluster in (at..end).step_by(cluster as usize) {
             if let Some(other) = self.uses.insert(cluster, place) {
-                let what = format!("the cluster at {cluster} is also one of the {other}");
+                let what = format!("the cluster at byte {cluster} is also in use by the {other}");
                 return Err(place.corrupt(what));
             }
         }
@@ -98,7 +104,7 @@ impl Clusters<'_> {
                 if count != 1 {
                     let at = number * cluster;
                     let what = format!(
-                        "the refcount of its cluster at {at} is {count}, not 1: qemu-img check -r all repairs it"
+                        "the cluster at byte {at} has refcount {count} instead of 1: qemu-img check -r all repairs the image"
                     );
                     return Err(place.corrupt(what));
                 }

@@ -29,5 +29,7 @@ pub fn describe(address: &Address) -> Result<Description> {
 }
 
 fn refusal() -> Error {
-    Error::unsupported("ironmap was built without images of virtual machines (feature images)")
+    Error::unsupported(
+        "this build of ironmap has no support for images of virtual machines (feature images)",
+    )
 }

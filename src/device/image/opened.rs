@@ -116,7 +116,9 @@ impl Image {
     pub fn part(mut self, base: u64, size: u64) -> Result<Self> {
         let is_within = base.checked_add(size).is_some_and(|end| end <= self.disk.size);
         if !is_within || !base.is_multiple_of(SECTOR) {
-            let what = format!("the part at {base} of {size} bytes is not within the image");
+            let what = format!(
+                "the range of {size} bytes at {base} ends past the image or begins within a sector"
+            );
             return Err(Error::invalid(what).at(&self.address));
         }
         self.disk.base += base;
@@ -139,7 +141,8 @@ impl Disk {
     /// The position in the image of a range of the part.
     fn place(&self, at: DevOffset, len: u64) -> Result<u64> {
         let is_within = at.0.checked_add(len).is_some_and(|end| end <= self.size);
-        let past = || Error::invalid(format!("{len} bytes at {} are past the end", at.0));
+        let past =
+            || Error::invalid(format!("{len} bytes at {} end past the end of the disk", at.0));
         if is_within { Ok(self.base + at.0) } else { Err(past()) }
     }
 
@@ -204,7 +207,7 @@ impl Device for Image {
         let Disk { driver, base, size } = &self.disk;
         let place = self.disk.place(at, 0)?;
         let found = driver.data_from(place, base + size);
-        let found = self.context(found, "look for data", at, size - at.0)?;
+        let found = self.context(found, "search for data", at, size - at.0)?;
         Ok(DevOffset(found.start - base)..DevOffset(found.end - base))
     }
 

@@ -63,7 +63,7 @@ impl Qcow2 {
             below = Some(opened.at(|| shown.display())?);
         }
         let Some(Link { file, header: Some(header) }) = links.pop() else {
-            return Err(Error::invalid("a chain without an image"));
+            return Err(Error::invalid("the chain of backing files contains no qcow2 image"));
         };
         let layer = if write {
             Layer::for_writing(file, &header).at(|| path.display())?
@@ -119,10 +119,13 @@ impl Qcow2 {
             let prepared = prepared.map_err(|error| failed(&error))?;
             let count = usize::try_from(prepared.length()).unwrap_or(0).min(data.len() - done);
             if count == 0 {
-                return Err(Error::new(ErrorKind::Corrupt, format!("no cluster for byte {at}")));
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!("no cluster was allocated for byte {at}"),
+                ));
             }
             let written = self.top.write_data(&data[done..done + count], prepared.offset());
-            written.map_err(|errno| Error::io(errno, "write of the image's file"))?;
+            written.map_err(|errno| Error::io(errno, "write to the image file"))?;
             access.commit_data_mapping(prepared).map_err(|error| failed(&error))?;
             done += count;
             if frees {
@@ -142,7 +145,10 @@ fn opening<T>(open: impl FnOnce() -> io::Result<T>) -> Result<T> {
 }
 
 fn panicked() -> Error {
-    Error::new(ErrorKind::Corrupt, "the image's tables contradict each other")
+    Error::new(
+        ErrorKind::Corrupt,
+        "the qcow2 tables are inconsistent: a read or write of the image panicked",
+    )
 }
 
 /// Opens one image of a chain over the next one.
@@ -169,14 +175,14 @@ fn flush(access: &Access) -> Result<()> {
 }
 
 fn header_failed(errno: Errno) -> Error {
-    Error::io(errno, "the image's header")
+    Error::io(errno, "write to the image's header")
 }
 
 /// Converts an error of imago: errors of the file keep their number, all others are errors of the image.
 fn failed(error: &io::Error) -> Error {
     let text = error.to_string();
     match error.raw_os_error() {
-        Some(errno) => Error::io(Errno(errno), "the image's file"),
+        Some(errno) => Error::io(Errno(errno), "the image file"),
         None if error.kind() == io::ErrorKind::Unsupported => Error::unsupported(text),
         None => Error::new(ErrorKind::Corrupt, text),
     }

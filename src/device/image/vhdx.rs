@@ -70,7 +70,9 @@ impl Vhdx {
         let entries = blocks + blocks.saturating_sub(1) / chunk;
         let end = bat.checked_add(bat_len).filter(|end| *end <= file.len());
         if end.is_none() || entries * 8 > bat_len {
-            let what = format!("{bat_len} bytes at {bat} for a disk of {size} bytes");
+            let what = format!(
+                "the table of {bat_len} bytes at {bat} is too small for a disk of {size} bytes, or past the end of the file"
+            );
             return Err(corrupt("VHDX block allocation table", what));
         }
         Ok(Self { file, size, block, bat, chunk })
@@ -93,7 +95,9 @@ impl Vhdx {
                 let start = entry >> 20 << 20;
                 let end = start.checked_add(self.block).filter(|end| *end <= self.file.len());
                 if end.is_none() || start < MIB {
-                    return Err(place.corrupt(format!("the block at {start} is not in the file")));
+                    return Err(
+                        place.corrupt(format!("the block at byte {start} is not in the file"))
+                    );
                 }
                 self.file.read_at(buf, start + skip)
             }
@@ -115,14 +119,14 @@ fn check_header(file: &ImageFile) -> Result<()> {
         }
     }
     let Some((_, header)) = newest else {
-        return Err(corrupt("VHDX header", "neither header has its checksum"));
+        return Err(corrupt("VHDX header", "the checksums of both headers are wrong"));
     };
     let version = u32_le(&header, 64) >> 16;
     if version != 1 {
-        return Err(Error::unsupported(format!("VHDX of version {version}")));
+        return Err(Error::unsupported(format!("version {version} of VHDX is not supported")));
     }
     if header[48..64] != [0; 16] {
-        let what = "the image was not closed, and ironmap does not replay its log; qemu-img check -r all does";
+        let what = "the image was not closed and its log must be replayed: qemu-img check -r all replays it";
         return Err(Error::unsupported(what));
     }
     Ok(())
@@ -157,15 +161,20 @@ fn regions(file: &ImageFile) -> Result<(u64, u64, u64, u64)> {
             } else if entry[..16] == METADATA {
                 metadata = Some(place);
             } else if required {
-                return Err(Error::unsupported("the image has an unknown region that is required"));
+                return Err(Error::unsupported(
+                    "the image has an unknown region with the flag Required",
+                ));
             }
         }
         let (Some((bat, bat_len)), Some((metadata, metadata_len))) = (bat, metadata) else {
-            return Err(corrupt(PLACE, "a region is missing"));
+            return Err(corrupt(
+                PLACE,
+                "the region of the block allocation table or of the metadata is missing",
+            ));
         };
         return Ok((bat, bat_len, metadata, metadata_len));
     }
-    Err(corrupt(PLACE, "neither table has its checksum"))
+    Err(corrupt(PLACE, "the checksums of both region tables are wrong"))
 }
 
 /// The values of the metadata.
@@ -179,13 +188,19 @@ fn items(file: &ImageFile, at: u64, len: u64) -> Result<Items> {
     const PLACE: &str = "VHDX metadata";
     let end = at.checked_add(len).filter(|end| *end <= file.len());
     if end.is_none() || len < REGIONS_LEN as u64 {
-        return Err(corrupt(PLACE, format!("{len} bytes at {at}")));
+        return Err(corrupt(
+            PLACE,
+            format!("the region of {len} bytes at {at} is too small or past the end of the file"),
+        ));
     }
     let mut table = vec![0; REGIONS_LEN];
     file.read_at(&mut table, at)?;
     let count = u32_le(&table, 8) >> 16;
     if &table[..8] != b"metadata" || count > 2047 {
-        return Err(corrupt(PLACE, "no table"));
+        return Err(corrupt(
+            PLACE,
+            "the signature of the metadata table is wrong, or it has more than 2047 entries",
+        ));
     }
     let (mut parameters, mut size, mut sector) = (None, None, None);
     for entry in table[32..].chunks_exact(32).take(count as usize) {
@@ -194,7 +209,12 @@ fn items(file: &ImageFile, at: u64, len: u64) -> Result<Items> {
         let is_known = [PARAMETERS, DISK_SIZE, SECTOR_SIZE].iter().any(|id| entry[..16] == *id);
         if is_known {
             if offset + 8 > len || !(4..=8).contains(&item_len) {
-                return Err(corrupt(PLACE, format!("an item of {item_len} bytes at {offset}")));
+                return Err(corrupt(
+                    PLACE,
+                    format!(
+                        "the item of {item_len} bytes at {offset} has a wrong length or ends past the region"
+                    ),
+                ));
             }
             file.read_at(&mut value[..item_len as usize], at + offset)?;
         }
@@ -206,18 +226,25 @@ fn items(file: &ImageFile, at: u64, len: u64) -> Result<Items> {
         } else if entry[..16] == SECTOR_SIZE {
             sector = Some(u64::from(u32_le(&value, 0)));
         } else if flags & 4 != 0 && ![PHYSICAL_SIZE, DISK_ID].iter().any(|id| entry[..16] == *id) {
-            return Err(Error::unsupported("the image has unknown metadata that are required"));
+            return Err(Error::unsupported(
+                "the image has an unknown metadata item with the flag Required",
+            ));
         }
     }
     let (Some((block, flags)), Some(size), Some(sector)) = (parameters, size, sector) else {
-        return Err(corrupt(PLACE, "an item is missing"));
+        return Err(corrupt(
+            PLACE,
+            "the item for the block size, the disk size or the sector size is missing",
+        ));
     };
     if flags & 2 != 0 {
         return Err(Error::unsupported("the image has a parent (a differencing disk)"));
     }
     let is_block = block.is_power_of_two() && (MIB..=256 * MIB).contains(&block);
     if !is_block || ![512, 4096].contains(&sector) || size == 0 || size > MAX_SIZE {
-        let what = format!("blocks of {block}, sectors of {sector}, a disk of {size} bytes");
+        let what = format!(
+            "a block size of {block}, a sector size of {sector} or a disk size of {size} bytes is not valid"
+        );
         return Err(corrupt(PLACE, what));
     }
     Ok(Items { block, size, sector })

@@ -96,7 +96,7 @@ impl Descriptor {
 impl Line {
     /// Parses `RW 4192256 SPARSE "disk-s001.vmdk"`, which the offset of a flat extent may follow.
     fn parse(line: &str) -> Result<Self> {
-        let wrong = || corrupt(format!("the extent {line:?}"));
+        let wrong = || corrupt(format!("the extent line {line:?} is not valid"));
         let mut quoted = line.splitn(3, '"');
         let (head, file, tail) =
             (quoted.next().unwrap_or_default(), quoted.next(), quoted.next().unwrap_or_default());
@@ -106,7 +106,7 @@ impl Line {
         let len = len.checked_mul(SECTOR).filter(|len| *len > 0).ok_or_else(wrong)?;
         let kind = words.next().ok_or_else(wrong)?.to_owned();
         if way == "NOACCESS" {
-            return Err(Error::unsupported("the image has an extent without access"));
+            return Err(Error::unsupported("the image has an extent with access NOACCESS"));
         }
         let offset = match tail.split_whitespace().next() {
             Some(offset) => {
@@ -142,18 +142,24 @@ impl Line {
                 let end = self.offset.checked_add(self.len).filter(|end| *end <= file.len());
                 if end.is_none() {
                     let shown = file.path();
-                    return Err(corrupt(format!("{} is shorter than its extent", shown.display())));
+                    return Err(corrupt(format!(
+                        "the file {} is shorter than the descriptor says",
+                        shown.display()
+                    )));
                 }
                 Ok(Content::Flat(file, self.offset))
             }
             "SPARSE" => {
                 let (sparse, _) = Sparse::open(file()?)?;
                 if sparse.size() < self.len {
-                    return Err(corrupt(format!("{:?} is shorter than its extent", self.file)));
+                    return Err(corrupt(format!(
+                        "the sparse extent {:?} is smaller than the descriptor says",
+                        self.file
+                    )));
                 }
                 Ok(Content::Sparse(sparse))
             }
-            other => Err(Error::unsupported(format!("an extent of the type {other}"))),
+            other => Err(Error::unsupported(format!("extents of type {other} are not supported"))),
         }
     }
 }
@@ -183,12 +189,12 @@ impl Vmdk {
             let end = size.checked_add(line.len).filter(|end| i64::try_from(*end).is_ok());
             let end = end.ok_or_else(|| corrupt("the disk has more than 2^63 bytes"))?;
             let content =
-                line.open(path, locked).context(|| format!("the extent {:?}", line.file))?;
+                line.open(path, locked).context(|| format!("open the extent {:?}", line.file))?;
             extents.push(Extent { start: size, end, content });
             size = end;
         }
         if extents.is_empty() {
-            return Err(corrupt("no extents"));
+            return Err(corrupt("the descriptor has no extents"));
         }
         Ok(Self { kind: descriptor.kind, extents, size })
     }
@@ -230,7 +236,7 @@ impl Driver for Vmdk {
         while !buf.is_empty() {
             let index = self.extents.partition_point(|extent| extent.end <= at);
             let Some(extent) = self.extents.get(index) else {
-                return Err(Error::invalid(format!("byte {at} is past the end")));
+                return Err(Error::invalid(format!("byte {at} is past the end of the disk")));
             };
             let left = (extent.end - at).min(buf.len() as u64) as usize;
             let (part, rest) = buf.split_at_mut(left);

@@ -51,11 +51,18 @@ impl Sparse {
         let descriptor = (u64_le(&header, 28), u64_le(&header, 36));
         if u64_le(&header, 56) == AT_END {
             let at = file.len().checked_sub(FOOTER);
-            file.read_at(&mut header, at.ok_or_else(|| corrupt("", "the file has no footer"))?)?;
+            file.read_at(
+                &mut header,
+                at.ok_or_else(|| {
+                    corrupt("", "the file is too short for the footer that gdOffset demands")
+                })?,
+            )?;
         }
         let version = u32_le(&header, 4);
         if &header[..4] != MAGIC || !(1..=3).contains(&version) {
-            return Err(Error::unsupported(format!("a sparse extent of version {version}")));
+            return Err(Error::unsupported(format!(
+                "the sparse extent has a wrong magic number or the unsupported version {version}"
+            )));
         }
         let flags = u32_le(&header, 8);
         let (capacity, grain, entries) =
@@ -74,14 +81,22 @@ impl Sparse {
             let end = tables.checked_mul(4).and_then(|len| at.checked_add(len));
             end.is_some_and(|end| *at > 0 && end <= file.len())
         });
-        let directory = bytes
-            .ok_or_else(|| corrupt("gdOffset", format!("sector {directory}: not in the file")))?;
+        let directory = bytes.ok_or_else(|| {
+            corrupt(
+                "gdOffset",
+                format!("the grain directory at sector {directory} is not in the file"),
+            )
+        })?;
         let is_compressed = flags & COMPRESSED != 0;
         if is_compressed && u16_le(&header, 77) != DEFLATE {
-            return Err(Error::unsupported("grains are not compressed with deflate"));
+            return Err(Error::unsupported(
+                "grains are compressed with another method than deflate",
+            ));
         }
         let place = |sectors: u64| {
-            sectors.checked_mul(SECTOR).ok_or_else(|| corrupt("descriptorOffset", "too large"))
+            sectors
+                .checked_mul(SECTOR)
+                .ok_or_else(|| corrupt("descriptorOffset", "the sector number is too large"))
         };
         let descriptor = (place(descriptor.0)?, place(descriptor.1)?);
         let sparse = Self {
@@ -133,7 +148,7 @@ impl Sparse {
             if at + len <= self.file.len().next_multiple_of(SECTOR) {
                 return Ok(());
             }
-            Err(place.corrupt(format!("{len} bytes at {at} are not in the file")))
+            Err(place.corrupt(format!("the {len} bytes at {at} are not in the file")))
         };
         let sector = match table {
             0 => 0,
@@ -168,13 +183,14 @@ impl Sparse {
             let len = u64::from(u32_le(&marker, 8));
             let fits = len <= 2 * self.grain && at + 12 + len <= self.file.len();
             if !fits {
-                return Err(place.corrupt(format!("{len} compressed bytes at {at}")));
+                return Err(place.corrupt(format!("a compressed grain of {len} bytes at {at} is too long or past the end of the file")));
             }
             let mut packed = vec![0; len as usize];
             self.file.read_at(&mut packed, at + 12)?;
             let bytes = decompress_to_vec_zlib_with_limit(&packed, self.grain as usize);
-            let mut bytes = bytes
-                .map_err(|error| place.corrupt(format!("compressed data at {at}: {error}")))?;
+            let mut bytes = bytes.map_err(|error| {
+                place.corrupt(format!("cannot decompress the grain at {at}: {error}"))
+            })?;
             bytes.resize(self.grain as usize, 0);
             *last = Some((at, bytes));
         }

@@ -15,8 +15,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_TIMEOUT: u64 = 86_400;
 /// The longest user name that both GnuTLS and OpenSSL accept.
 const MAX_USER: usize = 128;
-pub(super) const WITHOUT_TLS: &str = "this build has no TLS (ironmap's feature `tls`)";
-pub(super) const WITHOUT_PSK: &str = "this build has no pre-shared keys (ironmap's feature `psk`): certificates are the other way, tls-certificates=DIR";
+pub(super) const WITHOUT_TLS: &str = "this build of ironmap has no support for TLS (feature `tls`)";
+pub(super) const WITHOUT_PSK: &str = "this build of ironmap has no support for pre-shared keys (feature `psk`): use certificates, as in tls-certificates=DIR";
 
 /// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and `nbds+unix://`.
 ///
@@ -113,7 +113,7 @@ impl Address {
             Some(("nbds+unix", rest)) => (true, true, rest),
             _ => {
                 let schemes = "nbd://, nbd+unix://, nbds:// and nbds+unix://";
-                return Err(Error::invalid(format!("only {schemes} are supported")));
+                return Err(Error::invalid(format!("the address begins with none of {schemes}")));
             }
         };
         if is_tls && !cfg!(feature = "tls") {
@@ -123,7 +123,7 @@ impl Address {
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, host) = match authority.rsplit_once('@') {
             Some((user, _)) if user.contains('@') => {
-                let what = "an @ in the name of a user is written %40, and @pN comes last";
+                let what = "the address has too many @: an @ in the user name is written %40, and @pN comes last";
                 return Err(Error::invalid(what));
             }
             Some((user, host)) => (Some(decoded(user)?), host),
@@ -146,15 +146,24 @@ impl Address {
                 ("flush", "none") => address.without_flush = true,
                 (name, value) if name.starts_with("tls-") && is_tls => tls.take(name, value)?,
                 (name, _) if name.starts_with("tls-") => {
-                    return Err(Error::invalid(format!("{name} is for nbds:// and nbds+unix://")));
+                    return Err(Error::invalid(format!(
+                        "the parameter {name} is only for nbds:// and nbds+unix://"
+                    )));
                 }
-                _ => return Err(Error::invalid(format!("{field} has no meaning here"))),
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "the parameter {field} has no meaning in this address"
+                    )));
+                }
             }
         }
         if is_unix {
-            let socket = socket.ok_or_else(|| Error::invalid("?socket=PATH is missing"))?;
+            let socket =
+                socket.ok_or_else(|| Error::invalid("the parameter ?socket=PATH is missing"))?;
             if !host.is_empty() {
-                return Err(Error::invalid(format!("a socket has no host: {host}")));
+                return Err(Error::invalid(format!(
+                    "an address with a Unix socket has no host, but {host} is given"
+                )));
             }
             address.server = Server::Unix(socket.into());
         } else {
@@ -166,7 +175,7 @@ impl Address {
         if is_tls {
             address.tls = Some(tls.chosen(is_unix)?);
         } else if tls.user.is_some() {
-            return Err(Error::invalid("users are for nbds:// and nbds+unix://"));
+            return Err(Error::invalid("a user name is only for nbds:// and nbds+unix://"));
         }
         Ok(address)
     }
@@ -186,10 +195,12 @@ impl TlsFields {
             ("tls-verify-peer", "1" | "true") => {}
             ("tls-type", "anon") | ("tls-verify-peer", "0" | "false") => {
                 return refused(
-                    "any server would be accepted; tls-certificates=DIR names the trusted authorities",
+                    "without verification any server would be accepted; tls-certificates=DIR names the trusted authorities",
                 );
             }
-            _ => return Err(Error::invalid(format!("{name}={value} has no meaning here"))),
+            _ => {
+                return Err(Error::invalid(format!("the parameter {name}={value} has no meaning")));
+            }
         }
         Ok(())
     }
@@ -207,8 +218,7 @@ impl TlsFields {
                 return Err(Error::invalid(what));
             }
             let user = self.user.filter(|user| !user.is_empty());
-            let user =
-                user.ok_or_else(|| is_missing("the user of the key (USER@ in front of the host)"))?;
+            let user = user.ok_or_else(|| is_missing("the user of the key (USER@HOST)"))?;
             if user.len() > MAX_USER || user.contains(char::is_control) {
                 let what = "is too long, or has control characters";
                 return Err(Error::invalid(format!("the user {user:?} {what}")));
@@ -217,10 +227,12 @@ impl TlsFields {
             return Ok(Tls::Psk { keys, user });
         }
         if has_psk {
-            return Err(Error::invalid("users and tls-psk-file are not for certificates"));
+            return Err(Error::invalid("a user name and tls-psk-file are not for certificates"));
         }
         if is_unix && self.hostname.is_none() {
-            return Err(is_missing("a socket has no host name to verify: tls-hostname=NAME"));
+            return Err(is_missing(
+                "the host name to verify (tls-hostname=NAME, because a Unix socket has no host)",
+            ));
         }
         Ok(Tls::Certificates { directory: self.directory, hostname: self.hostname })
     }
@@ -246,7 +258,7 @@ fn tcp_server(authority: &str) -> Result<Server> {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if bare.is_none() && host.contains([':', '[', ']']) {
         return Err(Error::invalid(format!(
-            "{host:?} is not a host; an IPv6 address must be in brackets"
+            "{host:?} is not a host name; an IPv6 address must be in brackets"
         )));
     }
     let host = bare.unwrap_or(host);
@@ -271,7 +283,7 @@ fn decoded(text: &str) -> Result<String> {
             _ => return Err(Error::invalid("a % must be followed by two hexadecimal digits")),
         }
     }
-    String::from_utf8(bytes).map_err(|_| Error::invalid("it is not UTF-8"))
+    String::from_utf8(bytes).map_err(|_| Error::invalid("the decoded address is not UTF-8"))
 }
 
 fn encode(f: &mut fmt::Formatter<'_>, text: &[u8], kept: &[u8]) -> fmt::Result {

@@ -383,14 +383,14 @@ impl<S: Stream, T> Connection<S, T> {
         let slot = reply.cookie as u32;
         let entry = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         let entry = entry.filter(|entry| u64::from(entry.serial) == reply.cookie >> 32);
-        let entry = entry.ok_or("a reply is to no request")?;
+        let entry = entry.ok_or("a reply is to no outstanding request")?;
         let is_read = entry.request.command == Command::Read;
         let len = entry.request.len as usize;
         let after = reply.len.checked_sub(content.len() as u64);
         match reply.kind {
             ReplyKind::Simple(Ok(())) if is_read => {
                 if self.headers != Headers::Simple {
-                    return Err("data come in a simple reply".into());
+                    return Err("a read gets a simple reply, not a structured one".into());
                 }
                 entry.received.add(0..len)?;
                 self.part = Some(Part::Data { slot, at: 0, left: len, is_last: true });
@@ -400,13 +400,16 @@ impl<S: Stream, T> Connection<S, T> {
             ReplyKind::Simple(Err(ESHUTDOWN)) => return Err(Lost::Shutdown),
             ReplyKind::Simple(Err(errno)) => entry.error = Some(errno),
             ReplyKind::None if after == Some(0) && reply.is_last => {}
-            ReplyKind::None => return Err("an empty part of a reply is not empty".into()),
+            ReplyKind::None => {
+                return Err("a chunk of type NONE has content or is not last".into());
+            }
             ReplyKind::Error => {
-                let left =
-                    after.filter(|len| *len <= MAX_ERROR).ok_or("an error has a wrong length")?;
+                let left = after
+                    .filter(|len| *len <= MAX_ERROR)
+                    .ok_or("an error chunk has a wrong length")?;
                 let number = u32::from_be_bytes(content.try_into().unwrap_or_default());
                 if number == 0 {
-                    return Err("an error has no number".into());
+                    return Err("an error chunk has the error number 0".into());
                 }
                 if errno(number) == ESHUTDOWN {
                     return Err(Lost::Shutdown);
@@ -414,12 +417,14 @@ impl<S: Stream, T> Connection<S, T> {
                 entry.error.get_or_insert(errno(number));
                 self.part = (left > 0).then_some(Part::Text { left: left as usize });
             }
-            ReplyKind::Data | ReplyKind::Hole if !is_read => return Err("data come unasked".into()),
+            ReplyKind::Data | ReplyKind::Hole if !is_read => {
+                return Err("a request that is not a read gets data".into());
+            }
             ReplyKind::Status | ReplyKind::WideStatus => {
                 let width = if reply.kind == ReplyKind::Status { 8 } else { 16 };
                 let left = after.filter(|left| (1..=MAX_STATUS).contains(left));
                 let left = left.filter(|left| left.is_multiple_of(width));
-                let left = left.ok_or("a status has a wrong length")? as usize;
+                let left = left.ok_or("a block status chunk has a wrong length")? as usize;
                 entry.begin_status(content, self.allocation)?;
                 let (width, is_last) = (width as usize, reply.is_last);
                 self.part = Some(Part::Extents { slot, width, left, is_last });
@@ -427,7 +432,7 @@ impl<S: Stream, T> Connection<S, T> {
             }
             ReplyKind::Data => {
                 let left = after.filter(|left| *left > 0 && *left <= len as u64);
-                let left = left.ok_or("a part of the data has a wrong length")? as usize;
+                let left = left.ok_or("a data chunk has a wrong length")? as usize;
                 let at = entry.place(content, left)?;
                 self.part = Some(Part::Data { slot, at, left, is_last: reply.is_last });
                 return Ok(());
@@ -436,7 +441,7 @@ impl<S: Stream, T> Connection<S, T> {
                 let (at, count) = content.split_at(content.len().min(8));
                 let count = u32::from_be_bytes(count.try_into().unwrap_or_default()) as usize;
                 if after != Some(0) || count == 0 || count > len {
-                    return Err("a hole has a wrong length".into());
+                    return Err("a hole chunk has a wrong length".into());
                 }
                 let at = entry.place(at, count)?;
                 each_part(&mut entry.request.memory, at, count, |part| part.fill(0));
@@ -447,7 +452,8 @@ impl<S: Stream, T> Connection<S, T> {
 
     /// Ends a request after the last part of its reply was received.
     fn finish(&mut self, slot: u32) -> Result<(), Lost> {
-        let place = self.slots.get_mut(slot as usize).ok_or("a reply is to no request")?;
+        let place =
+            self.slots.get_mut(slot as usize).ok_or("a reply is to no outstanding request")?;
         if let Some(entry) = place
             && entry.request.command == Command::BlockStatus
         {
@@ -462,13 +468,13 @@ impl<S: Stream, T> Connection<S, T> {
             entry.error.is_some() || is_status || entry.received.is_all(entry.request.brings())
         });
         if !has_all {
-            return Err("a reply has not all of the data".into());
+            return Err("a reply to a read ends before all data were sent".into());
         }
         if self.unsent.contains(&slot) {
-            return Err("a reply comes before its request".into());
+            return Err("a reply arrives before its request was sent".into());
         }
         let InFlight { request, tag, error, .. } =
-            place.take().ok_or("a reply is to no request")?;
+            place.take().ok_or("a reply is to no outstanding request")?;
         self.free.push(slot);
         let result = error.map_or(Ok(()), Err);
         self.answered.push_back(Answered { request, tag, result });
@@ -482,7 +488,7 @@ impl<T> InFlight<T> {
         let at = u64::from_be_bytes(at.try_into().unwrap_or_default());
         let start = at.checked_sub(self.request.at);
         let start = start.filter(|at| *at <= u64::from(self.request.len) - len as u64);
-        let start = start.ok_or("data come from outside of the range")? as usize;
+        let start = start.ok_or("a chunk of data is outside the range of the read")? as usize;
         self.received.add(start..start + len)?;
         Ok(start)
     }
@@ -491,7 +497,7 @@ impl<T> InFlight<T> {
     /// still be read.
     fn begin_status(&mut self, content: &[u8], context: Option<u32>) -> Result<(), &'static str> {
         if self.request.command != Command::BlockStatus {
-            return Err("a status comes unasked");
+            return Err("a block status chunk answers a request of another type");
         }
         let is_asked = content.first_chunk().map(|number| u32::from_be_bytes(*number)) == context;
         if !is_asked || !self.received.is_all(0) {
@@ -541,10 +547,10 @@ impl Received {
     fn add(&mut self, range: Range<usize>) -> Result<(), &'static str> {
         let at = self.0.partition_point(|known| known.end <= range.start);
         if self.0.get(at).is_some_and(|next| next.start < range.end) {
-            return Err("data come twice");
+            return Err("a reply to a read contains the same range twice");
         }
         if self.0.len() == MAX_PARTS {
-            return Err("data come in too many parts");
+            return Err("a reply to a read has too many chunks");
         }
         let joins_next = self.0.get(at).is_some_and(|next| next.start == range.end);
         let before = at.checked_sub(1).filter(|before| self.0[*before].end == range.start);

@@ -274,24 +274,30 @@ fn violated_rules_have_names() {
     type Reply<'a> = &'a dyn Fn(&Asked) -> Vec<u8>;
     let cases: [(&str, Reply<'_>); 14] = [
         ("magic number", &|_| vec![7; 16]),
-        ("to no request", &|asked| chunk(structured, &other(asked), true, 0, &[])),
-        ("not all of the data", &|asked| chunk(structured, asked, true, 0, &[])),
-        ("not all of the data", &|asked| chunk(structured, asked, true, 1, &data(4096, 511))),
-        ("outside of the range", &|asked| chunk(structured, asked, true, 1, &data(4095, 512))),
-        ("outside of the range", &|asked| chunk(structured, asked, true, 1, &data(4097, 512))),
-        ("outside of the range", &|asked| chunk(structured, asked, true, 2, &hole(0, 512))),
+        ("no outstanding request", &|asked| chunk(structured, &other(asked), true, 0, &[])),
+        ("before all data were sent", &|asked| chunk(structured, asked, true, 0, &[])),
+        ("before all data were sent", &|asked| chunk(structured, asked, true, 1, &data(4096, 511))),
+        ("outside the range of the read", &|asked| {
+            chunk(structured, asked, true, 1, &data(4095, 512))
+        }),
+        ("outside the range of the read", &|asked| {
+            chunk(structured, asked, true, 1, &data(4097, 512))
+        }),
+        ("outside the range of the read", &|asked| {
+            chunk(structured, asked, true, 2, &hole(0, 512))
+        }),
         ("wrong length", &|asked| chunk(structured, asked, true, 1, &data(4096, 513))),
         ("wrong length", &|asked| chunk(structured, asked, true, 1, &data(4096, 0))),
-        ("a hole has a wrong length", &|asked| {
+        ("a hole chunk has a wrong length", &|asked| {
             chunk(structured, asked, true, 2, &hole(4096, u32::MAX))
         }),
-        ("data come twice", &|asked| {
+        ("the same range twice", &|asked| {
             let first = chunk(structured, asked, false, 1, &data(4096, 300));
             [first, chunk(structured, asked, false, 2, &hole(4395, 10))].concat()
         }),
         ("unknown type", &|asked| chunk(structured, asked, true, 9, &[])),
-        ("no number", &|asked| chunk(structured, asked, true, 1 << 15 | 1, &[0; 6])),
-        ("data come in a simple reply", &|asked| simple(asked, 0, &[1; 512])),
+        ("the error number 0", &|asked| chunk(structured, asked, true, 1 << 15 | 1, &[0; 6])),
+        ("a read gets a simple reply", &|asked| simple(asked, 0, &[1; 512])),
     ];
     for (rule, reply) in cases {
         let mut connection = Connection::new(Wire::default(), structured);
@@ -359,11 +365,23 @@ fn a_status_is_a_list_of_ranges() {
         (asks, Headers::Structured, 5, structured(1, 0)[..4].to_vec(), Err("a wrong length")),
         (asks, Headers::Structured, 5, vec![0; 2 << 20], Err("a wrong length")),
         (asks, Headers::Structured, 0, Vec::new(), Ok([0; 4])),
-        (asks, Headers::Structured, 1, vec![0; 20], Err("data come unasked")),
+        (asks, Headers::Structured, 1, vec![0; 20], Err("a request that is not a read")),
         (asks, Headers::Extended, 6, extended(1, 8192, 2), Ok([8192, 2, 0, 0])),
         (asks, Headers::Extended, 6, extended(1, u64::MAX, 2), Ok([u64::MAX, 2, 0, 0])),
-        (Command::Read, Headers::Structured, 5, structured(512, 0), Err("comes unasked")),
-        (Command::Flush, Headers::Extended, 6, extended(1, 512, 0), Err("comes unasked")),
+        (
+            Command::Read,
+            Headers::Structured,
+            5,
+            structured(512, 0),
+            Err("a request of another type"),
+        ),
+        (
+            Command::Flush,
+            Headers::Extended,
+            6,
+            extended(1, 512, 0),
+            Err("a request of another type"),
+        ),
     ];
     for (command, headers, kind, content, expected) in cases {
         let connection = Connection::new(Wire::default(), headers);

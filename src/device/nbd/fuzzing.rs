@@ -53,7 +53,7 @@ pub fn take_replies(form: u8, most: usize, reads: &[(u64, u16)], replies: &[u8])
         connection.push(Request { at: *at, len, memory, ..nothing }, number);
     }
     let sent = connection.send();
-    assert!(sent.is_ok() && !connection.has_unsent(), "not all is sent");
+    assert!(sent.is_ok() && !connection.has_unsent(), "some bytes remain unsent");
     while connection.receive(false).is_ok_and(|came| came) {}
     let answered = std::iter::from_fn(|| connection.pop()).map(|answered| answered.tag);
     let mut numbers: Vec<usize> = answered.collect();

@@ -48,14 +48,16 @@ impl Blocks {
             && preferred >= minimum
             && maximum >= preferred;
         if sound && maximum < SECTOR {
-            let what = format!("a server that accepts no request of {SECTOR} bytes");
+            let what = format!("the server accepts no requests of {SECTOR} bytes");
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if sound {
             return Ok(self);
         }
         let sizes = format!("{minimum}, {preferred}, {maximum}");
-        Err(broken(format!("the block sizes are wrong: {sizes}")))
+        Err(broken(format!(
+            "the minimum, preferred and maximum block sizes are not valid: {sizes}"
+        )))
     }
 }
 
@@ -81,7 +83,7 @@ fn failed(error: &io::Error) -> Error {
         Errno,
     );
     let place = if error.kind() == io::ErrorKind::UnexpectedEof {
-        "the server ends the negotiation"
+        "the server closed the connection during the negotiation"
     } else {
         "negotiation"
     };
@@ -127,11 +129,13 @@ impl Talk<'_> {
     fn reply(&self, option: u32) -> Result<(u32, Vec<u8>)> {
         let (magic, answers) = (self.u64()?, self.u32()?);
         if magic != OPTION_REPLY_MAGIC || answers != option {
-            return Err(broken(format!("a reply does not belong to option {option}")));
+            return Err(broken(format!(
+                "a reply to option {option} has a wrong magic number or another option"
+            )));
         }
         let (kind, len) = (self.u32()?, self.u32()? as usize);
         if len > MAX_REPLY {
-            return Err(broken(format!("a reply has {len} bytes")));
+            return Err(broken(format!("a reply to an option is too long: {len} bytes")));
         }
         let mut content = vec![0; len];
         self.socket.receive_all(&mut content, self.until).map_err(|error| failed(&error))?;
@@ -199,24 +203,26 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
             }
             // If the error concerns the export, the choice of the export reports it again.
             kind if kind & option_reply::ERROR != 0 => return Ok(None),
-            kind => return Err(broken(format!("a reply has the unknown type {kind}"))),
+            kind => {
+                return Err(broken(format!("a reply to an option has the unknown type {kind}")));
+            }
         }
     }
-    Err(broken("the list of metadata contexts does not end"))
+    Err(broken("the server sends too many replies about metadata contexts"))
 }
 
 /// Exchanges the greetings. Returns the server's flags.
 fn greet(talk: &Talk<'_>) -> Result<u16> {
     if talk.u64()? != SERVER_MAGIC {
-        return Err(broken("it is not an NBD server"));
+        return Err(broken("the server's greeting is not that of an NBD server"));
     }
     if talk.u64()? != OPTION_MAGIC {
-        let what = "a server that does not negotiate (oldstyle)";
+        let what = "the server uses oldstyle negotiation, which is not supported";
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
     let greeting = talk.u16()?;
     if greeting & FIXED_NEWSTYLE == 0 {
-        let what = "a server without fixed newstyle negotiation";
+        let what = "the server does not support fixed newstyle negotiation";
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
     talk.send(&u32::from(greeting & (FIXED_NEWSTYLE | NO_ZEROES)).to_be_bytes())?;
@@ -229,7 +235,7 @@ fn start_tls(talk: &Talk<'_>) -> Result<()> {
     let (kind, content) = talk.reply(option::STARTTLS)?;
     match kind {
         option_reply::ACK if content.is_empty() => Ok(()),
-        option_reply::ACK => Err(broken("the consent to TLS has content")),
+        option_reply::ACK => Err(broken("the server's reply to STARTTLS has content")),
         option_reply::UNSUPPORTED | option_reply::POLICY | option_reply::INVALID => {
             let text = with_text("the server offers no TLS, which nbds:// demands", &content);
             Err(Error::new(ErrorKind::Unsupported, text))
@@ -248,13 +254,16 @@ fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
         let (kind, content) = talk.reply(option::GO)?;
         match (kind, content.first_chunk().map(|kind| u16::from_be_bytes(*kind))) {
             (option_reply::ACK, _) => {
-                let (size, flags) = export.ok_or_else(|| broken("the export has no size"))?;
+                let (size, flags) = export
+                    .ok_or_else(|| broken("the server did not send the size of the export"))?;
                 let blocks = blocks.check()?;
                 return Ok(Some(Export { size, flags, blocks, headers, allocation: None }));
             }
             (option_reply::INFO, Some(INFO_EXPORT)) => {
                 let [_, _, size @ .., high, low] = &content[..] else {
-                    return Err(broken("the description of the export has a wrong length"));
+                    return Err(broken(
+                        "the reply with the size and flags of the export has a wrong length",
+                    ));
                 };
                 let size = size.try_into().map(u64::from_be_bytes);
                 let size = size.map_err(|_| broken("the size of the export has a wrong length"))?;
@@ -264,7 +273,7 @@ fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
             (option_reply::INFO, Some(INFO_BLOCK_SIZE)) => {
                 let (words, rest) = content[2..].as_chunks::<4>();
                 let (&[minimum, preferred, maximum], []) = (words, rest) else {
-                    return Err(broken("the block sizes have a wrong length"));
+                    return Err(broken("the reply with the block sizes has a wrong length"));
                 };
                 let [minimum, preferred, maximum] =
                     [minimum, preferred, maximum].map(u32::from_be_bytes);
@@ -275,7 +284,7 @@ fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
             (kind, _) => return Err(refused(kind, name, &content)),
         }
     }
-    Err(broken("the description of the export does not end"))
+    Err(broken("the server sends too many replies about the export"))
 }
 
 /// Chooses the export by the older option. A server without the export then closes the connection.
@@ -306,16 +315,18 @@ fn with_text(why: &str, text: &[u8]) -> String {
 fn refused(kind: u32, name: &str, text: &[u8]) -> Error {
     let (kind, why) = match kind {
         option_reply::UNKNOWN => return not_found(name),
-        option_reply::POLICY => (ErrorKind::NotPermitted, "the server does not permit it"),
+        option_reply::POLICY => {
+            (ErrorKind::NotPermitted, "the server does not permit access to the export")
+        }
         option_reply::TLS_REQUIRED => {
             (ErrorKind::Unsupported, "the server demands TLS: nbds:// instead of nbd://")
         }
         option_reply::BLOCK_SIZE_REQUIRED => {
-            (ErrorKind::Unsupported, "the server demands other block sizes")
+            (ErrorKind::Unsupported, "the server requires other block sizes")
         }
         option_reply::SHUTDOWN => (ErrorKind::Io(Errno::EIO), "the server shuts down"),
         kind if kind & option_reply::ERROR == 0 => {
-            return broken(format!("a reply has the unknown type {kind}"));
+            return broken(format!("a reply to an option has the unknown type {kind}"));
         }
         _ => (ErrorKind::InvalidInput, "the server refuses the export"),
     };

@@ -160,7 +160,8 @@ impl Link {
                 break joined;
             }
             if Instant::now() >= until {
-                let error = Error::io(ETIMEDOUT, "its connections are lost repeatedly");
+                let error =
+                    Error::io(ETIMEDOUT, "the connections to the server are lost repeatedly");
                 return Err(error.at(&session.address));
             }
         };
@@ -192,7 +193,7 @@ impl Link {
     pub(super) fn join(&self, since: Instant, until: Instant) -> Result<Option<Joined>> {
         let generation = self.session.generation.load(Ordering::Acquire);
         let connection = self.session.connect(until)?;
-        self.ask(since).map_err(|errno| Error::io(errno, "a connection"))?;
+        self.ask(since).map_err(|errno| Error::io(errno, "open another connection"))?;
         let mut shared = self.session.shared.lock();
         if let Some(errno) = shared.ended {
             return Err(Error::io(errno, shared.why.clone().unwrap_or_default()));

@@ -156,8 +156,7 @@ impl Nbd {
             return refused(ErrorKind::ReadOnly, "the server does not permit writing");
         }
         if write && !export.has(ExportFlags::SEND_FLUSH) && !address.without_flush {
-            let what = "the server has no flush command, so it is unknown when data are durable: ?flush=none \
-                        in the address takes each answered write as durable";
+            let what = "the server has no flush command, so written data may not be durable: with ?flush=none in the address, each completed write counts as durable";
             return refused(ErrorKind::Unsupported, what);
         }
         // If the server permits a shorter last unit, the unit is read, but not written.
@@ -183,7 +182,9 @@ impl Nbd {
         let unit = u64::from(self.limits.logical_block);
         let is_within = base.checked_add(size).is_some_and(|end| end <= self.window.size);
         if !is_within || !base.is_multiple_of(unit) {
-            let what = format!("the part at {base} of {size} bytes is not within the export");
+            let what = format!(
+                "the range of {size} bytes at {base} ends past the export or begins within a block"
+            );
             return Err(Error::invalid(what).at(&self.session.address));
         }
         self.window = Window { base, size, ..self.window };
@@ -199,10 +200,10 @@ impl Nbd {
         if self.is_writable {
             let address = &self.session.address;
             notices.push(format!(
-                "{address}: NBD does not report whether other programs write to the export"
+                "{address}: NBD cannot show whether other programs write to the export"
             ));
             if !self.session.export.has(ExportFlags::SEND_FLUSH) {
-                notices.push(format!("{address}: the server has no flush command, so answered writes count as durable"));
+                notices.push(format!("{address}: the server has no flush command, so each completed write counts as durable"));
             }
         }
         notices
@@ -217,7 +218,7 @@ impl Nbd {
     fn client(&self, link: &Arc<Link>, depth: usize) -> Result<Client> {
         let export = &self.session.export;
         let client = Client::new(link, self.window, export, self.is_writable, depth);
-        client.map_err(|errno| Error::io(errno, "a queue").at(&self.session.address))
+        client.map_err(|errno| Error::io(errno, "create a queue").at(&self.session.address))
     }
 
     /// Runs a call on a client of the common link.
@@ -280,7 +281,7 @@ impl Device for Nbd {
     }
 
     fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
-        let what = format_args!("zeros of {len} bytes at {}", at.0);
+        let what = format_args!("write of {len} zero bytes at {}", at.0);
         self.call(what, |client| client.write_zeroes(at, len))
     }
 

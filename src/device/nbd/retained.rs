@@ -149,6 +149,10 @@ mod tests {
             kept.keep(number * 4096, &Memory::Flat(Buffer::from(vec![1; 1 << 20])));
         }
         let taken: usize = kept.pieces.values().map(|piece| piece.data.capacity()).sum();
-        assert!(taken <= kept.bytes() + (1 << 20), "{taken} bytes for {}", kept.bytes());
+        assert!(
+            taken <= kept.bytes() + (1 << 20),
+            "{taken} bytes of memory for {} bytes of data",
+            kept.bytes()
+        );
     }
 }

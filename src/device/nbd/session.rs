@@ -119,7 +119,9 @@ impl Session {
             || export.blocks.minimum > self.export.blocks.minimum
             || export.blocks.maximum < self.export.blocks.maximum
         {
-            return Err(Error::invalid("the export has changed: it lacks an ability that it had"));
+            return Err(Error::invalid(
+                "the export has changed: the server no longer supports a command or a block size in use",
+            ));
         }
         Ok(export)
     }
@@ -142,7 +144,7 @@ fn connect(address: &Address, until: Instant) -> Result<(Socket, Export)> {
     let socket = Socket::connect(&address.server, until).map_err(|error| {
         let errno = error.raw_os_error().map_or(Errno::EIO, Errno);
         let place = match &address.server {
-            Server::Tcp(host, port) => format!("connect to {host} port {port}"),
+            Server::Tcp(host, port) => format!("connect to {host}, port {port}"),
             Server::Unix(path) => format!("connect to {}", path.display()),
         };
         match error.raw_os_error() {

@@ -218,7 +218,7 @@ impl Reply {
             5 => ReplyKind::Status,
             6 => ReplyKind::WideStatus,
             CHUNK_ERROR.. => ReplyKind::Error,
-            _ => return Err("a part of a reply has an unknown type"),
+            _ => return Err("a chunk of a reply has an unknown type"),
         };
         let follows = if len == 32 { word(24) } else { word(12) & 0xFFFF_FFFF };
         Ok(Some((Self { cookie, kind, len: follows, is_last: flags & 1 != 0 }, len)))

@@ -32,7 +32,7 @@ impl Io<'_> {
         if room_for(len) > self.state.pool.limit() {
             // Only an atomic write needs all its pieces at the same time.
             let what = format!(
-                "an atomic write of {len} bytes must be copied, and exceeds the bounce buffers"
+                "an atomic write of {len} unaligned bytes is larger than all bounce buffers"
             );
             return Err(Error::io(Errno::EOPNOTSUPP, what));
         }

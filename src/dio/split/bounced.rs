@@ -25,7 +25,7 @@ pub(super) struct Bounced {
 
 #[cold]
 fn too_long() -> Error {
-    Error::invalid("a request that must be copied is larger than 4 GiB, the limit")
+    Error::invalid("an unaligned request is larger than 4 GiB")
 }
 
 impl Io<'_> {

@@ -13,7 +13,7 @@ pub(super) use self::slab::Slab;
 use self::bounced::Bounced;
 use super::parts::{Buffers, Shape, join, take, to_memory, zero};
 use super::rejected::Rejected;
-use super::transfer::TransferTo;
+use super::transfer::{Next, TransferTo};
 use super::{Completion, Hold, Holding, Io, RETRIES, Request, State, Target, plan};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, CompletionWork, Dev, Done, Memory};
 use crate::device::DeviceQueue;
@@ -202,14 +202,17 @@ impl Io<'_> {
     fn complete_part(&mut self, done: Done, index: u32, part: u32) {
         let Done { bio, result } = done;
         let len = bio.memory.len();
-        let whole = result.map(|count| count & !(self.state.sector_mask as usize));
-        let none = matches!(result, Ok(0));
+        let sector_mask = self.state.sector_mask;
         let Some(split) = self.state.splits.get_mut(index) else { return };
         let Some(buffers) = split.parts.get_mut(part as usize) else { return };
-        let errno = match whole {
-            _ if result == Ok(len) => None,
-            // The transfer was short, so the remaining bytes, from a whole logical block on, are submitted again.
-            Ok(count) if count > 0 && split.error.is_none() => {
+        let next = Next::after(result, len, sector_mask, bio.flags, &mut split.retries);
+        let failed = split.error.is_some();
+        let errno = match next {
+            Next::Complete => None,
+            Next::Fail(errno) => Some(errno),
+            // The request has failed already, so the remaining bytes are not needed.
+            Next::Continue(_) | Next::Repeat if failed => None,
+            Next::Continue(count) => {
                 self.state.stats.short += 1;
                 let mut rest: VecDeque<Buffer> = bio.memory.into_buffers().into();
                 buffers.extend(take(&mut rest, count));
@@ -219,16 +222,7 @@ impl Io<'_> {
                 let memory = to_memory(rest.into_iter().collect());
                 return self.submit_part(Bio { at, flags, memory, ..bio });
             }
-            // A transfer of less than a logical block of the coarsest device is repeated too.
-            Ok(_) | Err(Errno::EAGAIN) if !none && !bio.flags.contains(BioFlags::NOWAIT) => {
-                if split.retries > 0 && split.error.is_none() {
-                    split.retries -= 1;
-                    return self.submit_part(bio);
-                }
-                Some(Errno::EIO)
-            }
-            Ok(_) => Some(Errno::EIO),
-            Err(errno) => Some(errno),
+            Next::Repeat => return self.submit_part(bio),
         };
         buffers.extend(bio.memory.into_buffers());
         if let Some(errno) = errno {

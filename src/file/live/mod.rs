@@ -65,7 +65,7 @@ impl Writing {
         match self {
             Self::Anywhere => Ok(at),
             Self::AtEnd => Ok(WriteAt::End),
-            Self::Nowhere => Err(Error::read_only("the file was opened for reading")),
+            Self::Nowhere => Err(Error::read_only("the file was opened for reading only")),
         }
     }
 }
@@ -127,8 +127,7 @@ impl LiveFile {
         self.handle.file.read_inline(buf, pos)
     }
 
-    /// Enters a range of the content: by the lane if the lane is open and the access is shared, otherwise by a range lock. Then makes the
-    /// queue's view current.
+    /// Enters a range of the content: by the lane if the lane is open and the access is shared, otherwise by a range lock.
     fn enter(
         &self,
         queue: &mut Queue,
@@ -144,9 +143,7 @@ impl LiveFile {
             self.wait_for(queue, ticket, nowait)?;
             Hold::Range(ticket)
         };
-        let entered = Entered::new(file, hold);
-        self.current(queue, nowait)?;
-        Ok(entered)
+        Ok(Entered::new(file, hold))
     }
 
     /// The queue's view of the file, made current.
@@ -162,7 +159,7 @@ impl LiveFile {
         }
         while !content.has(&ticket) {
             let waited = if nowait {
-                Err(Error::would_block("another request has this range of the file"))
+                Err(Error::would_block("another request has locked this range of the file"))
             } else if queue.state.files.is_idle() {
                 InFlight::none_here().and_then(|()| content.wait(&ticket))
             } else {

@@ -128,7 +128,7 @@ impl LiveFile {
             Some(true) => true,
             // A separate transaction would record these blocks and their state, so the write would not be atomic.
             Some(false) | None if flags.contains(DioFlags::ATOMIC) => {
-                let what = "an atomic write can only replace data that the file has";
+                let what = "an atomic write can only overwrite existing data";
                 return Err(Error::io(Errno::EOPNOTSUPP, what));
             }
             Some(false) => false,
@@ -165,13 +165,13 @@ impl LiveFile {
         }
         let most = self.geometry.atomic();
         if most == 0 {
-            let what = "the device does not promise atomic writes";
+            let what = "the device does not support atomic writes";
             return Err(Error::io(Errno::EOPNOTSUPP, what));
         }
         let fits = len.is_power_of_two() && len <= most && pos.0.is_multiple_of(len as u64);
         if !fits {
             return Err(Error::invalid(format!(
-                "an atomic write of {len} bytes at {pos}: the length must be a power of two up to {most}, and the position a multiple of it"
+                "an atomic write of {len} bytes at {pos}: the length must be a power of two up to {most}, and the position a multiple of the length"
             )));
         }
         Ok(())

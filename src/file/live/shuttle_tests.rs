@@ -90,7 +90,7 @@ impl Model {
         let at = self.file.append(queue, &buf, DioFlags::empty()).unwrap();
         let mut read = Buffer::aligned(BLOCK).unwrap();
         assert_eq!(self.file.read_at(queue, &mut read, at).unwrap(), BLOCK);
-        assert!(read[..] == buf[..], "an append is not where it was said to be");
+        assert!(read[..] == buf[..], "an append is not at the position that its call returned");
     }
 }
 

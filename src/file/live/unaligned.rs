@@ -114,9 +114,6 @@ impl LiveFile {
                     let piece = cut(bufs, done..done + request.len);
                     full |= self.write_widened(queue, &piece, &request, left)?;
                     done += request.len;
-                    if done < len {
-                        self.current(queue, false)?;
-                    }
                 }
                 Ok(Ready::Gap(size)) => return Ok(Unaligned::Gap(size)),
                 Ok(Ready::ByFileSystem | Ready::Unaligned(_)) => {

@@ -1,8 +1,9 @@
 //! The backups of the superblock, which are updated after an operation has enabled a feature.
 //!
-//! Linux does not update the backups. If `e2fsck -b` repairs a volume from an outdated backup, the volume loses its extended attributes,
-//! because without ext_attr they are faults. A close therefore stores the enabled features in the backups, together with the revision that they
-//! need. The superblock itself is written first: on a volume of revision 0, a backup of revision 1 would mark the superblock as damaged.
+//! Linux does not update the backups. If `e2fsck -b` repairs a volume from a backup without the feature ext_attr, e2fsck removes all
+//! extended attributes, because attributes on a volume without that feature are faults. A close therefore stores the enabled features in
+//! the backups, together with the revision that these features need. The primary superblock is written first, because
+//! `Superblock::check_revision` refuses a primary superblock of revision 0 if a backup has revision 1.
 
 use std::io::IoSlice;
 use std::sync::atomic::Ordering;
@@ -16,10 +17,10 @@ use super::superblock::{change_features, change_superblock, features, superblock
 use crate::error::Result;
 
 impl Ext4 {
-    /// Stores the features that operations have enabled in all backups. A backup that is damaged or unreadable stays unchanged.
+    /// Copies the features that operations have enabled into every backup. A damaged or unreadable backup stays unchanged.
     ///
     /// # Errors
-    /// Errors of the device on writes.
+    /// The device's errors on writes.
     pub(super) fn raise_backups(&self) -> Result<()> {
         let writing = self.writing()?;
         if !writing.features_switched.swap(false, Ordering::Relaxed) {

@@ -1,4 +1,5 @@
-//! Metadata blocks. Each is read once and cached in memory up to a limit. Reads return the content that the journal's recovery has found.
+//! Metadata blocks. A block that was read is cached in memory; the cache has a maximum size. If the journal was recovered only in memory,
+//! reads return the recovered content.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -20,16 +21,17 @@ use crate::units::{BlockSize, FilePos, FsBlock, InodeNo};
 /// The maximum memory of cached metadata blocks in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// The maximum number of attempts to change a block that is evicted between the read and the change.
+/// The maximum number of attempts to change a block. An attempt fails if the block is evicted from the cache between the read and the
+/// change.
 const ATTEMPTS: u32 = 64;
 
-/// The location of a block's current content if that is not the block's home location.
+/// The location of a block's current content, if the content is not at the block's home location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relocated {
     /// The content is in this block of the journal, without changes.
     Journal(FsBlock),
-    /// The content is in this block of the journal, except for the first four bytes. These equal the journal's magic number, and the journal stores
-    /// them as zeros.
+    /// The content is in this block of the journal, except for the first four bytes. The first four bytes of the content equal the
+    /// journal's magic number; the journal stores zeros in their place.
     Escaped(FsBlock),
 }
 
@@ -42,8 +44,8 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    /// An overlay for copies in an external journal. The blocks of its device have the numbers in
-    /// this range, past the end of the volume. The range is empty for an internal journal.
+    /// An empty overlay. `range` contains the numbers that stand for the blocks of an external journal's device. These numbers are past the
+    /// end of the volume. The range is empty for an internal journal.
     pub(crate) fn outside(range: Range<u64>) -> Self {
         Self { blocks: BTreeMap::new(), outside: range }
     }
@@ -109,13 +111,13 @@ impl Blocks {
         &self.overlay
     }
 
-    /// Redirects reads of these blocks to the locations that recovery has found, and clears the cache.
+    /// Redirects reads of the overlay's blocks to the locations that recovery has found, and clears the cache.
     pub(crate) fn set_overlay(&mut self, overlay: Overlay) {
         self.overlay = overlay;
         self.cache.clear();
     }
 
-    /// Removes and returns the overlay of [`set_overlay`](Self::set_overlay). The blocks must not be used afterwards.
+    /// Removes and returns the overlay of [`set_overlay`](Self::set_overlay). Afterwards this value must not be used.
     pub(crate) fn take_overlay(&mut self) -> Overlay {
         std::mem::take(&mut self.overlay)
     }
@@ -125,7 +127,7 @@ impl Blocks {
         block.0.checked_add(count).is_some_and(|end| end <= self.count)
     }
 
-    /// Reads a block of metadata. `place` names the structure and the field that points to the block, for errors.
+    /// Reads a block of metadata. Errors contain `place`, which names the structure and the field that points to the block.
     pub(crate) fn read(&self, block: FsBlock, place: Place) -> Result<Block> {
         if !self.contain(block, 1) && !self.overlay.outside.contains(&block.0) {
             let count = self.count;
@@ -138,14 +140,15 @@ impl Blocks {
         }
     }
 
-    /// Whether a block is in memory.
+    /// Whether a block is cached or has a version in a transaction.
     pub(crate) fn has(&self, block: FsBlock) -> bool {
         self.dirty.get(block).is_some() || self.cache.get(&block).is_some()
     }
 
     /// Reads a block that has no version in a transaction.
     fn read_clean(&self, block: FsBlock) -> Result<Block> {
-        // If another thread with newer content replaces the placeholder during the read, the result of the read is not cached.
+        // During the read the cache contains a placeholder. If another thread replaces the placeholder by newer content, the result of this
+        // read is not cached.
         self.cache.get_or_insert_with(&block, || match self.overlay.get(block) {
             None => self.read_device(block),
             Some(copy) => self.read_relocated(copy),
@@ -157,8 +160,8 @@ impl Blocks {
         &self.dirty
     }
 
-    /// Changes a block in a transaction. Returns whether this is the transaction's first change of
-    /// the block. `change` receives the newest content and must not change it if it fails.
+    /// Changes a block in a transaction. Returns whether this is the transaction's first change of the block. `change` receives the newest
+    /// content. If `change` returns an error, the content must be unchanged.
     pub(super) fn update<R>(
         &self,
         block: FsBlock,
@@ -169,7 +172,7 @@ impl Blocks {
         self.newest(block, place, |version| version.change(member, change))
     }
 
-    /// Changes one part of a block whose checksum `change` updates.
+    /// Changes one part of a block. `change` also updates the part's checksum.
     pub(super) fn update_sealed<R>(
         &self,
         (block, part): (FsBlock, Part),
@@ -188,8 +191,9 @@ impl Blocks {
     ) -> Result<R> {
         for _ in 0..ATTEMPTS {
             self.read(block, place)?;
-            // The first reader passes the block to all waiting threads before the block is in the cache. While the reader is
-            // interrupted, the block is neither dirty nor cached, and must be read again. Its content cannot change in the meantime.
+            // If several threads read the same block, one thread reads it from the device and passes the content to the waiting threads
+            // before it inserts the block into the cache. A waiting thread can therefore find the block neither dirty nor cached, and then
+            // reads it again. The content cannot change between the two reads.
             let clean = || self.cache.get(&block).or_else(|| self.read_clean(block).ok());
             let slot = self.dirty.slot(block, clean);
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
@@ -230,7 +234,7 @@ impl Blocks {
         self.cache.remove(&block);
     }
 
-    /// Records that a version was written to its home location. If this is still the newest version, the block is clean again.
+    /// Records that a version was written to its home location. If that version is still the newest version, the block becomes clean.
     pub(super) fn written(&self, block: FsBlock, version: &Block) {
         self.dirty.convert(block, version, |content| self.cache.insert(block, content));
     }
@@ -270,7 +274,7 @@ impl Blocks {
     /// Makes all writes durable.
     ///
     /// # Errors
-    /// `Io`, which all later calls return again. The caller must end the use of the volume.
+    /// `Io`. All later calls return the same error. The caller must abort the volume.
     pub(super) fn flush(&self) -> Result<()> {
         self.told(self.events.durability().flush(&*self.device), 0, 0)
     }
@@ -307,7 +311,7 @@ impl Blocks {
         }
     }
 
-    /// Reads a block from the device, without the cache and the overlay. The caller has checked the number.
+    /// Reads a block from the device, without the cache and the overlay. The caller must have checked the block number.
     pub(crate) fn read_device(&self, block: FsBlock) -> Result<Block> {
         self.read_buffer(block).map(Block::new)
     }
@@ -329,7 +333,8 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// One thread reads a block and passes it to the others. It may be interrupted before the block is in the cache.
+    /// One thread reads a block and passes the block to the other threads. The reading thread may be interrupted before the block is in the
+    /// cache.
     #[test]
     fn several_threads_change_a_block_that_none_of_them_has_read() {
         const THREADS: usize = 4;
@@ -347,7 +352,7 @@ mod tests {
             })
         };
         thread::scope(|scope| {
-            // Every thread must visit all blocks, because the other threads wait for it at each block.
+            // Every thread must visit all blocks, because the barrier makes all threads wait for each other at each block.
             let count_failed = || (0..COUNT).filter(|block| change(*block).is_err()).count();
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(count_failed)).collect();
             assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 0));

@@ -1,7 +1,8 @@
-//! Case-insensitive names: Unicode case folding and canonical decomposition, without ignorable characters.
+//! Case-insensitive names. Names are compared after Unicode case folding, canonical decomposition and removal of ignorable characters.
 //!
-//! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1). The tables here are newer and agree on all characters of 12.1. A name with
-//! later characters may have another hash, so a failed lookup is repeated as a linear search.
+//! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1). The tables here are from a later Unicode version. Both versions fold all
+//! characters of Unicode 12.1 in the same way. A name with later characters may get a different hash here than in Linux, so a failed lookup
+//! by hash is repeated as a linear search.
 
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
@@ -21,7 +22,7 @@ fn is_ignorable(c: char) -> bool {
         | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}')
 }
 
-/// Whether a character is in one of the ranges in which Unicode versions after 12.1 added a case or a decomposition.
+/// Whether a character is in one of the ranges to which Unicode versions after 12.1 added case mappings or decompositions.
 fn is_younger(c: char) -> bool {
     matches!(c,
         '\u{1ABF}'..='\u{1AFF}' | '\u{1C89}' | '\u{2C2F}' | '\u{A7C0}' | '\u{A7C7}'..='\u{A7F5}'
@@ -30,8 +31,8 @@ fn is_younger(c: char) -> bool {
         | '\u{1E4EC}'..='\u{1E4EF}')
 }
 
-/// The folded form of a name, which is equal for names that differ only in case. `None` for a name that is not UTF-8; such names are compared by
-/// bytes.
+/// The folded form of a name. Names that differ only in case have the same folded form. Returns `None` for a name that is not UTF-8; a name
+/// without a folded form is compared by bytes.
 pub(super) fn fold(name: &[u8]) -> Option<String> {
     let text = str::from_utf8(name).ok()?;
     if text.is_ascii() {
@@ -68,7 +69,7 @@ impl<'a> Wanted<'a> {
         self.folded.as_ref().map_or(self.name, |folded| folded.as_bytes())
     }
 
-    /// Refuses a new name in a case-insensitive directory if Linux could not find the name later, or would refuse it.
+    /// Refuses a new name in a case-insensitive directory, if Linux could not find an entry with that name or would itself refuse the name.
     ///
     /// # Errors
     /// `Unsupported` for characters that Linux's tables fold differently; `InvalidInput` for bytes that violate the volume's encoding in
@@ -102,7 +103,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether another version of Unicode may fold this name, or a name equal to it, differently.
+    /// Whether another version of Unicode may fold this name, or a name with the same folded form, differently.
     pub(super) fn depends_on_tables(&self) -> bool {
         self.folded.as_ref().is_some_and(|folded| !folded.is_ascii() || !self.name.is_ascii())
     }
@@ -116,8 +117,8 @@ mod tests {
     use super::super::hash::{HashVersion, NameHash};
     use super::{fold, is_younger};
 
-    /// Every character folds, decomposes, reorders or vanishes as in debugfs, which has the tables
-    /// of Unicode 12.1. The test compares the hashes of the folded names.
+    /// Every tested character is folded, decomposed, reordered or removed as in debugfs, which uses the tables of Unicode 12.1. The test
+    /// compares the hashes of the folded names.
     #[test]
     fn folding_agrees_with_debugfs() {
         let hash = NameHash { version: HashVersion::HalfMd4, unsigned: false, seed: [0; 4] };

@@ -2,12 +2,13 @@
 //!
 //! Source: "Checksums" in Linux's ext4 documentation. Tests compare the results with images made by mke2fs.
 //!
-//! Each structure's own module defines which bytes its checksum covers: `…_checksum` computes the checksum, reads verify it,
-//! and `seal_…` stores it. The seal is the last step of every change. On a volume without checksums, sealing does nothing.
+//! The module of each structure defines which bytes the structure's checksum covers. A function `…_checksum` computes the checksum, the
+//! functions that read the structure verify it, and a function `seal_…` stores it. A change of a structure calls the `seal_…` function as
+//! its last step. On a volume without checksums, the `seal_…` functions do nothing.
 
 use crate::units::InodeNo;
 
-/// CRC32C without a final inversion, continued from `seed`, as ext4 and jbd2 chain it.
+/// CRC32C without a final inversion. `seed` is the checksum of the preceding bytes, so that ext4 and jbd2 can chain several parts.
 #[must_use]
 pub(crate) fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, data)
@@ -24,7 +25,8 @@ pub(crate) fn crc16(parts: &[&[u8]]) -> u16 {
     digest.finalize()
 }
 
-/// CRC32 with the highest bit first and without a final inversion, as in the journal's checksums of the first version. The initial value is `!0`.
+/// CRC32 with the highest bit first and without a final inversion, as in the journal's checksums of version 1. The first call of a chain
+/// must pass `!0` as `sum`.
 #[must_use]
 pub(crate) fn crc32_be(sum: u32, data: &[u8]) -> u32 {
     const CRC32: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_MPEG_2);
@@ -38,7 +40,7 @@ pub(crate) fn crc32_be(sum: u32, data: &[u8]) -> u32 {
 pub(crate) enum Kind {
     /// A block of directory entries.
     Entries = 1,
-    /// The root or another node of a hash tree.
+    /// The root of a directory's hash tree.
     DxRoot = 2,
     DxNode = 3,
     /// A node of an extent tree.
@@ -60,7 +62,7 @@ impl From<Kind> for u8 {
 pub(crate) struct MetadataSeed(pub(crate) u32);
 
 impl MetadataSeed {
-    /// The seed for structures that belong to one inode. It depends on the inode's number and generation.
+    /// The seed for structures that belong to one inode. The seed depends on the inode's number and generation.
     #[must_use]
     pub(crate) fn of_inode(self, inode: InodeNo, generation: u32) -> u32 {
         let number = u32::try_from(inode.0).unwrap_or(u32::MAX);

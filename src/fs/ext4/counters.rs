@@ -1,4 +1,5 @@
-//! The costs of writing. Each is counted where it arises, so an overwrite that causes no cost is not counted.
+//! Counters of the costs of writing, such as started handles and waits for locks. An overwrite that causes none of these costs is not
+//! counted.
 
 use crate::fs::WriteCounts;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,7 +46,7 @@ impl Counters {
 }
 
 impl super::Ext4 {
-    /// The costs of writing since the volume was opened; all zero for a read-only volume.
+    /// The costs of writing since the volume was opened. All counts are zero on a volume that is open read-only.
     #[must_use]
     pub fn write_counts(&self) -> WriteCounts {
         let Ok(writing) = self.writing() else { return WriteCounts::default() };

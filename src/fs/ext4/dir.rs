@@ -16,7 +16,8 @@ use crate::fs::{DirCursor, DirEntry, FileType, InodeFlags};
 use crate::iomap::MapFile;
 use crate::units::{FileBlock, InodeNo};
 
-/// Iterates over the areas of a directory in order. Only one area is in memory at a time.
+/// Iterates over the areas of a directory in order. An area is a block of entries, or a part of an inline directory. Only one area is in
+/// memory at a time.
 struct Areas<'a> {
     dir: &'a Inode,
     next: FileBlock,
@@ -38,14 +39,14 @@ impl Areas<'_> {
         while self.next < end {
             let block = self.next;
             if block > FileBlock(0) {
-                // A reader that continues past the first block will need the whole map.
+                // A reader that continues past the first block will need the map of all blocks.
                 dir.keep_map()?;
             }
             self.next.0 += 1;
             if let Some(area) = dir.dir_block(block)? {
                 return Ok(Some(area));
             }
-            // The hole is skipped in one step, whatever its size.
+            // A hole of any size is skipped in one step.
             let hole = dir.map(size.pos_of(block), size.bytes() as u64)?;
             self.next = self.next.max(FileBlock(size.blocks_for(hole.end().0)));
         }
@@ -53,8 +54,8 @@ impl Areas<'_> {
     }
 }
 
-/// The entries of a directory, including `.` and `..`. On a volume that is open read-only, an error hides the remaining entries of one
-/// block, and the listing continues with the next block. On a volume that is open for writing, the listing ends after an error.
+/// The entries of a directory, including `.` and `..`. On a volume that is open read-only, an error in a block skips the remaining entries
+/// of that block, and the listing continues with the next block. On a volume that is open for writing, the listing ends after an error.
 pub struct Ext4ReadDir<'a>(Source<'a>);
 
 enum Source<'a> {
@@ -75,20 +76,20 @@ impl Iterator for Ext4ReadDir<'_> {
 
 /// The entries of a directory that does not change, in on-disk order. Entries added by fast commits come last.
 ///
-/// This iterator holds one block of the directory. After an error it skips the remaining entries of the block. It ends if it cannot find a next
-/// block.
+/// The iterator has one block of the directory in memory. After an error, the iterator skips the remaining entries of the block. The
+/// iterator ends if it cannot find a next block.
 pub(super) struct DiskOrder<'a> {
     areas: Areas<'a>,
     area: Option<Area>,
     at: usize,
-    /// The block that would have been read next at the time of the last error.
+    /// The value of `areas.next` at the last error, to detect an error that repeats without progress.
     failed_at: Option<FileBlock>,
     added: Option<btree_map::Iter<'a, Vec<u8>, Option<InodeNo>>>,
     ended: bool,
 }
 
 impl DiskOrder<'_> {
-    /// The number in the directory of the last block that was read.
+    /// The number, counted within the directory, of the last block that was read.
     pub(super) fn block(&self) -> FileBlock {
         FileBlock(self.areas.next.0.saturating_sub(1))
     }
@@ -109,7 +110,7 @@ impl DiskOrder<'_> {
             let entry = area.entry(self.at, &dir.fs)?;
             self.at = entry.next;
             let Some(inode) = entry.inode else { continue };
-            // An edit by a fast commit replaces the block's entry for the same name.
+            // A fast commit's edit of a name replaces the entry in the block with the same name.
             if edit.is_none_or(|edit| !edit.names.contains_key(entry.name)) {
                 let (name, file_type) = (entry.name.to_vec(), entry.file_type);
                 return Ok(Some(DirEntry { name, inode, file_type }));
@@ -117,8 +118,8 @@ impl DiskOrder<'_> {
         }
     }
 
-    /// The next name that a fast commit added. The record has no file type, so the inode is read. A
-    /// name whose inode is not in use is still listed, like such a name in a block.
+    /// The next name that a fast commit added. The record of a fast commit has no file type, so this function reads the inode. A name whose
+    /// inode is not in use is listed without a file type.
     fn next_added(&mut self) -> Result<Option<DirEntry>> {
         let fs = &self.areas.dir.fs;
         let named = |(name, inode): (_, &Option<InodeNo>)| Some((name, (*inode)?));
@@ -150,7 +151,7 @@ impl Iterator for DiskOrder<'_> {
             Ok(Some(_)) => {}
             Ok(None) => self.ended = true,
             Err(_) => {
-                // If there was no progress since the last error, the same error would occur again.
+                // If the iterator made no progress since the last error, the same error would occur again and again.
                 let next = Some(self.areas.next);
                 self.ended = std::mem::replace(&mut self.failed_at, next) == next;
                 self.area = None;
@@ -161,8 +162,8 @@ impl Iterator for DiskOrder<'_> {
 }
 
 impl Inode {
-    /// The entries of this directory in on-disk order. On a volume that is open for writing, they are in the order of a [listing](Self::list)
-    /// instead.
+    /// The entries of this directory. On a volume that is open read-only, the entries are in on-disk order. On a volume that is open for
+    /// writing, the entries are in the order of a [listing](Self::list).
     ///
     /// # Errors
     /// `NotADirectory`; `Encrypted` for encrypted names; the errors of reading and checking the entries.
@@ -206,7 +207,7 @@ impl Inode {
         self.number_of(name).and_then(|found| found.ok_or_else(none)).at(|| shown(name))
     }
 
-    /// The inode number of a name. Every lookup of a name uses this function.
+    /// The inode number of a name. Every lookup of a name calls this function.
     fn number_of(&self, name: &[u8]) -> Result<Option<InodeNo>> {
         if let Some(edit) = self.fast_commit_edit()
             && !matches!(name, b"." | b"..")
@@ -222,7 +223,7 @@ impl Inode {
     /// Finds the entry of a name in the directory's blocks.
     pub(super) fn find(&self, name: &[u8]) -> Result<Option<Found>> {
         if matches!(name, b"." | b"..") {
-            // `.` and `..` are neither hashed, encrypted nor folded, and are always the first entries.
+            // The names `.` and `..` are not hashed, encrypted or folded, and are always the first entries.
             let area = Areas { dir: self, next: FileBlock(0) }.next()?;
             return area.map_or(Ok(None), |area| area.into_found(&Wanted::exact(name), &self.fs));
         }
@@ -257,7 +258,7 @@ impl Inode {
         }
     }
 
-    /// The name together with this directory's rule for equal names.
+    /// The name together with this directory's rule for the comparison of names.
     pub(super) fn wanted<'a>(&self, name: &'a [u8]) -> Result<Wanted<'a>> {
         self.check_readable_names()?;
         if self.flags.contains(InodeFlags::CASEFOLD) {
@@ -267,7 +268,7 @@ impl Inode {
         }
     }
 
-    /// The first block of entries at or after `next`, and its number in the directory.
+    /// The first block of entries at or after block `next`, and the block's number in the directory.
     pub(super) fn area_from(&self, next: FileBlock) -> Result<Option<(FileBlock, Area)>> {
         let mut areas = Areas { dir: self, next };
         let area = areas.next()?;
@@ -279,7 +280,7 @@ impl Inode {
         self.fs.fast_commits.edits_of(self.number)
     }
 
-    /// The inode of an entry. If the entry has an invalid inode, the directory is corrupt.
+    /// The inode of an entry. If the entry points to an invalid inode, the error says that the directory is corrupt.
     pub(super) fn entry_inode(&self, number: InodeNo, name: &[u8]) -> Result<Self> {
         let corrupt = |what: &str| {
             let place = PLACE.inode(self.number).field("inode");
@@ -299,7 +300,7 @@ impl Inode {
         }
     }
 
-    /// Whether this inode is internal to the file system, like the journal or an attribute's value. No name may refer to such an inode.
+    /// Whether this inode is internal to the file system, like the journal or an attribute's value. No name may refer to an internal inode.
     #[must_use]
     pub fn is_internal(&self) -> bool {
         self.fs.superblock.is_reserved(self.number) || self.flags.contains(InodeFlags::EA_INODE)
@@ -330,7 +331,7 @@ impl Inode {
 }
 
 impl Superblock {
-    /// Whether an inode is internal, because its number is reserved or the superblock names it.
+    /// Whether an inode is internal, because its number is reserved or a field of the superblock contains its number.
     pub(super) fn is_reserved(&self, number: InodeNo) -> bool {
         number != ROOT && number.0 < u64::from(self.first_inode)
             || self.quota_files.contains(&Some(number))
@@ -342,8 +343,8 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// The change of a name by fast commits, if there is one. In a case-insensitive directory, names
-/// that are equal when folded refer to one entry, so an edit of any of them applies.
+/// The change that fast commits made to a name, if they changed the name. In a case-insensitive directory, all names with the same folded
+/// form refer to one entry, so a change of any of these names applies.
 fn find_edit(edit: &DirEdit, wanted: &Wanted<'_>) -> Option<Option<InodeNo>> {
     if wanted.is_exact() {
         return edit.names.get(wanted.name).copied();

@@ -1,4 +1,4 @@
-//! A block of directory entries, or a part of an inline directory: its checks, searches and seals.
+//! A block of directory entries, or a part of an inline directory: its checks, its searches, and the computation of its checksum.
 
 use zerocopy::FromBytes;
 
@@ -18,10 +18,10 @@ pub(super) const PLACE: Place = Place::new("directory entry");
 pub(super) const HEADER: usize = size_of::<RawDirEntry>();
 const TAIL: usize = size_of::<RawDirTail>();
 
-/// A range of bytes that holds whole entries: a block of a directory, or a part of an inline directory.
+/// A range of bytes that consists of complete entries: a block of a directory, or a part of an inline directory.
 pub(super) struct Area {
     pub(super) bytes: AreaBytes,
-    /// The end of the entries. Only the checksum may follow.
+    /// The end of the entries. Only the checksum may be stored after the entries.
     pub(super) end: usize,
     pub(super) home: Home,
     pub(super) place: Place,
@@ -30,7 +30,7 @@ pub(super) struct Area {
 /// The location of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home {
-    /// The number of the block in the directory, and on the volume.
+    /// The number of the block within the directory, and its number on the volume.
     Block(FileBlock, FsBlock),
     /// A [part](Inode::inline_dir_part) of an inline directory.
     Inline(u64),
@@ -53,7 +53,7 @@ impl std::ops::Deref for AreaBytes {
     }
 }
 
-/// A checked entry in its area.
+/// An entry whose fields were checked.
 pub(super) struct Entry<'a> {
     pub(super) name: &'a [u8],
     /// The inode number; `None` for unused space.
@@ -63,7 +63,7 @@ pub(super) struct Entry<'a> {
     pub(super) next: usize,
 }
 
-/// The position of an entry in its area, and its inode.
+/// The position of an entry in its area, and the entry's inode.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
     pub(super) at: usize,
@@ -97,7 +97,7 @@ impl Area {
         Self { end: bytes.len(), bytes: AreaBytes::Inline(bytes), home, place }
     }
 
-    /// The error for a byte offset at which there is no valid [record].
+    /// The error for a byte offset at which no valid [record] begins.
     #[cold]
     fn bad_record(&self, at: usize, size: BlockSize) -> Error {
         let bytes = &self.bytes[at..self.end];
@@ -146,7 +146,7 @@ impl Area {
         Ok(Entry { name, inode: Some(InodeNo(u64::from(number))), file_type, next })
     }
 
-    /// Finds the position of a name in this area. Of the entries before it, only the lengths are checked.
+    /// Finds the position of a name in this area. The function checks only the lengths of the entries before the name's entry.
     pub(super) fn find(&self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Spot>> {
         let (size, bytes) = (fs.superblock.block_size, &self.bytes[..self.end]);
         let (mut at, mut before) = (0, None);
@@ -183,7 +183,8 @@ fn record(bytes: &[u8], at: usize, size: BlockSize) -> Option<(&RawDirEntry, &[u
     sound.then_some((raw, name, at + len))
 }
 
-/// The length of a record. In a block of 64 KiB a record may fill the block, a length that 16 bits cannot express. It is stored as 0 or 65535.
+/// The length of a record in bytes. In a block of 64 KiB, a record may have the length of the block, which 16 bits cannot express. That
+/// length is stored as 0 or 65535.
 pub(super) fn record_length(raw: u16, block_size: BlockSize) -> usize {
     match raw {
         0 | u16::MAX if block_size.bytes() == 1 << 16 => 1 << 16,
@@ -248,7 +249,8 @@ impl Inode {
         Ok(Some(Area { bytes: AreaBytes::Block(content), end, home, place }))
     }
 
-    /// Whether a block is a node of the hash tree. To a linear reader such a block appears unused. The first block is the root.
+    /// Whether a block is a node of the hash tree. Block 0 is the root. Every other node begins with an unused entry that is as long as the
+    /// block, so that a linear reader skips the node.
     pub(super) fn is_dx_block(&self, block: FileBlock, content: &[u8]) -> bool {
         let Ok((first, _)) = RawDirEntry::ref_from_prefix(content) else { return false };
         let whole = record_length(first.rec_len.get(), self.fs.superblock.block_size);
@@ -258,7 +260,7 @@ impl Inode {
 }
 
 impl Superblock {
-    /// The offset of the end of the entries in a block. Only the checksum may follow.
+    /// The offset of the end of the entries in a block. Only the checksum may be stored after the entries.
     pub(super) fn entries_end(&self) -> usize {
         self.block_size.bytes() - if self.seed.is_some() { TAIL } else { 0 }
     }
@@ -280,12 +282,12 @@ pub(super) fn verify_tail(seed: u32, entries: &[u8], tail: &[u8], place: Place) 
     if stored == computed { Ok(()) } else { Err(place.bad_checksum(stored, computed)) }
 }
 
-/// The checksum of a block of entries. It covers everything before the tail.
+/// The checksum of a block of entries. `entries` must be all bytes before the tail.
 fn entries_checksum(seed: u32, entries: &[u8]) -> u32 {
     crc32c_raw(seed, entries)
 }
 
-/// Writes the tail of a block of entries, whose last bytes must be unused. `seed` is the directory's seed.
+/// Writes the tail of a block of entries. The last bytes of the block must be unused. `seed` is the directory's seed.
 pub(crate) fn seal_dir_block(seed: Option<u32>, block: &mut [u8]) {
     let Some(seed) = seed else { return };
     let (entries, tail) = block.split_at_mut(block.len() - TAIL);

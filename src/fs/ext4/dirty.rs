@@ -1,8 +1,9 @@
-//! The versions of metadata blocks that have not been written to their home location. They were changed in a transaction that is not yet
+//! Changed metadata blocks that have not been written to their home location, because the transaction that changed them is not yet
 //! checkpointed.
 //!
-//! A changed block gets a slot with its newest version. If a reader or the commit of the previous transaction still holds that
-//! version, a change creates a new version. The slot is removed when its newest version has been written to its home location.
+//! Each changed block has a slot that contains the newest version of the block. If a reader or the commit of the previous transaction still
+//! has a reference to that version, a change creates a new version. The slot is removed when its newest version has been written to the
+//! block's home location.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub(super) struct Version {
     content: Block,
     /// The transaction that last changed the block.
     tid: Tid,
-    /// Whether the slot was removed. If so, a thread with a reference to it must look up the block again.
+    /// Whether the slot was removed. A thread that has a reference to a removed slot must look up the block again.
     gone: bool,
 }
 
@@ -94,8 +95,9 @@ impl Dirty {
         shard.get(&block).map(|slot| slot.0.lock().content.clone())
     }
 
-    /// The slot of a block. A missing slot is created from the clean content; `None` if that cannot be read. `clean` is called under
-    /// the shard's lock, because content that was read earlier may be outdated. The block should therefore be in memory already.
+    /// The slot of a block. If the block has no slot, a slot is created with the content that `clean` returns; the result is `None` if
+    /// `clean` returns `None`. `clean` is called under the shard's lock, because content that was read before the lock was acquired may be
+    /// outdated. The block should already be in memory, so that `clean` needs no read from the device.
     pub(super) fn slot(
         &self,
         block: FsBlock,
@@ -114,7 +116,7 @@ impl Dirty {
         Some(slot)
     }
 
-    /// The newest version of a block, if the transaction was the last to change the block and did not free it.
+    /// The newest version of a block, if transaction `tid` was the last to change the block and the block was not freed.
     pub(super) fn of_transaction(&self, block: FsBlock, tid: Tid) -> Option<Block> {
         let slot = self.find(block)?;
         let version = slot.lock()?;
@@ -127,7 +129,7 @@ impl Dirty {
         }
     }
 
-    /// Removes the slot of a block if `version` is its newest version. `keep` receives the version before the slot is removed.
+    /// Removes the slot of a block, if `version` is the block's newest version. `keep` receives the version before the slot is removed.
     pub(super) fn convert(&self, block: FsBlock, version: &Block, keep: impl FnOnce(Block)) {
         let mut shard = self.shard(block).write();
         let Some(slot) = shard.get(&block).cloned() else { return };

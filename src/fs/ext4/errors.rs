@@ -1,12 +1,12 @@
-//! Corruption that is found on a volume that is open for writing: its record in the superblock, and the volume's reaction.
+//! Corruption on a volume that is open for writing: how errors are recorded in the superblock, and how the volume reacts.
 //!
-//! An operation that [fails](Ext4::watch) with `Corrupt` counts as one error. `s_errors` selects the reaction: nothing
-//! (`continue`), refusing changes (`remount-ro`), or refusing reads too (`panic`). Errors that do not stop the volume
-//! are collected in memory. The next [`sync_all`](Ext4::sync_all), tick of the [timer](super::CommitTimer), or close stores all
-//! of them in the superblock in one write, so a flood of errors does not cost one write each.
+//! An operation that [fails](Ext4::watch) with `Corrupt` counts as one error. `s_errors` selects the reaction: nothing (`continue`),
+//! refusing changes (`remount-ro`), or refusing changes and reads (`panic`). Errors that do not stop the volume are collected in memory.
+//! The next [`sync_all`](Ext4::sync_all), the next tick of the [timer](super::CommitTimer), or the close stores all collected errors in the
+//! superblock with one write. Many errors therefore cost only one write.
 //!
-//! Corruption counts only if it is found under the inode's lock. A reader of an
-//! [`Inode`](super::Inode) that changes at the same time can mistake valid data for corrupt data.
+//! Corruption counts only if an operation finds it while the operation has locked the inode. Without the lock, another thread may change
+//! the [`Inode`](super::Inode) during the read, and the reader can mistake valid data for corrupt data.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::fs::block::Block;
 use crate::fs::{OnError, Timestamp};
 use crate::sync::Mutex;
 
-/// The part of the superblock that records errors.
+/// The byte ranges of the superblock that record errors.
 const FIELDS: [Range<usize>; 2] = [
     offset_of!(RawSuperblock, s_error_count)..offset_of!(RawSuperblock, s_mount_opts),
     offset_of!(RawSuperblock, s_first_error_time_hi)
@@ -30,7 +30,8 @@ const FIELDS: [Range<usize>; 2] = [
 ];
 
 impl OnError {
-    /// The reaction for a stored number. An unknown number means the same as in Linux, although dumpe2fs describes it differently.
+    /// The reaction for the value of `s_errors`. As in Linux, an unknown value means `remount-ro`. dumpe2fs describes an unknown value
+    /// differently.
     pub(super) const fn from_raw(raw: u16) -> Self {
         match raw {
             1 => Self::Continue,
@@ -53,11 +54,11 @@ pub(super) struct Errors {
     policy: OnError,
     /// The errors that have not been stored in the superblock yet.
     waiting: Mutex<Option<Met>>,
-    /// The reason why reads are refused, once they are.
+    /// The text of the error after which reads are refused. Empty while reads are allowed.
     stopped: OnceLock<String>,
 }
 
-/// The number of errors, and the first and the last of them.
+/// A number of errors, with the first error and the last error.
 #[derive(Clone, Copy)]
 struct Met {
     count: u32,
@@ -71,7 +72,7 @@ struct Note {
     time: Timestamp,
     inode: u32,
     block: u64,
-    /// In these fields Linux stores the name of a function and a line number; ironmap stores its own name and the fault.
+    /// Linux stores the name of a kernel function here. ironmap stores the text `ironmap: ` and the name of the corrupt structure.
     function: [u8; 32],
     code: u8,
 }
@@ -140,7 +141,7 @@ impl Note {
         let place = why.place();
         let mut function = [0; 32];
         let what = place.map_or("journal", |place| place.structure);
-        // The last byte must stay zero, because it ends the text.
+        // The last byte must stay zero, because a zero byte ends the text.
         for (to, from) in function[..31].iter_mut().zip(format!("ironmap: {what}").bytes()) {
             *to = from;
         }
@@ -154,7 +155,7 @@ impl Note {
     }
 }
 
-/// The value of `s_last_error_errcode`. Its numbers are the same on all machines; 1 means any other error.
+/// The value of `s_last_error_errcode` for an error number. The values do not depend on the machine. The value 1 means any other error.
 fn code(errno: Errno) -> u8 {
     match errno {
         Errno::EIO => 2,
@@ -167,8 +168,8 @@ fn code(errno: Errno) -> u8 {
 }
 
 impl Ext4 {
-    /// Runs an operation, which must lock the structures that it reads. On a volume that is open for writing,
-    /// `Corrupt` counts as an error. An error of a nested operation is counted only once.
+    /// Runs an operation, which must lock the structures that it reads. If the volume is open for writing and the operation fails with
+    /// `Corrupt`, the failure counts as an error. An error that passes through several nested calls is counted once.
     pub(crate) fn watch<R>(&self, operation: impl FnOnce() -> Result<R>) -> Result<R> {
         operation().map_err(|error| self.met(error))
     }
@@ -178,7 +179,7 @@ impl Ext4 {
         if let Some(writing) = &self.writing
             && error.kind() == ErrorKind::Corrupt
             && error.counts_once()
-            // An error that has ended the volume has already been recorded on the device, and later errors are its consequences.
+            // If an earlier error has aborted the volume, that error is already recorded on the device, and this error is a consequence.
             && writing.transactions.check().is_ok()
         {
             match writing.errors.policy {
@@ -189,8 +190,9 @@ impl Ext4 {
         error
     }
 
-    /// Records errors that did not stop an operation, so that they are committed with its changes. If the volume must
-    /// not be used after an error, the changes are committed first. [`take_left`](Self::take_left) returns the lines.
+    /// Records errors that did not stop an operation. The errors are committed together with the operation's changes. If `s_errors`
+    /// requires that the volume is aborted after an error, the changes are committed before the abort. [`take_left`](Self::take_left)
+    /// returns `lines`.
     pub(super) fn note_left(&self, lines: Vec<String>, errors: &[Error]) -> Result<()> {
         let Some((last, earlier)) = errors.split_last() else { return Ok(()) };
         let writing = self.writing()?;
@@ -219,12 +221,12 @@ impl Ext4 {
             Ok(())
         };
         let stored = self.operate(|op| op.transact(1, |handle| handle.update_superblock(store)));
-        // An abort will record these errors itself, or has already happened.
+        // The errors are pending again. If the volume is aborted, the abort records them.
         stored.inspect_err(|_| errors.add(met))
     }
 
-    /// Records the error that ends the volume, and all pending errors, in the superblock on the device. This
-    /// includes errors in transactions that were not committed or not written to their home locations.
+    /// Records all pending errors and the error that aborts the volume in the superblock on the device. The record also contains errors
+    /// from the newest version of the superblock in memory, whose transaction may not be committed or checkpointed.
     pub(super) fn record_last(&self, why: &Error) -> Result<()> {
         let writing = self.writing()?;
         writing.errors.add(Met::one(why, writing.clock.now()));
@@ -239,8 +241,9 @@ impl Ext4 {
         })
     }
 
-    /// Merges the errors in the device's superblock into the journal's copy of that block before a recovery writes the
-    /// copy. Errors that end a volume are recorded outside the journal, so the recovery would lose them otherwise.
+    /// Merges the errors in the device's superblock into the journal's copy of that block, before a recovery writes the copy to the device.
+    /// An error that aborts a volume is recorded only on the device, outside the journal. Without the merge, the recovery would overwrite
+    /// it.
     pub(super) fn keep_recorded(&self, copy: &mut Block) -> Result<()> {
         let (block, at) = self.superblock.position();
         let device = self.blocks.read_device(block)?;
@@ -250,8 +253,8 @@ impl Ext4 {
         })
     }
 
-    /// Refuses reads after an error with the reaction `panic`. Each read of an inode checks this; a request with a loaded map
-    /// does not, but such a map becomes outdated with the error. A request that has passed the check still completes.
+    /// Refuses reads after an error with the reaction `panic`. Each read of an inode calls this function. A request that uses a block map
+    /// from memory does not call it, but the error makes all block maps in memory outdated. A request that has passed the check completes.
     ///
     /// # Errors
     /// `Io`, with the text of the first error.
@@ -264,7 +267,7 @@ impl Ext4 {
     }
 }
 
-/// Takes over the errors in another copy of the superblock, if that copy counts more errors.
+/// Copies the record of errors from another copy of the superblock, if the record of that copy is newer.
 fn adopt(raw: &mut RawSuperblock, other: &[u8]) {
     let Ok((other, _)) = RawSuperblock::ref_from_prefix(other) else { return };
     let age = |raw: &RawSuperblock| {

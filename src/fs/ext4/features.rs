@@ -1,12 +1,13 @@
-//! The three feature words of the superblock, and which features this implementation supports.
+//! The three feature words of the superblock, and the features that this implementation supports.
 //!
-//! Source: "Super Block" in Linux's ext4 documentation. Unknown bits are kept, so that they can be reported and obeyed:
-//! a volume with an unknown INCOMPAT bit is refused, and a volume with an unknown RO_COMPAT bit can only be read.
+//! Source: "Super Block" in Linux's ext4 documentation. The types keep unknown bits. A volume with an unknown INCOMPAT bit is refused, and
+//! a volume with an unknown RO_COMPAT bit can only be read.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// Features that an implementation may ignore.
+    /// Features that an implementation may ignore: an implementation that does not know a bit of this word can still read and write the
+    /// volume.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Compat: u32 {
         /// Blocks for directories are preallocated.
@@ -17,7 +18,7 @@ bitflags! {
         const HAS_JOURNAL = 0x4;
         /// Extended attributes.
         const EXT_ATTR = 0x8;
-        /// Blocks are reserved for growth of the descriptor table.
+        /// Blocks are reserved, so that the group descriptor table can grow.
         const RESIZE_INODE = 0x10;
         /// Hashed directories.
         const DIR_INDEX = 0x20;
@@ -38,7 +39,7 @@ bitflags! {
         const _ = !0;
     }
 
-    /// Features that a reader must support.
+    /// Features that every implementation must support to read or write the volume.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Incompat: u32 {
         /// Compression, which Linux never implemented.
@@ -49,7 +50,7 @@ bitflags! {
         const RECOVER = 0x4;
         /// The device is an external journal.
         const JOURNAL_DEV = 0x8;
-        /// Descriptor blocks are stored in their meta groups.
+        /// Each block of group descriptors is stored in the meta group that the descriptors describe.
         const META_BG = 0x10;
         /// Files may use extents.
         const EXTENTS = 0x40;
@@ -57,15 +58,15 @@ bitflags! {
         const SIXTY_FOUR_BIT = 0x80;
         /// Multiple-mount protection.
         const MMP = 0x100;
-        /// Bitmaps and inode tables may lie in another group.
+        /// The bitmaps and the inode table of a group may be stored in another group.
         const FLEX_BG = 0x200;
-        /// Large attribute values in separate inodes.
+        /// Large attribute values are stored in separate inodes.
         const EA_INODE = 0x400;
-        /// Data in directory entries, reserved and never used.
+        /// Data in directory entries. This bit is reserved and was never used.
         const DIRDATA = 0x1000;
         /// The checksum seed is stored (`s_checksum_seed`).
         const CSUM_SEED = 0x2000;
-        /// Directories may be larger than 2 GiB or have three levels of htree.
+        /// A directory may be larger than 2 GiB, or have a hash tree of three levels.
         const LARGEDIR = 0x4000;
         /// Small files are stored in the inode.
         const INLINE_DATA = 0x8000;
@@ -76,18 +77,18 @@ bitflags! {
         const _ = !0;
     }
 
-    /// Features that a writer must support.
+    /// Features that an implementation must support to write to the volume.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RoCompat: u32 {
         /// Backup superblocks are in group 1 and in groups whose numbers are powers of 3, 5 and 7.
         const SPARSE_SUPER = 0x1;
-        /// Files above 2 GiB exist.
+        /// Files larger than 2 GiB exist.
         const LARGE_FILE = 0x2;
-        /// Directories as b-trees, a feature that was never used.
+        /// Directories are B-trees. This feature was never used.
         const BTREE_DIR = 0x4;
-        /// `i_blocks` may count file-system blocks.
+        /// `i_blocks` may count file-system blocks instead of 512-byte sectors.
         const HUGE_FILE = 0x8;
-        /// Descriptors carry a CRC16.
+        /// Group descriptors contain a CRC16.
         const GDT_CSUM = 0x10;
         /// A directory with more than 65,000 subdirectories has a link count of 1.
         const DIR_NLINK = 0x20;
@@ -95,11 +96,11 @@ bitflags! {
         const EXTRA_ISIZE = 0x40;
         /// Snapshots.
         const HAS_SNAPSHOT = 0x80;
-        /// Quota files are hidden inodes.
+        /// Quotas are stored in internal inodes.
         const QUOTA = 0x100;
         /// Blocks are allocated in clusters.
         const BIGALLOC = 0x200;
-        /// All metadata have a CRC32C.
+        /// All metadata structures contain a CRC32C.
         const METADATA_CSUM = 0x400;
         /// Replicas, a feature that was never used.
         const REPLICA = 0x800;
@@ -111,14 +112,14 @@ bitflags! {
         const SHARED_BLOCKS = 0x4000;
         /// fs-verity files exist.
         const VERITY = 0x8000;
-        /// The orphan file may hold entries.
+        /// The orphan file may contain entries.
         const ORPHAN_PRESENT = 0x10000;
         const _ = !0;
     }
 }
 
 impl Incompat {
-    /// The features that reads support. ENCRYPT is included, because only encrypted inodes are refused; the volume can be read.
+    /// The features that reads support. ENCRYPT is included, because the volume can be read; only reads of encrypted inodes are refused.
     pub const READABLE: Self = Self::FILETYPE
         .union(Self::RECOVER)
         .union(Self::META_BG)
@@ -157,7 +158,7 @@ impl RoCompat {
     /// The features that e2fsck supports.
     pub(super) const KNOWN: Self = Self::WRITABLE.union(Self::READONLY).union(Self::SHARED_BLOCKS);
 
-    /// The features that writes support. With VERITY, only the files with fs-verity are read-only.
+    /// The features that writes support. VERITY is included, because only the files with fs-verity are read-only.
     pub const WRITABLE: Self = Self::SPARSE_SUPER
         .union(Self::LARGE_FILE)
         .union(Self::HUGE_FILE)
@@ -175,14 +176,15 @@ impl RoCompat {
 macro_rules! names {
     ($type:ident: $($flag:ident = $name:literal),* $(,)?) => {
         impl $type {
-            /// The bit with this name in the spelling of e2fsprogs.
+            /// The bit with this name. The names are those that e2fsprogs uses.
             #[must_use]
             pub fn of_name(name: &str) -> Option<Self> {
                 const KNOWN: &[($type, &str)] = &[$(($type::$flag, $name)),*];
                 KNOWN.iter().find(|(_, known)| *known == name).map(|(flag, _)| *flag)
             }
 
-            /// The names of the set bits in the spelling of e2fsprogs. The name of an unknown bit is `FEATURE_…` with its number.
+            /// The names of the set bits, as e2fsprogs spells them. The name of an unknown bit is `FEATURE_`, the name of the word, and the
+            /// bit's number.
             pub fn names(self) -> impl Iterator<Item = String> {
                 const KNOWN: &[($type, &str)] = &[$(($type::$flag, $name)),*];
                 (0..32).filter(move |bit| self.bits() >> bit & 1 == 1).map(|bit| {

@@ -23,7 +23,7 @@ use crate::iomap::{
 use crate::open_file::{self, OpenInode};
 use crate::units::{FilePos, InodeNo};
 
-/// ext4's row in the table of formats.
+/// The entry for ext4 in the table of file-system formats.
 pub(crate) const FORMAT: Format = Format {
     name: "ext2, ext3 or ext4",
     is_on: Superblock::is_on,
@@ -140,7 +140,7 @@ impl Writer for Arc<Ext4> {
         permissions: u32,
         who: &Credentials,
     ) -> Result<InodeNo> {
-        // As in Linux, an invalid name or file is the first error to be reported, before an error of the volume.
+        // As in Linux, the error for an invalid name or file has priority over an error of the volume.
         check_name(name)?;
         check_file(file, self.superblock.block_size.bytes())?;
         self.operate(|op| op.create(dir, name, file, permissions, who))
@@ -201,7 +201,7 @@ impl Writer for Arc<Ext4> {
     }
 
     fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        // Most files have no privileges; for these files no lock is needed.
+        // Most files have no set-ID bits or capabilities to remove. This check needs no lock.
         if !self.inspect(number, |inode| Ext4::has_privileges(inode, keep))? {
             return Ok(false);
         }
@@ -298,11 +298,11 @@ struct OpenForWriting {
     open: Arc<OpenInode>,
 }
 
-/// The file's inode in the state in which it was read.
+/// A file's inode, as it was when it was read.
 struct WritableInode {
     inode: Inode,
     open: Arc<OpenInode>,
-    /// Present if the file may have privileges that a write removes.
+    /// `Some` if the file may have set-ID bits or capabilities that a write must remove.
     keep: Option<KeepSetId>,
 }
 
@@ -348,7 +348,7 @@ impl WriteFile for OpenForWriting {
 
     fn size(&self) -> Result<u64> {
         let fs = self.held.fs();
-        // The lock is needed because a conversion moves blocks from the unwritten to the written state.
+        // The shared lock excludes a concurrent conversion of extents from unwritten to written.
         let _shared = fs.share(self.held.number());
         let size = fs.watch(|| self.held.inode())?.size();
         Ok(size.max(self.open.pending.size()))

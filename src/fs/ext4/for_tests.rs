@@ -1,5 +1,5 @@
-//! Volumes for unit tests. mke2fs makes them in a file, and independent programs check them.
-//! Helpers that only one module needs are in that module.
+//! Volumes for unit tests. mke2fs makes each volume in an image file, and programs that are independent of ironmap check the volume. A
+//! helper that only one module needs is in that module.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -22,7 +22,7 @@ pub(super) struct Image {
     dir: TempDir,
 }
 
-/// Runs a program and returns its output, even if it fails.
+/// Runs a program and returns its output, even if the program fails.
 pub(super) fn output(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).envs([("LC_ALL", "C"), ("TZ", "UTC")]).output().unwrap()
 }
@@ -38,7 +38,7 @@ pub(super) fn run(program: &str, args: &[&str]) -> String {
 
 impl Image {
     fn empty() -> Self {
-        // The clean-up finds the owner by the process id in the name.
+        // The clean-up of old test directories finds the process that made a directory by the process id in the directory's name.
         let prefix = format!("ironmap-test-{}-", std::process::id());
         Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
     }
@@ -46,7 +46,7 @@ impl Image {
     /// Makes a volume of this size. `options` are options of mke2fs, separated by spaces.
     pub(super) fn new(options: &str, size: &str) -> Self {
         let image = Self::empty();
-        // Blocks that mke2fs does not write must not be zero by coincidence.
+        // The file is filled with a pattern, so that blocks that mke2fs does not write are not zero.
         if options.contains("nodiscard") {
             std::fs::write(image.path(), vec![0xA5; 32 << 20]).unwrap();
         }
@@ -110,20 +110,20 @@ impl Image {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// Runs `e2fsck -fn`. Returns its output, and whether it found nothing to repair.
+    /// Runs `e2fsck -fn`. Returns whether e2fsck found nothing to repair, and its output.
     pub(super) fn e2fsck(&self) -> (bool, String) {
         let out = output("e2fsck", &["-fn", self.path().to_str().unwrap()]);
         (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// Asserts that e2fsck finds nothing to repair, except that it may offer to compact a hash tree.
+    /// Asserts that e2fsck finds nothing to repair. e2fsck may offer to compact a hash tree.
     pub(super) fn fsck(&self) {
         let (clean, text) = self.e2fsck();
         let mut questions = text.lines().filter(|line| line.contains("? "));
         assert!(clean && questions.all(|line| line.contains("Optimize? no")), "{text}");
     }
 
-    /// Runs e2fsck to recover the journal. It must find nothing else.
+    /// Runs e2fsck to recover the journal. e2fsck must find nothing else to repair.
     pub(super) fn recover(&self) {
         let out = output("e2fsck", &["-fy", self.path().to_str().unwrap()]);
         let text = String::from_utf8_lossy(&out.stdout);
@@ -132,7 +132,7 @@ impl Image {
         self.fsck();
     }
 
-    /// Mounts the image with the kernel; `None` if the test does not run as root.
+    /// Mounts the image with the kernel. Returns `None` if the test does not run as root.
     pub(super) fn mount(&self) -> Option<Mount> {
         if !rustix::process::geteuid().is_root() {
             return None;
@@ -156,7 +156,8 @@ impl Ext4 {
     }
 }
 
-/// A proof for tests. A test is the only user of its volume, so no other thread changes the inode.
+/// A proof that the test may change an inode without a lock. No other thread changes the inode, because the test is the only user of its
+/// volume.
 pub(super) struct Alone(pub(super) InodeNo);
 
 impl MayChange for Alone {
@@ -179,8 +180,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Other programs inspect a new mount for a moment, and the loop device disappears after its
-        // last user. Each attempt takes as long as a process runs.
+        // The first attempts can fail, because other programs inspect a new mount, and because the loop device disappears only after its
+        // last user has closed it. The loop does not sleep, since each attempt starts a process.
         let gone = |program: &str, args: &[&str]| {
             (0..500).any(|_| {
                 let out = output(program, args);

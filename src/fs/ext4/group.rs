@@ -1,4 +1,4 @@
-//! Group descriptors, which locate the inode tables.
+//! Group descriptors, which contain the locations of a group's bitmaps and inode table.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ pub(crate) struct Group {
     pub(crate) inode_bitmap_checksum: u32,
 }
 
-/// A number whose upper half is stored only in large descriptors.
+/// Reads a number from its two halves. Only large descriptors contain the upper half.
 macro_rules! halves {
     ($low:ident, $high:ident, $low_field:ident, $high_field:ident) => {
         u32::from($low.$low_field.get())
@@ -59,29 +59,29 @@ impl Ext4 {
             };
             return FsBlock(superblock + 1 + u64::from(index));
         }
-        // In a meta group, the descriptor block is in the first group, after a backup superblock if the group has one.
-        // With 1 KiB blocks counted from 0 (bigalloc), the boot block precedes the superblock of group 0.
+        // The descriptor block of a meta group is in the first group of the meta group, after the group's backup superblock if the group
+        // has one. With bigalloc, blocks of 1 KiB are counted from 0, and group 0 then begins with the boot block.
         let first = index * per_block;
         let boot = first == 0 && sb.first_data_block == 0 && sb.block_size.bytes() == 1024;
         let before = u64::from(sb.group_has_backup(first)) + u64::from(boot);
         FsBlock(sb.group_start(first).0 + before)
     }
 
-    /// The range of a group's descriptor in its block, in bytes.
+    /// The byte range of a group's descriptor in its block.
     pub(super) fn descriptor_range(&self, group: u32) -> Range<usize> {
         let size = usize::from(self.superblock.descriptor_size);
         let at = (group as usize % (self.superblock.block_size.bytes() / size)) * size;
         at..at + size
     }
 
-    /// The descriptor of a group as a part of a block that has its own checksum.
+    /// The descriptor of a group, as a part of a block. The part has its own checksum.
     pub(super) fn descriptor_part(&self, group: u32) -> Part {
         let sb = &self.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.descriptor_size);
         Part::numbered(Kind::Descriptors, group, per_block)
     }
 
-    /// Reads the descriptor of a group and verifies its checksum. `group` must be below the number of groups.
+    /// Reads the descriptor of a group and verifies its checksum. `group` must be less than the number of groups.
     pub(crate) fn group(&self, group: u32) -> Result<Group> {
         let sb = &self.superblock;
         let block = self.descriptor_block(group);
@@ -94,7 +94,7 @@ impl Ext4 {
         let verify = || self.verify_group(group, bytes, place);
         if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
             self.left.pass_over(group, error)?;
-            // The caller uses only the location of the table, which is checked below.
+            // The caller uses only the location of the inode table, which is checked below, and the flag `inodes_uninit`.
             group_found.inodes_uninit = false;
         }
         if sb.copy != 0 {
@@ -121,7 +121,7 @@ impl Ext4 {
 }
 
 impl Superblock {
-    /// Decodes a descriptor without checks; `None` if it is cut short.
+    /// Decodes a descriptor without checks. Returns `None` if `bytes` is shorter than a descriptor.
     pub(super) fn decode_group(&self, bytes: &[u8]) -> Option<Group> {
         let (low, rest) = RawGroupLow::ref_from_prefix(bytes).ok()?;
         let high = RawGroupHigh::ref_from_prefix(rest).ok().map(|(high, _)| high);
@@ -156,7 +156,7 @@ impl Superblock {
         })
     }
 
-    /// Whether descriptors have checksums. Only then they have flags for uninitialised groups.
+    /// Whether descriptors have checksums. Only descriptors with checksums have flags for uninitialised groups.
     pub(super) fn has_uninit_groups(&self) -> bool {
         self.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
@@ -167,7 +167,8 @@ impl Superblock {
         Some((u16::from_le_bytes(*stored), self.descriptor_checksum(group, bytes)?))
     }
 
-    /// The checksum of a group's descriptor: CRC32C with metadata_csum, CRC16 with uninit_bg; `None` if the volume has neither feature.
+    /// The checksum of a group's descriptor: CRC32C with the feature metadata_csum, CRC16 with the feature uninit_bg. Returns `None` if the
+    /// volume has neither feature.
     fn descriptor_checksum(&self, group: u32, bytes: &[u8]) -> Option<u16> {
         let number = group.to_le_bytes();
         if let Some(seed) = self.seed {
@@ -181,26 +182,27 @@ impl Superblock {
         }
     }
 
-    /// Stores the checksum of a group's descriptor. `descriptor` must have the length in the superblock.
+    /// Stores the checksum of a group's descriptor. `descriptor` must have the descriptor size that the superblock contains.
     pub(crate) fn seal_descriptor(&self, group: u32, descriptor: &mut [u8]) {
         if let Some(sum) = self.descriptor_checksum(group, descriptor) {
             descriptor[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_le_bytes());
         }
     }
 
-    /// The checksum of a group's block bitmap. It covers the bits of all clusters of a full group.
+    /// The checksum of a group's block bitmap. The checksum covers one bit per cluster of a full-sized group, even for a shorter last
+    /// group.
     pub(crate) fn block_bitmap_checksum(&self, bitmap: &[u8]) -> Option<u32> {
         let clusters = self.blocks_per_group / self.cluster_blocks;
         self.seed.map(|seed| crc32c_raw(seed.0, &bitmap[..clusters as usize / 8]))
     }
 
-    /// The checksum of a group's inode bitmap. It covers the bits of the group's inodes.
+    /// The checksum of a group's inode bitmap. The checksum covers one bit per inode of the group.
     pub(crate) fn inode_bitmap_checksum(&self, bitmap: &[u8]) -> Option<u32> {
         self.seed.map(|seed| crc32c_raw(seed.0, &bitmap[..self.inodes_per_group as usize / 8]))
     }
 
-    /// Stores the checksum of the block bitmap in the descriptor. The caller must seal the
-    /// descriptor afterwards. A 32-byte descriptor stores only the lower half of the checksum.
+    /// Stores the checksum of the block bitmap in the descriptor. The caller must then update the descriptor's own checksum. A 32-byte
+    /// descriptor stores only the lower half of the bitmap's checksum.
     pub(crate) fn seal_block_bitmap(&self, bitmap: &[u8], descriptor: &mut [u8]) {
         if let Some(sum) = self.block_bitmap_checksum(bitmap) {
             GroupMut::new(descriptor).set_block_bitmap_checksum(sum);
@@ -221,12 +223,12 @@ impl Superblock {
     }
 }
 
-/// A group's descriptor for changes. The function that creates this value seals the descriptor afterwards.
+/// A group's descriptor for changes. The function that creates this value stores the descriptor's checksum after the changes.
 pub(crate) struct GroupMut<'a> {
     bytes: &'a mut [u8],
 }
 
-/// Stores a number in its two halves. A small descriptor has only the lower half.
+/// Defines a function that stores a number in its two halves. A small descriptor has only the lower half.
 macro_rules! setter {
     ($(#[$doc:meta])* $name:ident: $low:ident, $high:ident) => {
         $(#[$doc])*
@@ -241,7 +243,7 @@ macro_rules! setter {
 }
 
 impl<'a> GroupMut<'a> {
-    /// `bytes` must have the length of a descriptor.
+    /// Wraps the bytes of a descriptor. `bytes` must have the length of a descriptor.
     pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes }
     }

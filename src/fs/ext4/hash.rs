@@ -1,18 +1,18 @@
 //! The hash of a name in a hashed directory.
 //!
-//! Sources: the table "dirhash" in Linux's ext4 documentation; RFC 1320 for the rounds of MD4, half of which ext4 uses;
-//! the paper by Wheeler and Needham for the Tiny Encryption Algorithm; FreeBSD's description of the format for the
-//! legacy function and for the packing of names into words. Tests compare the results with debugfs.
+//! Sources: the table "dirhash" in Linux's ext4 documentation; RFC 1320 for the steps of MD4, half of which ext4 uses; the paper by Wheeler
+//! and Needham for the Tiny Encryption Algorithm; FreeBSD's description of the format for the legacy function and for the packing of names
+//! into words. Tests compare the results with debugfs.
 
-/// This hash and all higher hashes mark the end of a directory for `readdir`, so no name has them.
+/// `readdir` uses this hash and all higher hashes to mark the end of a directory, so no name may have such a hash.
 const END_OF_DIRECTORY: u32 = 0xFFFF_FFFE;
 /// The highest hash of a name.
 pub(super) const LAST_HASH: u32 = END_OF_DIRECTORY - 2;
 
-/// MD4's initial state. It is used if the volume's seed is zero.
+/// MD4's initial state, which is the seed if the superblock's seed is zero.
 const DEFAULT_SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
-/// The hash function, as stored in a directory's root.
+/// The hash function of a directory. The root of the directory's hash tree contains its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HashVersion {
     Legacy,
@@ -21,8 +21,8 @@ pub(super) enum HashVersion {
 }
 
 impl HashVersion {
-    /// The function for a stored number. 6 is SipHash, keyed with the encryption key. Only
-    /// encrypted directories use it, and their names cannot be looked up.
+    /// The function for a stored number. Number 6 is SipHash, whose key is derived from the encryption key. SipHash is not supported: only
+    /// encrypted directories use SipHash, and names in encrypted directories cannot be looked up.
     pub(super) fn from_raw(raw: u8) -> Option<Self> {
         match raw {
             0 => Some(Self::Legacy),
@@ -37,14 +37,14 @@ impl HashVersion {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameHash {
     pub(super) version: HashVersion,
-    /// Whether bytes above 127 count as positive. This is false for volumes from machines with a signed `char`.
+    /// Whether bytes above 127 count as positive numbers. This is false for a volume that was made on a machine with a signed `char`.
     pub(super) unsigned: bool,
     /// `s_hash_seed`.
     pub(super) seed: [u32; 4],
 }
 
 impl NameHash {
-    /// The hash of a name. Its lowest bit is 0, because the tree uses that bit to mark a continued leaf.
+    /// The hash of a name. The lowest bit of the hash is 0, because in a tree node that bit marks a leaf that continues the previous leaf.
     pub(super) fn of(&self, name: &[u8]) -> u32 {
         let mut state = if self.seed == [0; 4] { DEFAULT_SEED } else { self.seed };
         let hash = match self.version {
@@ -73,7 +73,8 @@ impl NameHash {
         if self.unsigned { u32::from(byte) } else { byte as i8 as u32 }
     }
 
-    /// The start of a name as `N` big-endian words. Missing bytes are filled with the length of the remaining name.
+    /// Packs the start of `rest` into `N` big-endian words. `rest` is the remaining part of the name. Missing bytes are filled with the
+    /// length of `rest`.
     fn pack<const N: usize>(&self, rest: &[u8]) -> [u32; N] {
         let pad = rest.len() as u32 * 0x0101_0101;
         let mut words = [pad; N];
@@ -96,7 +97,7 @@ impl NameHash {
     }
 }
 
-/// Three rounds of eight steps on eight words, which is half of MD4.
+/// Half of MD4: three rounds of eight steps on eight words, instead of sixteen steps on sixteen words.
 fn half_md4(state: &mut [u32; 4], words: &[u32; 8]) {
     type Round = (fn(u32, u32, u32) -> u32, u32, [usize; 8], [u32; 4]);
     const ROUNDS: [Round; 3] = [
@@ -139,7 +140,7 @@ mod tests {
     /// The words of the seed 00112233-4455-6677-8899-aabbccddeeff.
     const SEED: [u32; 4] = [0x3322_1100, 0x7766_5544, 0xBBAA_9988, 0xFFEE_DDCC];
 
-    /// All six functions give the same result as debugfs's `dx_hash -h N [-s SEED] NAME`.
+    /// The three hash functions, with signed and with unsigned bytes, give the same results as debugfs's `dx_hash -h N [-s SEED] NAME`.
     #[test]
     fn hashes_are_those_of_debugfs() {
         #[rustfmt::skip]

@@ -1,7 +1,7 @@
-//! Hashed directories: the search from a name's hash, down a tree of hash ranges, to the block that holds the entry.
+//! Hashed directories. A search computes the hash of a name and descends a tree of hash ranges to the block that contains the entry.
 //!
-//! The nodes of the tree are in blocks that appear unused to a linear reader. The tree only locates
-//! blocks. Names are compared in the leaves, which are ordinary blocks of entries.
+//! The nodes of the tree are stored in directory blocks that appear unused to a linear reader. The tree contains no names. The leaves are
+//! ordinary blocks of entries, in which the search compares names.
 
 use zerocopy::FromBytes;
 
@@ -36,7 +36,8 @@ struct Search<'a> {
     dir: &'a Inode,
     wanted: &'a Wanted<'a>,
     hash: u32,
-    /// The number of further blocks that the search may visit. A valid tree contains each block of the directory at most once.
+    /// The number of further blocks that the search may visit. The limit ends a search in a damaged tree. A valid tree contains each block
+    /// of the directory at most once.
     budget: u64,
 }
 
@@ -99,7 +100,7 @@ impl Inode {
         }
     }
 
-    /// The hash function of the directory, from the root. The other fields of the root are checked here too.
+    /// Reads the directory's hash function from the root, and checks the other fields of the root.
     fn name_hash(&self, info: &RawDxRootInfo, place: Place) -> Result<NameHash> {
         let sb = &self.fs.superblock;
         let corrupt = |field, value: u8| Err(place.field(field).corrupt(format!("{value}")));
@@ -143,7 +144,7 @@ impl Inode {
         }
     }
 
-    /// The capacity of a node and its number of entries. Both numbers include the header.
+    /// The capacity of a node and its number of entries. The header counts as an entry in these two numbers.
     fn capacity(&self, bytes: &[u8], offset: usize, place: Place) -> Result<(usize, usize)> {
         let header = bytes.get(offset..).and_then(|rest| RawDxCount::ref_from_prefix(rest).ok());
         let Some((header, _)) = header else { return Err(place.corrupt("it is cut short")) };
@@ -162,12 +163,12 @@ impl Inode {
 }
 
 impl Superblock {
-    /// The maximum number of levels below a root.
+    /// The maximum number of levels of nodes below a root.
     pub(super) fn deepest_htree(&self) -> u8 {
         if self.incompat.contains(Incompat::LARGEDIR) { 2 } else { 1 }
     }
 
-    /// The capacity of a node whose entries begin at `offset`, including the header.
+    /// The capacity of a node whose entries begin at `offset`. The header counts as an entry.
     pub(super) fn dx_limit(&self, offset: usize) -> usize {
         let tail = if self.seed.is_some() { size_of::<RawDxTail>() } else { 0 };
         (self.block_size.bytes() - offset - tail) / ENTRY
@@ -175,11 +176,12 @@ impl Superblock {
 }
 
 impl Search<'_> {
-    /// Searches below a node with `levels` levels of nodes under it. `levels` falls at each step, so the recursion ends.
+    /// Searches the tree below a node that has `levels` levels of nodes below it. `levels` decreases with each level, so the recursion
+    /// ends.
     fn node(&mut self, node: &Area, levels: u8) -> Result<Option<Found>> {
         let entries = self.dir.dx_entries(node)?;
         let start = dx_position(entries, self.hash);
-        // Names with the same hash may continue in the next leaf. The lowest bit of that leaf's hash marks this.
+        // Names with the same hash may continue in the next leaf. In that case the lowest bit of the next leaf's hash is set.
         let hash = self.hash;
         let continued =
             entries[start + 1..].iter().take_while(|entry| entry.hash.get() & !1 == hash);
@@ -216,17 +218,17 @@ impl Area {
     }
 }
 
-/// The index of the node's entry that covers a hash, which is the last entry whose hash is not greater.
+/// The index of the node's entry whose range contains `hash`: the last entry with a hash that is not greater than `hash`.
 pub(super) fn dx_position(entries: &[RawDxEntry], hash: u32) -> usize {
     entries[1..].partition_point(|entry| entry.hash.get() <= hash)
 }
 
-/// The offset of a node's entries. Block 0 holds the root.
+/// The offset of a node's entries in its block. Block 0 contains the root.
 pub(super) fn dx_offset(block: FileBlock) -> usize {
     if block.0 == 0 { DX_ROOT_COUNT_OFFSET } else { DX_NODE_COUNT_OFFSET }
 }
 
-/// The checksum of a node. It covers everything up to the last used entry, and then the tail with its checksum set to 0.
+/// The checksum of a node. The checksum covers all bytes up to the end of the last used entry, and then the tail with a checksum of 0.
 fn dx_checksum(seed: u32, used: &[u8], tail: &RawDxTail) -> u32 {
     let sum = crc32c_raw(crc32c_raw(seed, used), &tail.dt_reserved.to_bytes());
     crc32c_raw(sum, &[0; 4])

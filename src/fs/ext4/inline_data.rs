@@ -1,4 +1,4 @@
-//! Small files whose content lies in the inode: the first 60 bytes in `i_block`, the remaining bytes in the attribute `system.data`.
+//! Small files whose content is stored in the inode: the first 60 bytes in `i_block`, the remaining bytes in the attribute `system.data`.
 
 use super::dir_block::Area;
 use super::inode::Inode;
@@ -8,17 +8,18 @@ use crate::units::{FilePos, InodeNo};
 
 /// The number of content bytes in `i_block`.
 pub(super) const FRONT: usize = 60;
-/// The length of the parent's inode number at the start of an inline directory, which has no entries `.` and `..`.
+/// The length of the parent's inode number. An inline directory starts with this number and has no entries `.` and `..`.
 pub(super) const PARENT: usize = 4;
 
 impl Inode {
-    /// Whether the content lies in the inode.
+    /// Whether the content is stored in the inode.
     pub(crate) fn has_inline_data(&self) -> bool {
         self.flags.contains(InodeFlags::INLINE_DATA)
     }
 
-    /// The number of content bytes in the inode. If the size is larger, the remaining bytes read as zeros. Linux leaves a file in this
-    /// state if a crash comes after its new size and before its new blocks; mke2fs creates such a file if its content is only a hole.
+    /// The number of content bytes in the inode. If the file's size is larger, the remaining bytes read as zeros. A file of Linux is in
+    /// this state if a crash occurs after its new size was stored and before its new blocks were stored. mke2fs creates a file in this
+    /// state if the content is only a hole.
     pub(super) fn inline_len(&self) -> Result<usize> {
         let held = FRONT + self.inline_rest()?.len();
         Ok(usize::try_from(self.size).unwrap_or(usize::MAX).min(held))
@@ -35,8 +36,8 @@ impl Inode {
         Ok(())
     }
 
-    /// A part of an inline directory by its number: 0 for the implicit entries `.` and `..`, 1 for the entries in `i_block`, 2 for those in
-    /// `system.data`.
+    /// A part of an inline directory by its number. Part 0 is the implicit entries `.` and `..`, part 1 is the entries in `i_block`, and
+    /// part 2 is the entries in `system.data`.
     pub(super) fn inline_dir_part(&self, part: u64) -> Result<Option<Area>> {
         let bytes = match part {
             0 => return Ok(Some(Area::dots(self.number, self.inline_parent()))),

@@ -21,11 +21,11 @@ use crate::iomap::ExtentMap;
 use crate::units::{BlockSize, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// The space in an `Inode` for attributes. Those of a 256-byte inode fit without an allocation.
+/// The space for attributes in an `Inode`, in bytes. The attributes in a 256-byte inode fit without a heap allocation.
 const XATTR_ROOM: usize = 96;
 
 impl InodeFlags {
-    /// The flags that `chattr` can change without converting the file.
+    /// The flags that `chattr` can change without a conversion of the file's content.
     pub(super) const CHANGEABLE: Self = Self::SECURE_DELETE
         .union(Self::UNDELETE)
         .union(Self::COMPRESS)
@@ -39,8 +39,8 @@ impl InodeFlags {
         .union(Self::TOP_DIR)
         .union(Self::PROJECT_INHERIT);
 
-    /// The changeable flags that a file of this type must not get, because the kernel would then
-    /// refuse every later `chattr` on the file. A test compares this set with a kernel's mount.
+    /// The changeable flags that must not be set on a file of this type. If such a flag were set, the kernel would refuse every later
+    /// `chattr` on the file. A test compares this set with the behaviour of a kernel's mount.
     pub(super) fn refused_by(file_type: FileType) -> Self {
         match file_type {
             FileType::Directory => Self::empty(),
@@ -49,8 +49,9 @@ impl InodeFlags {
         }
     }
 
-    /// The directory's flags that a new file inherits. Every type inherits some flags about the treatment of content, but files without
-    /// content get the fewest. Only directories inherit flags about directories. A test compares this set with a kernel's mount.
+    /// The flags that a new file of this type inherits from its directory. A regular file inherits flags about content. A directory also
+    /// inherits flags about directories. Other types inherit the fewest flags. A test compares these sets with the behaviour of a kernel's
+    /// mount.
     pub(super) fn inherited_by(file_type: FileType) -> Self {
         let any = Self::NO_DUMP | Self::NO_ATIME;
         let content = any
@@ -76,7 +77,7 @@ const ATTEMPTS: u32 = 64;
 /// The short name of the type within this format.
 pub(super) type Inode = Ext4Inode;
 
-/// An inode in memory. Its map is loaded when it is first used.
+/// An inode in memory. The inode's block map is loaded when the map is first used.
 pub struct Ext4Inode {
     pub(crate) fs: Arc<Ext4>,
     pub(crate) number: InodeNo,
@@ -84,13 +85,13 @@ pub struct Ext4Inode {
     pub(crate) flags: InodeFlags,
     pub(crate) size: u64,
     pub(crate) file_type: FileType,
-    /// `i_block`: the root of the map, inline data, the target of a short link, or a device number.
+    /// `i_block`: the root of the block map, inline data, the target of a short symbolic link, or a device number.
     pub(crate) i_block: [u8; 60],
     /// The block of extended attributes, if there is one.
     pub(crate) xattr_block: Option<FsBlock>,
-    /// The bytes of the inode after the fixed fields and the extra part of length `i_extra_isize`: extended attributes.
+    /// The extended attributes in the inode: the bytes after the fixed fields and the extra fields, whose length is `i_extra_isize`.
     pub(crate) xattr_area: SmallVec<[u8; XATTR_ROOM]>,
-    /// The raw words of `i_version` and `i_atime`. The inode of an attribute's value stores a reference count and a hash in them.
+    /// The raw value of `i_atime`. An inode that stores an attribute's value has a hash in this field.
     pub(crate) raw_atime: u32,
     /// `i_dtime`: the deletion time, or the next inode in the orphan list.
     pub(super) raw_dtime: u32,
@@ -102,8 +103,8 @@ impl Ext4 {
     /// Reads and checks the inode with this number.
     ///
     /// # Errors
-    /// `NotFound` if the inode is not in use or has no name, or if the number is too large. Like Linux's file
-    /// handles, this function cannot open a deleted inode. `Corrupt` if the inode is damaged.
+    /// `NotFound` if the inode is not in use or has no name, or if the number is too large. A deleted inode cannot be opened by its number,
+    /// as with Linux's file handles. `Corrupt` if the inode is damaged.
     pub fn inode(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         let mut inode = self.inode_or_orphan(number)?;
         if inode.stat.links == 0 {
@@ -113,7 +114,8 @@ impl Ext4 {
         Ok(inode)
     }
 
-    /// Reads an inode while no operation changes it. An inode without a name exists only while a program [holds](Self::hold) it.
+    /// Reads an inode under its lock, so that no operation changes the inode during the read. An inode without a name exists only while a
+    /// program [holds](Self::hold) it.
     ///
     /// # Errors
     /// The errors of [`inode`](Self::inode), and the errors of `look`.
@@ -134,7 +136,7 @@ impl Ext4 {
         })
     }
 
-    /// Shows the size after writes that are not yet recorded in the metadata.
+    /// Raises the size in `inode` to the size after pending writes, which are not yet recorded in the metadata.
     fn show_unconverted(&self, inode: &mut Inode) {
         let writing = self.writing.as_ref();
         if let Some(open) = writing.and_then(|writing| writing.locks.open(inode.number)) {
@@ -152,17 +154,19 @@ impl Ext4 {
         let InodePlace { block, at, part, uninit } = self.inode_place(number)?;
         let edit = self.fast_commits.inode(number);
         if uninit {
-            // This part of the table has undefined content, unless a fast commit has created an inode in this group.
+            // No inode of this group is in use in the table, so the content of the table is undefined. Only a fast commit can have created
+            // the inode.
             let Some(edit) = edit else { return Err(not_in_use(number)) };
             return Inode::decode(self, number, &edit.inode(&vec![0; size]), place, |_| Ok(()));
         }
-        // The stamps are read before the inode's bytes. If they are stored in the bytes between the two reads, they are seen twice, which does no
-        // harm.
+        // The pending time stamps are read before the inode's bytes. If another thread stores the stamps in the inode between the two
+        // reads, the stamps are applied to bytes that already contain them, which changes nothing.
         let stamps = self.writing.as_ref().map(|writing| writing.locks.stamps(number));
         let content = self.blocks.read(block, place)?;
         let (bytes, place) = (&content[at..at + size], place.block(block));
         if let Some(edit) = edit {
-            // The inode is combined from the table and a fast commit, whose checksums were verified separately.
+            // These bytes combine the inode in the table with the changes of a fast commit, so the inode's checksum does not match. The
+            // fast commit's checksum was verified when the fast commit was read.
             return Inode::decode(self, number, &edit.inode(bytes), place, |_| Ok(()));
         }
         let mut inode = Inode::decode(self, number, bytes, place, |generation| match sb.seed {
@@ -177,7 +181,8 @@ impl Ext4 {
         Ok(inode)
     }
 
-    /// Whether memory holds an inode and everything that a write needs to decide about its privileges.
+    /// Whether the block with the inode and the block with its attributes are in memory. A write then needs no read from the device to
+    /// check whether the file has privileges that the write must remove.
     pub(crate) fn has_inode(self: &Arc<Self>, number: InodeNo) -> Result<bool> {
         if !self.blocks.has(self.inode_place(number)?.block) {
             return Ok(false);
@@ -192,7 +197,7 @@ pub(super) struct InodePlace {
     /// The block of the inode table, and the inode's offset in the block.
     pub(super) block: FsBlock,
     pub(super) at: usize,
-    /// The inode as a part of a block that has its own checksum.
+    /// The inode, as a part of the block. The part has its own checksum.
     pub(super) part: Part,
     /// Whether no inode of the inode's group is in use.
     uninit: bool,
@@ -204,7 +209,8 @@ impl Ext4 {
         let sb = &self.superblock;
         let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
         let Some(number32) = number32 else {
-            // The number may come from outside the volume, so it is not a fault of the volume.
+            // The caller may have got the number from elsewhere than the volume, so an invalid number does not mean that the volume is
+            // corrupt.
             let what = format!("inode {number}: the number is outside 1 to {}", sb.inodes_count);
             return Err(Error::new(ErrorKind::NotFound, what));
         };
@@ -220,7 +226,7 @@ impl Ext4 {
 }
 
 impl Inode {
-    /// Checks that this is still the inode that was decoded as `earlier`, and not another inode with the same number.
+    /// Checks that this inode is the inode that had the fields `earlier`, and not a newer inode with the same number.
     ///
     /// # Errors
     /// `NotFound`.
@@ -235,8 +241,8 @@ impl Inode {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// Runs `read` without the inode's lock, and repeats it if the inode has changed in between.
-    /// Blocks that were read may have been reused, but only after a change of the inode.
+    /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. If another file has reused a
+    /// block that was read, the inode has changed, because the block was freed first.
     ///
     /// # Errors
     /// `NotFound` if the number belongs to another inode; `Busy` if the inode changes during every attempt; the errors of `read`.
@@ -252,8 +258,9 @@ impl Inode {
             now.check_is(&self.stat)?;
             if now.points_as(inode) {
                 match result {
-                    // A list of attributes changes in place, and a value that it referred to may have been freed and its inode reused.
-                    // The list is therefore read again. Checksums detect this case; real corruption is found at every attempt.
+                    // The inode is unchanged, but a list of attributes may have changed in place, and the inode of an attribute's value may
+                    // have been freed and reused during the read. A checksum error in the value then appears as corruption. The read is
+                    // therefore repeated; real corruption is found at every attempt.
                     Err(error) if error.kind() == ErrorKind::Corrupt => corrupt = Some(error),
                     result => return result,
                 }
@@ -267,12 +274,55 @@ impl Inode {
         Err(corrupt.unwrap_or_else(busy))
     }
 
-    /// Whether the content and the attributes of this inode are at the same locations as those of another version of it.
+    /// Whether the content and the attributes are at the same locations in this and in another version of the inode.
     fn points_as(&self, other: &Self) -> bool {
         self.i_block == other.i_block
             && self.size == other.size
             && self.xattr_block == other.xattr_block
             && self.xattr_area == other.xattr_area
+    }
+}
+
+/// The length of an inode's extra fields, and the first bytes of these fields. Bytes past `i_extra_isize` are replaced by zeros, so that a
+/// missing field reads as 0.
+fn extra_part(rest: &[u8], place: Place) -> Result<(usize, [u8; 32])> {
+    let mut bytes = [0_u8; 32];
+    let Some(length) = rest.first_chunk::<2>() else { return Ok((0, bytes)) };
+    let size = usize::from(u16::from_le_bytes(*length));
+    if size % 4 != 0 || size > rest.len() {
+        return Err(place.field("i_extra_isize").corrupt(format!("{size} bytes")));
+    }
+    let present = size.min(bytes.len());
+    bytes[..present].copy_from_slice(&rest[..present]);
+    Ok((size, bytes))
+}
+
+/// The file type in `i_mode`, and the size. Only regular files, and directories with largedir, have an upper half of the size. In other
+/// inodes these bytes are another field.
+fn type_and_size(sb: &Superblock, raw: &RawInode, place: Place) -> Result<(FileType, u64)> {
+    let mode = u32::from(raw.i_mode.get());
+    let Some(file_type) = FileType::from_mode(mode) else {
+        let what = format!("{mode:#o} does not contain a valid file type");
+        return Err(place.field("i_mode").corrupt(what));
+    };
+    let mut size = u64::from(raw.i_size_lo.get());
+    let large = file_type == FileType::Regular
+        || (file_type == FileType::Directory && sb.incompat.contains(Incompat::LARGEDIR));
+    if large {
+        size |= u64::from(raw.i_size_high.get()) << 32;
+    }
+    if size > i64::MAX as u64 {
+        return Err(place.field("i_size").corrupt(format!("{size} bytes")));
+    }
+    Ok((file_type, size))
+}
+
+/// Decodes a time stamp. `seconds` is the lower 32 bits of the seconds. `extra` contains 2 further bits of the seconds, and the
+/// nanoseconds.
+fn stamp(seconds: u32, extra: u32) -> Timestamp {
+    Timestamp {
+        seconds: i64::from(seconds as i32) + (i64::from(extra & 3) << 32),
+        nanoseconds: (extra >> 2).min(999_999_999),
     }
 }
 
@@ -294,37 +344,12 @@ impl Inode {
             return Err(not_in_use(number));
         }
 
-        // The bytes of the extra part after i_extra_isize are set to zero, so that a missing field reads as 0.
-        let mut extra_bytes = [0_u8; 32];
-        let mut extra_size = 0;
-        if let Some(length) = rest.first_chunk::<2>() {
-            extra_size = usize::from(u16::from_le_bytes(*length));
-            if extra_size % 4 != 0 || extra_size > rest.len() || (extra_size > 0 && extra_size < 4)
-            {
-                return Err(place.field("i_extra_isize").corrupt(format!("{extra_size} bytes")));
-            }
-            let present = extra_size.min(extra_bytes.len());
-            extra_bytes[..present].copy_from_slice(&rest[..present]);
-        }
+        let (extra_size, extra_bytes) = extra_part(rest, place)?;
         let extra: &RawInodeExtra = zerocopy::transmute_ref!(&extra_bytes);
         verify(generation)?;
 
-        let mode = u32::from(raw.i_mode.get());
-        let Some(file_type) = FileType::from_mode(mode) else {
-            return Err(place
-                .field("i_mode")
-                .corrupt(format!("{mode:#o} does not contain a valid file type")));
-        };
+        let (file_type, size) = type_and_size(sb, raw, place)?;
         let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
-        let mut size = u64::from(raw.i_size_lo.get());
-        let large = file_type == FileType::Regular
-            || (file_type == FileType::Directory && sb.incompat.contains(Incompat::LARGEDIR));
-        if large {
-            size |= u64::from(raw.i_size_high.get()) << 32;
-        }
-        if size > i64::MAX as u64 {
-            return Err(place.field("i_size").corrupt(format!("{size} bytes")));
-        }
         if flags.contains(InodeFlags::INLINE_DATA) && !sb.incompat.contains(Incompat::INLINE_DATA) {
             return Err(place
                 .field("i_flags")
@@ -332,25 +357,21 @@ impl Inode {
         }
 
         let mut blocks = sectors(sb, raw);
-        // Like Linux, count data in the inode too. Otherwise a program that preserves holes would treat the file as a hole.
+        // As in Linux, inline data counts as used blocks. With a count of 0, a program that preserves holes would treat the file as a hole.
         if flags.contains(InodeFlags::INLINE_DATA) && file_type == FileType::Regular {
             blocks += size.div_ceil(512);
         }
         let mut xattr_block = u64::from(raw.i_file_acl_lo.get());
-        // Without 64bit, the upper half may contain old bytes, because block numbers do not use it.
+        // Without the feature 64bit, the upper half is unused and may contain any bytes.
         if sb.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
             xattr_block |= u64::from(raw.i_file_acl_high.get()) << 32;
         }
 
-        let stamp = |seconds: u32, extra: u32| Timestamp {
-            seconds: i64::from(seconds as i32) + (i64::from(extra & 3) << 32),
-            nanoseconds: (extra >> 2).min(999_999_999),
-        };
         let has = |end: usize| extra_size >= end;
         let stat = Stat {
             inode: number,
             file_type,
-            mode,
+            mode: u32::from(raw.i_mode.get()),
             links: u32::from(raw.i_links_count.get()),
             uid: u32::from(raw.i_uid.get()) | u32::from(raw.i_uid_high.get()) << 16,
             gid: u32::from(raw.i_gid.get()) | u32::from(raw.i_gid_high.get()) << 16,
@@ -367,7 +388,7 @@ impl Inode {
             project: (sb.ro_compat.contains(RoCompat::PROJECT) && has(32))
                 .then(|| extra.i_projid.get()),
         };
-        // Bytes 128 and 129 hold i_extra_isize itself. An inode of 128 bytes has no room for attributes.
+        // Bytes 128 and 129 contain i_extra_isize. If it is 0, or if the inode has only 128 bytes, the inode contains no attributes.
         let xattr_area = if extra_size == 0 { &[][..] } else { &rest[extra_size..] };
         Ok(Self {
             fs: Arc::clone(fs),
@@ -448,7 +469,8 @@ pub(super) fn sectors(sb: &Superblock, raw: &RawInode) -> u64 {
     if in_blocks { blocks << (sb.block_size.shift() - 9) } else { blocks }
 }
 
-/// Computes the checksum of an inode, with both checksum fields excluded. Also returns whether the inode has room for the upper half.
+/// Computes the checksum of an inode, with zeros in the two checksum fields. Also returns whether the inode has a field for the upper half
+/// of the checksum.
 fn inode_checksum(seed: u32, bytes: &[u8]) -> (u32, bool) {
     let (old, extra) = bytes.split_at(GOOD_OLD_SIZE);
     let mut sum = crc32c_raw(seed, &old[..CHECKSUM_LO_OFFSET]);
@@ -481,7 +503,7 @@ fn verify_inode(seed: u32, bytes: &[u8], place: Place) -> Result<()> {
     }
 }
 
-/// Stores the checksum of an inode. `bytes` are the whole inode, whose length is in the superblock.
+/// Stores the checksum of an inode. `bytes` must be all bytes of the inode, with the inode size that the superblock contains.
 pub(crate) fn seal_inode(sb: &Superblock, number: InodeNo, bytes: &mut [u8]) {
     let Ok((raw, _)) = RawInode::ref_from_prefix(bytes) else { return };
     let Some(seed) = sb.inode_seed(number, raw.i_generation.get()) else { return };
@@ -497,7 +519,8 @@ fn not_in_use(number: InodeNo) -> Error {
     Error::new(ErrorKind::NotFound, format!("inode {number} is not in use"))
 }
 
-/// Decodes a device number in `i_block`. Linux stores 8 + 8 bits in the first word, or 12 + 20 bits in the second.
+/// Decodes the device number in `i_block`. Linux stores a number of 8 + 8 bits (major and minor) in the first word, and a number of 12 + 20
+/// bits in the second word.
 fn device_number(file_type: FileType, i_block: &[u8; 60]) -> Option<(u32, u32)> {
     if !matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
         return None;

@@ -1,9 +1,9 @@
 //! Listings of a directory that may change at the same time. An entry that exists throughout the listing appears exactly once.
 //!
-//! A split moves entries between blocks, so a position in a block does not say which entries were already listed. The hash of a name is constant. If
-//! the directory has a hash tree, or will get one when it grows, entries are listed in the order of their hashes, as in Linux. In a linear directory
-//! entries do not move, and are listed in the order of their positions. Each part of the listing, which is a leaf or a block, is read under the
-//! directory's lock.
+//! A directory with a hash tree splits full blocks, and a split moves entries to other blocks. A position in a block therefore does not say
+//! which entries were already listed. The hash of a name does not change. If the directory has a hash tree, or will get a hash tree when
+//! the directory grows, entries are listed in the order of their hashes, as in Linux. Entries of a linear directory do not move, and are
+//! listed in the order of their positions. Each part of the listing (a leaf or a block) is read under the directory's lock.
 
 use std::sync::Arc;
 
@@ -40,13 +40,14 @@ impl DirCursor {
     }
 }
 
-/// The entries of a directory that may change, with `.` and `..` first. An entry that exists throughout the listing appears exactly once, and the
-/// order is stable. [`Inode::list`] creates the listing. It holds the entries of one block in memory, and keeps the directory open. On a volume that
-/// is open read-only, a damaged block is skipped and [reported](Ext4::take_left), as in the kernel. Any other error ends the listing.
+/// The entries of a directory that may change, with `.` and `..` first. An entry that exists throughout the listing appears exactly once,
+/// and the order is stable. [`Inode::list`] creates the listing. The listing has the entries of one block in memory. While the listing
+/// exists, the directory's inode is not freed. On a volume that is open read-only, a damaged block is skipped and
+/// [reported](Ext4::take_left), as in the kernel. Any other error ends the listing.
 pub struct Ext4Listing {
     fs: Arc<Ext4>,
     number: InodeNo,
-    /// Keeps the directory's inode, if the directory can be removed.
+    /// Prevents that the directory's inode is freed. `None` if no operation can remove the directory.
     held: Option<Ext4Held>,
     next: DirCursor,
     /// The entries of the current part, in reverse order.
@@ -108,8 +109,8 @@ impl Iterator for Ext4Listing {
 }
 
 impl Inode {
-    /// The entries of this directory from a cursor on. An entry that is added or removed during the listing might
-    /// appear or not; every other entry appears exactly once. A directory that has been removed has no entries.
+    /// The entries of this directory from a cursor on. An entry that is added or removed during the listing may or may not appear. Every
+    /// other entry appears exactly once. If the directory is removed during the listing, the listing ends.
     ///
     /// # Errors
     /// The errors of [`read_dir`](Self::read_dir); `NotFound` if the directory has already been removed.
@@ -133,8 +134,8 @@ impl Inode {
         }
     }
 
-    /// Whether the hash tree can be used. If the root is damaged, a volume that is open read-only is read
-    /// block by block, as in the kernel. On a writable volume, the listing returns the error.
+    /// Whether the listing uses the hash tree. If the root of the tree is damaged and the volume is open read-only, the directory is listed
+    /// block by block, as in the kernel. On a volume that is open for writing, the listing uses the tree and returns the error.
     fn has_tree(&self) -> bool {
         let root = || self.dx_root().and_then(|root| self.dx_entries(&root.area).map(drop));
         self.fs.writing.is_some() || root().is_ok()
@@ -168,7 +169,7 @@ impl Inode {
         Ok((entries, DirCursor::END))
     }
 
-    /// The hash function of the tree that this directory gets when it grows.
+    /// The hash function of the tree that this directory will get when the directory grows.
     fn later_hash(&self) -> NameHash {
         let sb = &self.fs.superblock;
         let version = HashVersion::from_raw(sb.hash_version).unwrap_or(HashVersion::HalfMd4);
@@ -179,13 +180,13 @@ impl Inode {
         Ok(hash.of(self.wanted(name)?.hashed_bytes()))
     }
 
-    /// The entries of the first leaf that has any, and of the following leaves that may continue its last hash.
+    /// The entries of the first leaf that contains entries, and of the following leaves that may contain names with the leaf's last hash.
     fn leaves(&self, from: DirCursor) -> Result<Part> {
         let mut walk = Walk::new(self, from.hash())?;
         let hash = walk.hash;
         let mut entries = Vec::new();
         if from <= DirCursor::START.behind() {
-            // In the root, a linear reader sees only `.` and `..`.
+            // The root block contains the entries `.` and `..`, and no other entries.
             for (dot, (_, entry)) in self.used(&walk.nodes[0].area)?.into_iter().enumerate().take(2)
             {
                 entries.push((DirCursor(dot as u64), entry));
@@ -197,7 +198,8 @@ impl Inode {
                 Ok((leaf, least)) => {
                     let most = next.map_or(LAST_HASH, |next| next.saturating_sub(1) & !1);
                     for (_, entry) in self.used(&leaf)? {
-                        // A name that is in a wrong leaf is listed together with the names of that leaf.
+                        // If a name is in a wrong leaf, its hash is outside the leaf's range. The name is listed together with the other
+                        // names of the leaf.
                         let hash = self.hash_of(&hash, &entry.name)?.clamp(least, most.max(least));
                         entries.push((place(&entry.name, hash), entry));
                     }
@@ -210,7 +212,7 @@ impl Inode {
             match next {
                 None => return Ok((entries, DirCursor::END)),
                 Some(next) => {
-                    // An odd hash marks a leaf that continues the previous leaf's last hash.
+                    // An odd hash marks a leaf that may contain names with the previous leaf's last hash.
                     let behind = DirCursor::at_hash(next);
                     let ends = next & 1 == 0 && next <= LAST_HASH && behind > from;
                     if ends && !entries.is_empty() {
@@ -222,7 +224,7 @@ impl Inode {
         }
     }
 
-    /// The entries of the first block that has any.
+    /// The entries of the first block that contains entries, for a linear directory.
     fn row(&self, from: DirCursor) -> Result<Part> {
         let size = self.fs.superblock.block_size;
         let mut block = FileBlock(from.0 >> size.shift());
@@ -278,18 +280,20 @@ impl Inode {
 
 /// The position of a name in the order of hashes.
 fn place(name: &[u8], hash: u32) -> DirCursor {
-    // Names with the same hash need an order that depends only on the names. The format does not define one.
+    // Names with the same hash need an order that depends only on the names. The format does not define this order, so a checksum of the
+    // name is added to the position.
     DirCursor(DirCursor::at_hash(hash).0 + u64::from(crc32c_raw(!0, name)))
 }
 
-/// A walk of a hash tree from leaf to leaf.
+/// A walk through a hash tree, from leaf to leaf.
 struct Walk<'a> {
     dir: &'a Inode,
     hash: NameHash,
     levels: usize,
     /// The nodes from the root downwards.
     nodes: SmallVec<[Step; 3]>,
-    /// The number of further blocks that the walk may visit. A valid tree contains each block of the directory at most once.
+    /// The number of further blocks that the walk may visit. The limit ends a walk through a damaged tree. A valid tree contains each block
+    /// of the directory at most once.
     budget: u64,
 }
 
@@ -313,7 +317,7 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    /// Descends to the lowest nodes; `choose` selects the entry of each node.
+    /// Descends from the current node to the lowest level of nodes. `choose` selects the entry of each node on the way.
     fn descend(&mut self, choose: impl Fn(&[RawDxEntry]) -> usize) -> Result<()> {
         while self.nodes.len() <= self.levels {
             let (area, least) = self.child()?;
@@ -332,12 +336,12 @@ impl<'a> Walk<'a> {
         };
         self.budget = budget;
         let entry = &self.dir.dx_entries(&node.area)?[node.entry];
-        // The first entry has no hash.
+        // The first entry of a node has no hash. Its lowest hash is the lowest hash of the node.
         let least = if node.entry == 0 { node.least } else { entry.hash.get() & !1 };
         Ok((self.dir.dx_child(entry, &node.area)?, least))
     }
 
-    /// The lowest hash of the leaf after the current one.
+    /// The hash of the entry that points to the leaf after the current leaf. `None` if the current leaf is the last leaf.
     fn next_hash(&self) -> Result<Option<u32>> {
         for node in self.nodes.iter().rev() {
             if let Some(next) = self.dir.dx_entries(&node.area)?.get(node.entry + 1) {
@@ -354,7 +358,7 @@ impl<'a> Walk<'a> {
         Ok(FileBlock(u64::from(entry.block.get() & DX_BLOCK_MASK)))
     }
 
-    /// Advances to the next leaf, which must exist.
+    /// Advances to the next leaf. A next leaf must exist.
     fn advance(&mut self) -> Result<()> {
         while let Some(node) = self.nodes.last_mut() {
             node.entry += 1;

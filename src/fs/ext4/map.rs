@@ -1,4 +1,4 @@
-//! The map of an ext4 file, in the form that the direct-I/O core uses.
+//! The block map of an ext4 file, as the extents and the iomap that the direct-I/O core uses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,17 +13,18 @@ use crate::iomap::{
 };
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
-/// If a map has at most this many leaves (of an extent tree or of indirect blocks), it is read completely at its first use and kept in
-/// memory. The leaves take 64 MiB with blocks of 4 KiB. In a larger map, a lookup reads a single leaf through the metadata cache.
+/// The maximum number of leaves (of an extent tree or of indirect blocks) of a map that is read completely at its first use and then stays
+/// in memory. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the metadata
+/// cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
-/// A map with more extents than this is not kept in memory. Its extents would take 96 MiB, and the index 80 MiB.
+/// The maximum number of extents of a map that stays in memory. This many extents need 96 MiB, and their index needs 80 MiB.
 const RESIDENT_EXTENTS: usize = 4 << 20;
-/// The direct pointers of a block-mapped inode.
+/// The number of direct pointers in a block-mapped inode.
 const DIRECT: usize = 12;
 
 impl Inode {
-    /// Adds the extents of one leaf of the map to `into`, at least those from `block` on. Returns the first block after
-    /// the leaf. Changes by fast commits are applied, and relocated blocks become separate extents.
+    /// Adds the extents of the leaf that contains `block` to `into`. Extents before `block` may be missing. Returns the first block after
+    /// the leaf. Changes by fast commits are applied. A block whose content is in the journal becomes a separate extent.
     fn leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         let before = into.len();
         let end = self.home_leaf(block, into)?;
@@ -33,7 +34,8 @@ impl Inode {
         }
         if !self.fs.blocks.overlay().is_empty() {
             let extents = into.split_off(before);
-            // Each block may belong to only one extent. Otherwise the extents of a small volume could be split without end.
+            // Each relocated block adds at most two extents, because each block of a valid volume belongs to only one extent. Without this
+            // limit, a damaged map whose extents overlap could produce a huge number of extents.
             let most = extents.len() + 2 * self.fs.blocks.overlay().len();
             for extent in extents {
                 self.split_relocated(extent, into);
@@ -50,7 +52,7 @@ impl Inode {
         Ok(end)
     }
 
-    /// Adds the extents of one leaf as stored in the map, without changes by fast commits and without relocated blocks.
+    /// Adds the extents of one leaf as the map stores them: changes by fast commits and blocks in the journal are ignored.
     pub(super) fn home_leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         if self.flags.contains(InodeFlags::EXTENTS) {
             self.extent_leaf(block, into)
@@ -59,7 +61,7 @@ impl Inode {
         }
     }
 
-    /// The extents in a range of the map as stored, without changes by fast commits and without relocated blocks.
+    /// The extents in a range as the map stores them: changes by fast commits and blocks in the journal are ignored.
     pub(super) fn home_extents(&self, range: Range<FileBlock>) -> Result<Vec<Extent>> {
         let (mut extents, mut next) = (Vec::new(), range.start);
         while next < range.end {
@@ -78,8 +80,8 @@ impl Inode {
         place.corrupt(format!("the map does not advance past block {block}"))
     }
 
-    /// Makes the checks that Linux makes for an inode that it reads for its own use: of the first mapping, and of the
-    /// number of the attribute block. A file cannot have blocks before the end of the file system's first own blocks.
+    /// Checks an internal inode as Linux does when it reads an internal inode. The attribute block and the first block of the content must
+    /// be blocks of the volume with numbers above `s_first_data_block`. The inode may have only flags whose feature the volume has.
     pub(super) fn check_own(&self) -> Result<()> {
         let place = Place::new("inode").inode(self.number);
         let first = u64::from(self.fs.superblock.first_data_block);
@@ -91,7 +93,7 @@ impl Inode {
         let unknown = [
             (InodeFlags::CASEFOLD, sb.incompat.contains(Incompat::CASEFOLD)),
             (InodeFlags::EA_INODE, false),
-            // Linux asks only where metadata have checksums.
+            // Linux checks this flag only on volumes with metadata checksums.
             (InodeFlags::INDEX, sb.seed.is_none() || sb.compat.contains(Compat::DIR_INDEX)),
         ];
         if unknown.iter().any(|(flag, allowed)| self.flags.contains(*flag) && !allowed) {
@@ -120,7 +122,8 @@ impl Inode {
         }
     }
 
-    /// The home location of a block of this file, even if its content is in the journal. Some checksums cover this number.
+    /// The home location of a block of this file, even if the block's content is in the journal. Some checksums cover the number of the
+    /// home location.
     pub(super) fn home_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let mut extents = Vec::new();
         self.home_leaf(block, &mut extents)?;
@@ -133,7 +136,7 @@ impl Inode {
         let mut rest = extent;
         let physical = extent.start..FsBlock(extent.start.0 + u64::from(extent.len));
         for (block, content) in self.fs.blocks.overlay().range(physical) {
-            // The blocks of an unwritten extent hold no data, whatever is in them.
+            // The blocks of an unwritten extent contain no data, so their content is irrelevant.
             if extent.state == ExtentState::Unwritten {
                 break;
             }
@@ -163,7 +166,7 @@ impl Inode {
         }
     }
 
-    /// The whole map in memory; `None` if it is too large to keep.
+    /// The complete map in memory. Loads the map at the first call. Returns `None` if the map is too large to stay in memory.
     fn resident(&self) -> Result<Option<&ExtentMap>> {
         if let Some(map) = self.map.get() {
             return Ok(map.as_deref());
@@ -172,7 +175,7 @@ impl Inode {
         Ok(self.map.get_or_init(|| map).as_deref())
     }
 
-    /// Reads the whole map into memory, unless it is too large to keep.
+    /// Reads the complete map into memory, if the map is not too large.
     pub(super) fn keep_map(&self) -> Result<()> {
         if self.has_inline_data() { Ok(()) } else { self.resident().map(|_| ()) }
     }
@@ -184,7 +187,7 @@ impl Inode {
         let mut block = FileBlock(0);
         for _ in 0..RESIDENT_LEAVES {
             block = self.leaf(block, &mut extents)?;
-            // An indirect map is walked only up to the file's size, because the trees after it may be huge and empty.
+            // An indirect map is read only up to the file's size, because its trees past the end of the file may be huge and empty.
             let done = block >= limit
                 || (!self.flags.contains(InodeFlags::EXTENTS)
                     && block.0 >= size.blocks_for(self.size));
@@ -205,7 +208,7 @@ impl Inode {
         Ok(None)
     }
 
-    /// Reads a map that fits entirely into its root, so that it is kept in memory.
+    /// Reads the map into memory, if the root contains the complete map.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -216,12 +219,13 @@ impl Inode {
         Ok(())
     }
 
-    /// The whole map, if it has been read into memory.
+    /// The complete map, if the map has been read into memory.
     pub(crate) fn resident_map(&self) -> Option<&Arc<ExtentMap>> {
         self.map.get()?.as_ref()
     }
 
-    /// Maps a position by reading only its leaf. This is for a map that is about to change, or that is used rarely.
+    /// Maps a position. The function reads only the leaf that contains the position. Callers use it for a map that is about to change, or
+    /// that they use rarely.
     pub(crate) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
         let mut extents = Vec::new();
         let block = self.fs.superblock.block_size.block_of(pos);
@@ -245,15 +249,15 @@ impl Inode {
         }
     }
 
-    /// The volume's block for a block of this file, or `None` for a hole or an unwritten block. This is for metadata:
-    /// directories, the journal and quota files. A caller that needs many blocks should first [keep the map](Self::keep_map).
+    /// The volume's block for a block of this file, or `None` for a hole or an unwritten block. Callers use this function for metadata:
+    /// directories, the journal and quota files. A caller that needs many blocks should first [load the map](Self::keep_map).
     pub(crate) fn fs_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let (at, state) = self.block_and_state(block)?;
         Ok(at.filter(|_| state != IomapType::Unwritten))
     }
 
-    /// The volume's block for a block of this file, even if it is unwritten. Linux reads the blocks of a directory in this way, since they hold
-    /// names.
+    /// The volume's block for a block of this file, even if the block is unwritten. As in Linux, a directory's blocks are read even if they
+    /// are unwritten.
     pub(crate) fn allocated_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         Ok(self.block_and_state(block)?.0)
     }
@@ -272,7 +276,7 @@ impl Inode {
         Ok((at, iomap.kind))
     }
 
-    /// The map of a file whose content is in the inode: one inline extent, then a hole.
+    /// The map of a file whose content is in the inode: one inline extent, followed by a hole.
     fn inline_map(&self, pos: FilePos) -> Iomap {
         let hole = pos.0 >= self.size;
         Iomap {
@@ -309,7 +313,7 @@ impl MapFile for Inode {
         if self.has_inline_data() {
             return self.read_inline_data(buf, pos);
         }
-        // The block's copy in the journal is escaped, and a metadata read restores its first bytes.
+        // The block's copy in the journal has zeros in its first four bytes. A metadata read restores these bytes.
         let size = self.fs.superblock.block_size;
         let (mut done, mut pos) = (0, pos);
         while done < buf.len() {

@@ -1,8 +1,9 @@
 //! Multiple mount protection: detects whether another node uses the volume.
 //!
-//! Linux checks this only for read-write mounts. If another node wrote to the volume during reads on this node, the reader would see blocks
-//! change. A read-only open is therefore refused too while the other node is alive. A live node increments the sequence number regularly. If
-//! the number does not change, the node is dead; the volume is then opened, and its journal is recovered as after any crash.
+//! Linux checks multiple mount protection only for read-write mounts. Here a read-only open checks it too: if another node wrote to the
+//! volume during reads on this node, the reader would see blocks change. A live node increments the sequence number in the MMP block
+//! regularly. If the number changes during the check, the open is refused. If the number does not change, the other node is dead; the
+//! volume is then opened, and its journal is recovered as after any crash.
 
 use std::time::Duration;
 
@@ -18,16 +19,16 @@ use crate::units::FsBlock;
 
 /// The interval at which the sequence number is polled.
 const LOOK: Duration = Duration::from_millis(250);
-/// The longest update interval in the format, in seconds. A longer interval on a volume is replaced by this one.
+/// The longest update interval that the format allows, in seconds. If a volume has a longer interval, this interval is used instead.
 const LONGEST_INTERVAL: u16 = 300;
 
 /// The purpose of the open, which determines how long the open waits for a sign of a live holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// An open for reading waits at most 20 seconds, whatever the volume's interval. A wrong decision can return wrong data, but does not damage the
-    /// volume.
+    /// An open for reading waits at most 20 seconds, even if the volume's update interval is longer. If the open takes a slow holder for
+    /// dead, reads can return wrong data, but the volume is not damaged.
     Read,
-    /// An open for writing waits as long as a live holder may need for an update.
+    /// An open for writing waits as long as a live holder may need for an update of the sequence number.
     Write,
 }
 
@@ -40,13 +41,14 @@ impl Purpose {
     }
 }
 
-/// How long to wait for a node with this update interval: twice the interval, but at most a minute longer than the interval.
+/// How long to wait for an update by a node with this update interval in seconds: twice the interval plus one second, but at most the
+/// interval plus one minute.
 pub(super) fn patience(interval: u16) -> Duration {
     let interval = u64::from(interval.clamp(1, LONGEST_INTERVAL));
     Duration::from_secs((2 * interval + 1).min(interval + 60))
 }
 
-/// Refuses a volume that another node holds, with `Busy` and the node's name.
+/// Refuses a volume that another node holds. The error is `Busy` and contains the node's name.
 pub(super) fn check(device: &dyn Device, sb: &Superblock, purpose: Purpose) -> Result<()> {
     let Some(block) = sb.mmp_block else { return Ok(()) };
     check_with(device, sb, block, purpose, std::thread::sleep)
@@ -76,7 +78,7 @@ fn check_with(
         let what = format!("e2fsck is running on the volume, started from {}", holder());
         return Err(Error::new(ErrorKind::Busy, what));
     }
-    // A holder raises its interval if its device is slow, so the larger interval counts.
+    // A holder with a slow device stores a longer interval in the MMP block, so the longer of the two intervals applies.
     let limit =
         patience(first.mmp_check_interval.get().max(sb.mmp_interval)).min(purpose.longest());
     for _ in 0..limit.as_millis() / LOOK.as_millis() {
@@ -88,7 +90,7 @@ fn check_with(
     Ok(())
 }
 
-/// Reads the block from the device. Other nodes change it, so it is never cached.
+/// Reads the MMP block from the device. Other nodes change the block, so it is never cached.
 pub(super) fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Result<RawMmp> {
     let place = Place::new("MMP block").block(block);
     if block.0 == 0 || !sb.contains(block) {
@@ -114,12 +116,12 @@ pub(super) fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Resu
     Ok(raw)
 }
 
-/// The checksum of the block. It covers everything before the checksum field.
+/// The checksum of the MMP block. The checksum covers all bytes before the checksum field.
 fn mmp_checksum(seed: MetadataSeed, block: &[u8]) -> u32 {
     crc32c_raw(seed.0, &block[..CHECKSUM_OFFSET])
 }
 
-/// Stores the checksum of the block.
+/// Stores the checksum of the MMP block.
 pub(crate) fn seal_mmp(seed: Option<MetadataSeed>, raw: &mut RawMmp) {
     if let Some(seed) = seed {
         raw.mmp_checksum.set(mmp_checksum(seed, raw.as_bytes()));
@@ -136,8 +138,8 @@ mod tests {
     use super::*;
     use crate::device::{BlockFile, OpenMode, Psync};
 
-    /// Opens a volume made by mke2fs whose sequence number is set to `seq` and grows by `step` at each wait. Returns the outcome and the time
-    /// waited.
+    /// Opens a volume made by mke2fs. The sequence number is set to `seq` before the open, and grows by `step` at each wait. Returns the
+    /// result of the open and the total time of the waits.
     fn opened(features: &str, seq: Option<u32>, step: u32) -> (Result<()>, Duration) {
         opened_to(Purpose::Read, 5, features, seq, step)
     }

@@ -1,5 +1,5 @@
-//! Multiple mount protection of a volume that is open for writing. The code updates the sequence number, so
-//! that other nodes do not use the volume, and detects when another node has taken the volume.
+//! Multiple mount protection of a volume that is open for writing. A thread updates the sequence number in the MMP block, so that other
+//! nodes do not use the volume, and detects if another node has taken the volume.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -21,13 +21,13 @@ use crate::fs::Clock;
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FsBlock};
 
-/// Sequence numbers above this have special meanings.
+/// Sequence numbers above this value have special meanings.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
-/// The number of newest values of this node that may be on the device. Each attempt to reconnect writes a new value, and earlier writes may be sent
-/// again after it.
+/// How many of this node's newest sequence numbers count as written by this node. Each attempt to reconnect writes a new number, and an
+/// earlier write may be sent again afterwards, so the device may contain an earlier number than the newest.
 const OURS: u32 = 1024;
 
-/// The protection of a volume until this value is dropped. A separate thread updates the sequence number.
+/// Holds a volume until this value is dropped. A separate thread updates the sequence number.
 pub(crate) struct MmpHold {
     count: Arc<Count>,
     thread: Option<JoinHandle<()>>,
@@ -39,7 +39,7 @@ struct Count {
     sb: Superblock,
     block: FsBlock,
     clock: Clock,
-    /// The newest number that was written, or is about to be written.
+    /// The newest sequence number that was written, or is about to be written.
     newest: Mutex<u32>,
     ended: Mutex<bool>,
     told: Condvar,
@@ -54,9 +54,10 @@ impl fmt::Debug for Count {
 }
 
 impl MmpHold {
-    /// Takes a volume whose last holder is gone, which [`mmp::check`] has verified. The function waits as long as two nodes need to
-    /// detect each other. During the wait it updates the number, so that a third node that polls it sees it change. Data that were read
-    /// before this call may be outdated, because another node may have held the volume between the check and this call.
+    /// Takes a volume that no other node holds. The caller must have verified this with [`mmp::check`]. The function waits as long as two
+    /// nodes need to detect each other. During the wait, the sequence number is updated, so that a third node that polls the number sees it
+    /// change. Data that was read before this call may be outdated, because another node may have held the volume between the check and
+    /// this call.
     ///
     /// # Errors
     /// `Busy` if another node took the volume at the same time; `Io`.
@@ -101,7 +102,8 @@ impl MmpHold {
         Ok(Some(held))
     }
 
-    /// `Busy` if another node has taken the volume, or if the device does not answer. Nothing may be written after this error.
+    /// `Busy` if another node has taken the volume, or if an update of the sequence number has failed. After this error, the caller must
+    /// not write to the device.
     pub(super) fn check(&self) -> Result<()> {
         if self.count.lost.load(Ordering::Relaxed) { Err(taken()) } else { Ok(()) }
     }
@@ -118,7 +120,8 @@ impl Drop for MmpHold {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // A node that was suspended for a long time must not release a volume that another node has taken.
+        // If this node was suspended for a long time, another node may have taken the volume. This node must then not mark the volume as
+        // free.
         if self.check().is_ok() && self.count.is_ours().unwrap_or(false) {
             let _ = self.count.write(SEQ_CLEAN);
         }
@@ -147,14 +150,14 @@ impl Count {
         Ok(self.wrote(raw.mmp_seq.get()))
     }
 
-    /// Whether a number is one of the newest numbers that this node wrote.
+    /// Whether a sequence number is one of the newest numbers that this node wrote.
     fn wrote(&self, seq: u32) -> bool {
         let newest = *self.newest.lock();
         let age = if seq <= newest { newest - seq } else { newest + (SEQ_MAX - seq.min(SEQ_MAX)) };
         seq < SEQ_MAX && age < OURS
     }
 
-    /// The next number. It counts as written from this call on.
+    /// The next sequence number. From this call on, the number counts as written by this node.
     fn next(&self) -> u32 {
         let mut newest = self.newest.lock();
         *newest = (*newest + 1) % SEQ_MAX;
@@ -168,7 +171,8 @@ impl Count {
         if let Ok((raw, _)) = RawMmp::mut_from_prefix(&mut buffer) {
             self.fill(raw, seq);
         }
-        // A number in the device's cache is visible to other nodes too, so no flush is needed. An error of a flush here would not reach any caller.
+        // No flush is needed, because other nodes also see a number in the device's cache. An error of a flush here would not reach any
+        // caller.
         let through = !self.events.durability().calls_flush();
         self.device.write_all_at(&[IoSlice::new(&buffer)], at, through)
     }
@@ -185,8 +189,9 @@ impl Count {
     }
 }
 
-/// A node that takes a volume waits for an update of the number. An update right after a reconnection either makes that
-/// node wait again or comes too late; in the second case the number on the device is the other node's.
+/// After a reconnection, the device calls this fence before any other write. If another node is about to take the volume and polls the
+/// sequence number, the update by the fence shows that node that the volume is in use. If another node has already taken the volume, the
+/// number on the device is not one of this node's numbers, and the fence fails.
 impl Fence for Count {
     fn place(&self) -> (DevOffset, usize) {
         (self.sb.block_size.offset_of(self.block), self.sb.block_size.bytes())
@@ -204,7 +209,7 @@ impl Fence for Count {
     }
 }
 
-/// Writes a name, padded with zeros.
+/// Stores a name in a field. The remaining bytes of the field are zeros.
 fn put(field: &mut [u8], name: &[u8]) {
     field.fill(0);
     let len = name.len().min(field.len() - 1);

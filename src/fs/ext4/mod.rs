@@ -1,4 +1,4 @@
-//! ext2, ext3 and ext4, as Linux writes them.
+//! The file-system formats ext2, ext3 and ext4, as Linux writes them.
 
 mod alloc;
 mod attr;
@@ -91,7 +91,8 @@ pub struct Ext4 {
     pub(crate) blocks: Blocks,
     pub(crate) fast_commits: FastCommits,
     journal: Journal,
-    /// The range at which an external journal's device appears, if the volume has one.
+    /// The addresses of an external journal's device, if the volume has an external journal. The addresses are past the end of the volume's
+    /// device.
     journal_range: Option<DeviceRange>,
     writing: Option<Writing>,
     /// The quota files of a volume that is open for writing, if the volume has any.
@@ -100,24 +101,24 @@ pub struct Ext4 {
 }
 
 impl Ext4 {
-    /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory, and nothing
-    /// is written. The open tolerates a wrong checksum of a group descriptor, a damaged block of multiple mount
-    /// protection, and a damaged superblock that has a backup. It [reports](Self::take_left) such faults.
+    /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory, and nothing is written to the
+    /// device. The open tolerates a wrong checksum of a group descriptor, a damaged block of multiple mount protection, and a damaged
+    /// superblock that has a backup. [`take_left`](Self::take_left) reports the tolerated faults.
     ///
     /// # Errors
-    /// `UnknownFormat` if the device has no such file system; `Unsupported` with the name of the feature; `Corrupt` with the block and the field;
-    /// `Busy` if another node holds the volume by multiple mount protection, a check that may take some seconds. Errors of the device are also
-    /// reported to `events`.
+    /// `UnknownFormat` if the device contains no ext2, ext3 or ext4 file system; `Unsupported` with the name of the feature; `Corrupt` with
+    /// the block and the field; `Busy` if another node holds the volume by multiple mount protection. The check of multiple mount
+    /// protection may take some seconds. Errors of the device are also reported to `events`.
     pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         Self::open_damaged(device, events, Rescue::default())
     }
 
-    /// Opens the file system with a given backup of its superblock, with a given device of its journal, or
-    /// without its journal. Without the journal, recent changes are missing and metadata may be inconsistent.
+    /// Opens the file system for reading. `rescue` selects a backup of the superblock, the device of an external journal, or an open
+    /// without the journal. Without the journal, recent changes are missing and metadata may be inconsistent.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open); `UnknownFormat` if the block holds no superblock;
-    /// `InvalidInput` if the device does not hold the volume's journal.
+    /// The errors of [`open`](Self::open); `UnknownFormat` if the selected block contains no superblock; `InvalidInput` if the selected
+    /// device does not contain the volume's journal.
     pub fn open_damaged(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
@@ -143,7 +144,8 @@ impl Ext4 {
         Ok(Arc::new(fs))
     }
 
-    /// The superblock or a backup of it: the requested backup, or any backup if the superblock is damaged.
+    /// Reads the backup of the superblock that `rescue` selects. Without a selection, reads the primary superblock, or the first valid
+    /// backup if the primary superblock is damaged.
     fn superblock_for_reading(
         device: &dyn Device,
         rescue: Rescue,
@@ -169,7 +171,8 @@ impl Ext4 {
         Self::check_sectors(device, backup)
     }
 
-    /// Refuses a volume that another node holds. For reads, a damaged block of multiple mount protection is ignored, as in Linux.
+    /// Refuses a volume that another node holds. As in Linux, a damaged block of multiple mount protection does not prevent an open for
+    /// reading.
     fn check_holder(device: &dyn Device, superblock: &Superblock, left: &PassedOver) -> Result<()> {
         match mmp::check(device, superblock, mmp::Purpose::Read) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -182,7 +185,7 @@ impl Ext4 {
         }
     }
 
-    /// Opens the volume. The caller has already checked or taken its multiple mount protection, if that is needed.
+    /// Opens the volume. The caller must already have checked or acquired multiple mount protection, if the volume has this feature.
     fn open_held(
         device: Arc<dyn Device>,
         superblock: Superblock,
@@ -247,7 +250,7 @@ impl Ext4 {
         }
     }
 
-    /// The superblock's copy in the journal, or the current superblock if the journal has no copy.
+    /// The copy of the superblock in the journal, or the current superblock if the journal contains no copy.
     fn recovered_superblock(&self, overlay: &Overlay) -> Result<Superblock> {
         let (at, len) = Superblock::RANGE;
         let size = self.superblock.block_size;
@@ -256,14 +259,15 @@ impl Ext4 {
         let content = self.blocks.read_relocated(copy)?;
         let start = at.0 as usize % size.bytes();
         let bytes = &content[start..start + len];
-        // The positions of the journal's blocks were computed with the block size in the device's superblock.
+        // The positions of the journal's blocks were computed with the block size in the superblock on the device, so the copy in the
+        // journal must have the same block size.
         if Superblock::block_size_of(bytes) != Some(size) {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
             return Err(place.corrupt("it differs between the device and the journal"));
         }
         let mut recovered = Superblock::parse(bytes, self.blocks.device().size())?;
         recovered.copy = self.superblock.copy;
-        // An error that ends a volume is written directly to the superblock, not through the journal.
+        // An error that aborts a volume is written directly to the superblock on the device, and is not in the journal.
         if self.superblock.errors.count > recovered.errors.count {
             recovered.errors = self.superblock.errors.clone();
         }

@@ -1,9 +1,10 @@
-//! The order in which a thread takes locks, which debug builds check: a file's content, the rename
-//! lock, inodes, a transaction's handle, a group, a block.
+//! The order in which a thread acquires locks: a file's content, the rename lock, inodes, a handle of a transaction, a group, a block.
+//! Debug builds check this order.
 //!
-//! A thread that holds a later lock must not wait for an earlier one. A thread may hold only one lock of each kind, except that it may hold
-//! several inodes: a directory is locked before its entries, other inodes in the order of their numbers. A commit waits for handles, and a
-//! handle may wait for a commit. A thread that waits for an inode while it holds a handle could therefore cause a deadlock.
+//! A thread that has locked something must not wait for a lock that is earlier in this order. A thread may have only one lock of each kind,
+//! except that a thread may lock several inodes: a directory is locked before the inodes of its entries, and other inodes are locked in the
+//! order of their numbers. A handle counts as a lock, because a commit waits for all handles, and a handle may wait for a commit. A thread
+//! that waits for an inode while it has a handle could therefore cause a deadlock.
 
 use std::ops::{Deref, DerefMut};
 
@@ -15,16 +16,16 @@ pub(super) enum Rank {
     Content,
     Rename,
     Inode(InodeNo),
-    /// A handle. A commit counts as a handle while it waits for other handles.
+    /// A handle of a transaction. A commit also has this rank while the commit waits for handles.
     Handle,
     Group,
     Block,
 }
 
-/// A proof that this thread holds a lock.
+/// A record, in debug builds, that this thread has acquired a lock. The drop of this value removes the record.
 pub(crate) struct Held(#[cfg(debug_assertions)] Rank);
 
-/// A lock's guard, with the proof that its thread holds it.
+/// The guard of a lock, together with the record that this thread has acquired the lock.
 pub(crate) struct Ordered<G> {
     guard: G,
     _held: Held,
@@ -81,7 +82,7 @@ mod checked {
 
     impl Drop for Held {
         fn drop(&mut self) {
-            // A guard may be dropped while its thread is exiting.
+            // A guard may be dropped while its thread exits, when the thread-local list no longer exists.
             let _ = HELD.try_with(|all| {
                 let mut all = all.borrow_mut();
                 if let Some(at) = all.iter().rposition(|rank| *rank == self.0) {
@@ -105,5 +106,5 @@ mod checked {
     }
 }
 
-/// Checks the order before a thread waits for a lock.
+/// Asserts that this thread may wait for a lock of this rank, with the locks that the thread has.
 pub(super) use checked::before;

@@ -1,4 +1,5 @@
-//! Orphans: inodes that were open without a name, or that were being truncated. Reads do not need them; they are counted for reports.
+//! Orphans: inodes that were open without a name or that were being truncated, when the volume was last in use. A volume that is open for
+//! reading only counts its orphans, for reports.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -13,9 +14,9 @@ use super::inode::Inode;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The maximum length of the list. The set of visited inodes then takes 16 MiB.
+/// The maximum length of the orphan list. With this length, the set of visited inodes needs 16 MiB.
 const MAX_LISTED: usize = 1 << 20;
-/// The maximum number of blocks of an orphan file. Source: Linux 6.18 does not mount a volume whose orphan file has more.
+/// The maximum number of blocks of an orphan file. Source: Linux 6.18 does not mount a volume whose orphan file has more blocks.
 pub(super) const MAX_BLOCKS: u64 = 512;
 const SUPERBLOCK: Place = Place::new("superblock");
 const FILE: Place = Place::new("orphan file");
@@ -24,8 +25,8 @@ impl Ext4 {
     /// The number of recorded orphans, both in the list that begins in the superblock and in the orphan file.
     ///
     /// # Errors
-    /// `Corrupt` if the list has a loop or leaves the volume, or if a block of the file is damaged;
-    /// `LimitExceeded` for more than a million orphans, or for a file of more than 512 blocks.
+    /// `Corrupt` if the list has a loop or contains an invalid inode number, or if a block of the orphan file is damaged; `LimitExceeded`
+    /// for a list of more than a million orphans, or for an orphan file of more than 512 blocks.
     pub fn orphans(self: &Arc<Self>) -> Result<u64> {
         let (listed, filed) = (self.listed_orphans()?, self.filed_orphans()?);
         Ok((listed.len() + filed.len()) as u64)
@@ -39,7 +40,7 @@ impl Ext4 {
         }
     }
 
-    /// The first inode of the list, or 0, from the current superblock.
+    /// The first inode number of the orphan list, from the current superblock. 0 means that the list is empty.
     fn newest_orphan(&self) -> Result<u32> {
         let (block, at) = self.superblock.position();
         let content = self.blocks.read(block, SUPERBLOCK)?;
@@ -56,8 +57,8 @@ impl Ext4 {
         }
     }
 
-    /// Follows the list, newest orphan first. Each orphan holds the next one in `i_dtime`. If an error ends the list early, the error is returned
-    /// too.
+    /// Follows the list, newest orphan first. The field `i_dtime` of each orphan contains the number of the next orphan. If an error ends
+    /// the list early, the function returns the orphans before the error, and the error.
     pub(super) fn follow_orphans(
         &self,
         look: impl Fn(InodeNo) -> Result<Inode>,
@@ -86,8 +87,8 @@ impl Ext4 {
     }
 }
 
-/// The list in memory. Its orphans are in the order in which they were added. Every operation takes
-/// constant or logarithmic time, because a hostile orphan file can name millions of inodes.
+/// The orphan list in memory, in the order in which the orphans were added. Every method takes at most logarithmic time, because a hostile
+/// volume can have a million orphans.
 #[derive(Debug, Default)]
 pub(crate) struct OrphanList {
     by_age: BTreeMap<u64, InodeNo>,
@@ -107,7 +108,8 @@ impl OrphanList {
         self.by_age.values().rev().copied()
     }
 
-    /// The orphans that were added just after this one and just before it; `None` if this inode is not on the list.
+    /// The orphan that was added next after this inode, and the orphan that was added last before this inode. `None` if this inode is not
+    /// in the list.
     pub(super) fn beside(&self, number: InodeNo) -> Option<(Option<InodeNo>, Option<InodeNo>)> {
         let age = *self.ages.get(&number)?;
         let newer = self.by_age.range(age + 1..).next();
@@ -129,7 +131,7 @@ impl OrphanList {
 }
 
 impl FromIterator<InodeNo> for OrphanList {
-    /// `numbers` begin with the oldest orphan.
+    /// Makes a list. `numbers` must begin with the oldest orphan.
     fn from_iter<I: IntoIterator<Item = InodeNo>>(numbers: I) -> Self {
         let mut list = Self::default();
         numbers.into_iter().for_each(|number| list.push(number));
@@ -148,7 +150,7 @@ pub(super) struct FiledOrphan {
 impl Inode {
     fn filed_orphans(&self) -> Result<Vec<FiledOrphan>> {
         let size = self.fs.superblock.block_size;
-        // A part of a block at the end does not count.
+        // An incomplete block at the end of the file is ignored.
         let blocks = self.size >> size.shift();
         if blocks > MAX_BLOCKS {
             let what = format!("an orphan file of {blocks} blocks; the limit is {MAX_BLOCKS}");
@@ -202,7 +204,7 @@ impl Inode {
     }
 }
 
-/// The checksum of a block of the orphan file. It covers the block's number and its entries.
+/// The checksum of a block of the orphan file. The checksum covers the number of the block and its entries.
 fn orphan_checksum(seed: u32, block: FsBlock, entries: &[u8]) -> u32 {
     crc32c_raw(crc32c_raw(seed, &block.0.to_le_bytes()), entries)
 }

@@ -1,5 +1,5 @@
-//! Tolerated faults and skipped work, which did not make an operation fail. The caller that opened the volume can take reports of them, as lines of
-//! text.
+//! Reports of tolerated faults and skipped work, which did not make an operation fail. The program that opened the volume receives these
+//! reports as lines of text, with [`take_left`](Ext4::take_left).
 
 use std::collections::HashSet;
 
@@ -8,33 +8,33 @@ use crate::error::Error;
 use crate::sync::Mutex;
 use crate::units::{FileBlock, InodeNo};
 
-/// The maximum number of lines that are kept.
+/// The maximum number of lines and of different faults that are stored.
 const MOST: usize = 1024;
 
-/// The lines of the reports, and the faults that were already reported.
+/// The lines of the reports, and the faults that have been reported.
 #[derive(Default)]
 pub(super) struct PassedOver {
     lines: Mutex<Vec<String>>,
-    /// The tolerated faults; `None` if no fault is tolerated.
+    /// The faults that have been reported and tolerated. `None` if no fault is tolerated.
     faults: Option<Mutex<HashSet<Fault>>>,
 }
 
-/// A damaged structure, which is reported only once.
+/// A damaged structure. Each damaged structure is reported only once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Fault {
     /// The descriptor of a group.
     Descriptor(u32),
-    /// A block of a directory, with its number in the directory.
+    /// A block of a directory: the directory's inode number, and the block's number in the directory.
     DirectoryBlock(InodeNo, FileBlock),
 }
 
 impl PassedOver {
-    /// For a volume that is open read-only: damaged structures are tolerated, so that every readable part can be read.
+    /// Creates the record for a volume that is open read-only. Damaged structures are tolerated, so that all undamaged parts can be read.
     pub(super) fn lenient() -> Self {
         Self { faults: Some(Mutex::default()), ..Self::default() }
     }
 
-    /// An empty record that tolerates the same faults.
+    /// Creates an empty record that tolerates the same kinds of faults as this record.
     pub(super) fn alike(&self) -> Self {
         Self { faults: self.faults.as_ref().map(|_| Mutex::default()), ..Self::default() }
     }
@@ -51,7 +51,7 @@ impl PassedOver {
         self.faults.is_some()
     }
 
-    /// Tolerates a descriptor with a wrong checksum, and reports it once.
+    /// Tolerates a group descriptor with a wrong checksum, and reports the descriptor once.
     ///
     /// # Errors
     /// The error itself, if damaged descriptors are not tolerated.
@@ -62,7 +62,7 @@ impl PassedOver {
         })
     }
 
-    /// Skips the remaining entries of a directory's block, and reports this once.
+    /// Tolerates a damaged block of a directory, whose remaining entries are skipped, and reports the block once.
     ///
     /// # Errors
     /// The error itself, if damaged blocks are not tolerated.
@@ -94,10 +94,11 @@ impl PassedOver {
 }
 
 impl Ext4 {
-    /// Takes the reports of tolerated faults and skipped work since the last call, one per line. On a volume that is open read-only,
-    /// they are about damaged group descriptors, multiple mount protection and blocks of directories, a backup of the superblock that
-    /// was used, and a journal that was not loaded. On a volume that is open for writing, they are about inodes without a name that
-    /// could not be freed because of damaged metadata. The superblock records these as errors, so that e2fsck checks them.
+    /// Removes and returns the reports of tolerated faults and skipped work since the last call, one report per line. On a volume that is
+    /// open read-only, the reports are about damaged group descriptors, damaged multiple mount protection, damaged blocks of directories,
+    /// the use of a backup of the superblock, and a journal that was not loaded. On a volume that is open for writing, the reports are
+    /// about inodes without a name that could not be freed because of damaged metadata. The superblock also records these faults as errors,
+    /// so that e2fsck checks the volume.
     #[must_use]
     pub fn take_left(&self) -> Vec<String> {
         std::mem::take(&mut *self.left.lines.lock())

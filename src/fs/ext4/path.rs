@@ -1,4 +1,5 @@
-//! Path walks: components are looked up one by one from the root, and the targets of symbolic links are inserted.
+//! Path walks: the components of a path are looked up one after another from the root. The target of a symbolic link is inserted into the
+//! remaining path.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,16 +13,17 @@ use crate::fs::{FileType, Follow};
 use crate::units::InodeNo;
 
 impl Ext4 {
-    /// The inode that a path refers to. The path and absolute links start at the root of the volume. `..` of the root is the root, and
-    /// an empty path refers to the root. A path with a slash at its end must refer to a directory. Permissions are not checked.
+    /// The inode that a path refers to. The path and the targets of absolute links start at the root of the volume. The parent `..` of the
+    /// root is the root, and an empty path refers to the root. A path that ends with a slash must refer to a directory. Permissions are not
+    /// checked.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`, `NameTooLong`, `Loop` and the errors of [`Inode::lookup`], each with the path.
+    /// `NotFound`, `NotADirectory`, `NameTooLong`, `Loop` and the errors of [`Inode::lookup`]. Each error contains the path.
     pub fn resolve(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
         self.watch(|| self.walk(path, follow)).at(|| String::from_utf8_lossy(path).into_owned())
     }
 
-    /// Looks up a name in a directory. If another thread is changing the directory, waits until the change is finished.
+    /// Looks up a name in a directory. If another thread is changing the directory, the function waits until the change is finished.
     ///
     /// # Errors
     /// The errors of [`Inode::lookup`].
@@ -32,8 +34,9 @@ impl Ext4 {
     fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
         let mut current = self.enter(ROOT)?;
         let mut links = 0;
-        // The remaining path, into which the targets of at most MAX_LINKS links are inserted; each target is at most a block long. A position
-        // advances through it, because removing components from the front would take quadratic time in a length that the volume controls.
+        // `text` is the path with the inserted targets of at most MAX_LINKS links; each target has at most the length of a block. `at` is
+        // the position of the next component. The volume controls the length of the text, and removing each component from the front of the
+        // text would take quadratic time.
         let (mut text, mut at) = (Cow::Borrowed(path), 0);
         while let Some((name, behind)) = next_component(&text[at..]) {
             let dir = &current.inode;
@@ -43,7 +46,8 @@ impl Ext4 {
             }
             let last = behind.is_empty();
             let number = dir.entry_number(name)?;
-            // The lock is taken before the entry can change, so the inode decoded here need not be decoded again.
+            // The inode's lock is acquired while the parent directory is locked, so the entry cannot change in between, and the inode
+            // decoded here is current.
             let lock = (!last).then(|| self.try_share(number));
             let found = dir.entry_inode(number, name)?;
             if found.file_type == FileType::Symlink && !(last && follow == Follow::NotLast) {
@@ -68,8 +72,8 @@ impl Ext4 {
             }
             at = text.len() - behind.len();
             current = match lock {
-                // Another thread is changing the directory. The walk releases the lock of the
-                // parent before it waits, because a damaged directory may be below itself.
+                // Another thread is changing the directory. The walk releases the lock of the parent before it waits for this directory. In
+                // a damaged tree, a directory may be its own descendant, and two threads could otherwise wait for each other.
                 Some(Err(_)) => {
                     drop(current);
                     self.enter(number)?
@@ -80,14 +84,14 @@ impl Ext4 {
         Ok(current.inode)
     }
 
-    /// Waits until changes of the directory are finished.
+    /// Locks a directory for one step of the walk, after all running changes of the directory are finished.
     fn enter(self: &Arc<Self>, number: InodeNo) -> Result<Entered<'_>> {
         let _lock = self.share(number);
         Ok(Entered { inode: self.inode(number)?, _lock })
     }
 }
 
-/// A directory on the path. It does not change during one step of the walk.
+/// A directory on the path. The lock prevents changes of the directory during one step of the walk.
 struct Entered<'a> {
     inode: Inode,
     _lock: Option<Shared<'a>>,

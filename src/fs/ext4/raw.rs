@@ -1,4 +1,4 @@
-//! Changes of the superblock, group descriptors and inodes. Each change also stores a new checksum.
+//! Changes of the superblock, of group descriptors and of inodes. Each change also stores the new checksum of the structure.
 
 use bitflags::bitflags;
 use zerocopy::FromBytes;
@@ -25,7 +25,7 @@ pub(crate) struct InodeMut<'a> {
     stage: Stage,
     values: i64,
     values_added: i64,
-    /// The time stamps that this change has set. Pending time stamps of the same kind are older.
+    /// The time stamps that this change has set. Pending time stamps of the same kinds are older than these, and are discarded.
     times_set: TimesSet,
 }
 
@@ -39,13 +39,14 @@ bitflags! {
     }
 }
 
-/// Whether a change makes an inode new, keeps it, or frees it. This decides how its owners are charged.
+/// Whether a change creates an inode, changes an existing inode, or frees an inode. The stage decides how the quotas of the inode's owners
+/// are charged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The inode is new, so the previous bytes in its slot are not charged.
+    /// The inode is new. The bytes of an earlier inode with the same number are not charged.
     Begins,
     Goes,
-    /// The inode is freed, so it is no longer charged.
+    /// The inode is freed. After the change, no owner is charged.
     Ends,
 }
 
@@ -62,7 +63,8 @@ impl Handle<'_> {
         self.update(block, SUPERBLOCK, |bytes| change_superblock(&mut bytes[at..], change))
     }
 
-    /// Sets the error mark in the superblock. This happens in the transaction that leaves the errors, so that a crash cannot separate them.
+    /// Sets the error flag in the superblock. The flag is set in the transaction whose changes leave faults on the volume, so that after a
+    /// crash the volume has either the faults and the flag or none of them.
     pub(super) fn mark_errors(&mut self) -> Result<()> {
         self.update_superblock(|raw| {
             raw.s_state.set(raw.s_state.get() | STATE_ERROR);
@@ -70,7 +72,7 @@ impl Handle<'_> {
         })
     }
 
-    /// Changes a group's descriptor. `group` must be below the number of groups.
+    /// Changes a group's descriptor. `group` must be less than the number of groups.
     ///
     /// # Errors
     /// The errors of [`update`](Self::update).
@@ -90,7 +92,7 @@ impl Handle<'_> {
         })
     }
 
-    /// Changes an inode in the inode table. Also stores its pending time stamps.
+    /// Changes an inode in the inode table. The function also stores the inode's pending time stamps.
     ///
     /// # Errors
     /// The errors of [`update`](Self::update); `Corrupt` for 0 or a number above the volume's number of inodes.
@@ -102,8 +104,8 @@ impl Handle<'_> {
         self.change_inode(inode.number(), change)
     }
 
-    /// Moves the pending time stamps of an inode into the inode table. They have a separate lock,
-    /// so no proof is needed that no other thread changes the inode.
+    /// Moves the pending time stamps of an inode into the inode table. The caller does not need the inode's lock, because pending time
+    /// stamps are stored apart from the inode.
     ///
     /// # Errors
     /// The errors of [`update_inode`](Self::update_inode).
@@ -160,23 +162,23 @@ impl Handle<'_> {
 }
 
 impl InodeMut<'_> {
-    /// Marks the inode as new. Its owners are charged from this change on.
+    /// Marks the inode as new. From this change on, the quotas of its owners are charged.
     pub(crate) fn begin(&mut self) {
         self.stage = Stage::Begins;
     }
 
-    /// Marks the inode as freed. Its owners are no longer charged.
+    /// Marks the inode as freed. From this change on, the quotas of its owners are not charged.
     pub(crate) fn end(&mut self) {
         self.stage = Stage::Ends;
     }
 
-    /// Sets the number of the inode's attributes with values in separate inodes. They are charged to its owners, so a change of the owner needs the
-    /// number.
+    /// Sets the number of the inode's attributes whose values are in separate inodes. These inodes are charged to the owners of this inode,
+    /// so the caller must set the number before a change of an owner.
     pub(crate) fn has_values(&mut self, count: usize) {
         self.values = count as i64;
     }
 
-    /// Adds to the number of the inode's attributes with values in separate inodes.
+    /// Adds to the number of the inode's attributes whose values are in separate inodes.
     pub(crate) fn add_values(&mut self, change: i64) {
         self.values_added += change;
     }
@@ -196,7 +198,7 @@ impl InodeMut<'_> {
         self.bytes
     }
 
-    /// The fields that every inode has.
+    /// The fields in the first 128 bytes, which every inode has.
     pub(crate) fn fields(&mut self) -> Result<&mut RawInode> {
         let place = INODE.inode(self.number);
         let fields = RawInode::mut_from_prefix(self.bytes);
@@ -209,8 +211,8 @@ impl InodeMut<'_> {
         length.map_or(0, |length| usize::from(u16::from_le_bytes(*length)))
     }
 
-    /// The fields after the first 128 bytes, if the inode has room for all of them. [`extra_size`](Self::extra_size) returns the length of the valid
-    /// part.
+    /// The fields after the first 128 bytes, if the inode is large enough for all these fields. Only the first
+    /// [`extra_size`](Self::extra_size) bytes of these fields are valid.
     pub(crate) fn extra(&mut self) -> Option<&mut RawInodeExtra> {
         let rest = self.bytes.get_mut(GOOD_OLD_SIZE..)?;
         RawInodeExtra::mut_from_prefix(rest).ok().map(|(extra, _)| extra)

@@ -1,8 +1,8 @@
-//! Backups of the superblock, for reads of a volume with a damaged superblock.
+//! Backups of the superblock, for reads of a volume whose primary superblock is damaged.
 //!
-//! A backup is trusted if it passes every check of a superblock, contains the number of its group, and is at the start of that group. As in Linux
-//! (`sb=N`), the descriptors next to the backup are used with it. A backup does not record whether the journal needs recovery, so the journal itself
-//! decides, as in e2fsck.
+//! A backup is trusted if it passes every check of a superblock, contains the number of its group, and is at the start of that group. As
+//! with Linux's mount option `sb=N`, the group descriptors next to the backup are used. A backup does not record whether the journal needs
+//! recovery. As in e2fsck, the journal's own superblock decides this.
 
 use zerocopy::FromBytes;
 
@@ -13,21 +13,21 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// Groups that have a backup with sparse_super, and with most other layouts.
+/// Groups that are searched for a backup. They have a backup with the feature sparse_super, and with most other layouts.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
-/// The possible block sizes, as powers of two.
+/// The possible block sizes, as exponents of two.
 const SHIFTS: std::ops::RangeInclusive<u8> = 10..=16;
-/// The numbers of blocks in a cluster that are tried: without bigalloc, and mke2fs's default with bigalloc.
+/// The cluster sizes that the search tries, in blocks: the size without bigalloc, and mke2fs's default with bigalloc.
 const CLUSTERS: [u64; 2] = [1, 16];
 
 impl Superblock {
-    /// Reads the superblock in a block. The number counts blocks of the volume.
+    /// Reads the superblock in block `block` of the volume. Every block size is tried.
     ///
     /// # Errors
     /// `UnknownFormat` if the block has no superblock; the errors of [`parse`](Self::parse); errors of the device.
     pub(super) fn backup_at(device: &dyn Device, block: u64) -> Result<Self> {
         for size in SHIFTS.filter_map(BlockSize::from_shift) {
-            // The primary superblock follows the boot block.
+            // The primary superblock is at byte 1024, after the boot block.
             let at = match block {
                 0 => Some(Self::RANGE.0.0),
                 block => block.checked_mul(size.bytes() as u64),
@@ -43,8 +43,9 @@ impl Superblock {
         Err(Error::new(ErrorKind::UnknownFormat, what))
     }
 
-    /// Refuses a superblock of revision 0 if a backup has a newer revision. No program lowers the revision, so the superblock
-    /// was partly overwritten. Without this check, fields that have no meaning in revision 0 would not be checked.
+    /// Refuses a primary superblock of revision 0 if a backup has a higher revision. No program lowers the revision, so the difference
+    /// means that the primary superblock was partly overwritten. Without this check, the fields that have no meaning in revision 0 would
+    /// not be checked.
     ///
     /// # Errors
     /// `Corrupt`; errors of the device.
@@ -65,7 +66,8 @@ impl Superblock {
         Err(PLACE.field("s_rev_level").corrupt(what))
     }
 
-    /// The first valid backup, at the positions that mke2fs uses, or at the group starts according to the damaged superblock.
+    /// The first valid backup. The search tries the positions of groups according to the damaged superblock, and the positions that mke2fs
+    /// uses.
     ///
     /// # Errors
     /// Errors of the device.
@@ -109,7 +111,7 @@ pub(crate) fn block_size_by_backup(device: &dyn Device, block: Option<u64>) -> O
     backup.map(|superblock| superblock.block_size.bytes())
 }
 
-/// The block size, the first data block and the blocks per group in a damaged superblock.
+/// The block size, the first data block and the blocks per group according to a damaged superblock, without further checks.
 fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
     let blocks = u64::from(raw.s_blocks_per_group.get());
@@ -117,7 +119,8 @@ fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     Some((size, u64::from(raw.s_first_data_block.get().min(1)), blocks))
 }
 
-/// Reads the superblock at a byte of the device. It must be the copy of a group that begins there; `None` if it is not.
+/// Reads the superblock at byte `at` of the device. Returns `None` if there is no superblock, or if the superblock is not the backup of a
+/// group that begins at that byte.
 fn copy_at(device: &dyn Device, at: u64) -> Result<Option<Superblock>> {
     let len = Superblock::RANGE.1;
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {

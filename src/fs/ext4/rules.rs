@@ -1,7 +1,9 @@
-//! The rules for a superblock: the rules that Linux enforces at a mount, and the rules that e2fsck adds. Opening a volume enforces the
-//! first; a check reports violations of the others. The fields for the geometry are checked in [`superblock`](super::superblock).
+//! The rules for a superblock: the rules that Linux enforces at a mount, and the rules that only e2fsck has. An open of a volume enforces
+//! the rules of Linux; a check of the volume reports violations of the other rules. The fields that describe the geometry are checked in
+//! [`superblock`](super::superblock).
 //!
-//! Source: each field was set to hostile values, then mounted by Linux 6.18 and checked by e2fsck 1.47. The test `sweep` repeats this.
+//! Source: each field was set to hostile values, and the volume was then mounted by Linux 6.18 and checked by e2fsck 1.47. The test `sweep`
+//! repeats this experiment.
 
 use super::disk::inode::GOOD_OLD_SIZE;
 use super::disk::superblock::{FIRST_INODE, REV_DYNAMIC, RawSuperblock};
@@ -10,13 +12,14 @@ use super::superblock::{PLACE, Superblock, features};
 use crate::error::Result;
 use crate::fs::check::{Findings, Kind};
 
-/// The maximum of `s_log_groups_per_flex`, which is a shift of a 32-bit number.
+/// The maximum of `s_log_groups_per_flex`, by which a 32-bit number is shifted.
 const MOST_FLEX: u8 = 31;
-/// The maximum of `s_log_cluster_size`: a cluster has at most 2 to this power KiB.
+/// The maximum of `s_log_cluster_size`. A cluster has at most 2 to the power of this value KiB.
 const MOST_CLUSTER: u32 = 20;
-/// `s_creator_os` of the GNU Hurd, whose inodes have different fields.
+/// `s_creator_os` of a volume that the GNU Hurd made. Inodes on such a volume have different fields.
 const HURD: u32 = 1;
-/// The maximum of `s_def_hash_version`, which is TEA of unsigned bytes. The next value, SipHash, is never a volume's default.
+/// The maximum of `s_def_hash_version`: the hash function TEA with unsigned bytes. The next value means SipHash, which is never a volume's
+/// default.
 const LAST_HASH: u8 = 5;
 /// The maximum of `s_desc_size`.
 const MOST_DESCRIPTOR: u16 = 1024;
@@ -41,7 +44,8 @@ struct Rule {
     broken: Broken,
 }
 
-/// Returns the value if it breaks the rule. It may read only the superblock, so no rule takes time or memory for each group.
+/// Returns the field's value if the value breaks the rule. The function reads only the superblock, so that its time and memory do not
+/// depend on the number of groups.
 type Broken = fn(&RawSuperblock, &Superblock) -> Option<u64>;
 
 const fn mount(field: &'static str, fault: &'static str, broken: Broken) -> Rule {
@@ -60,7 +64,7 @@ fn unless(kept: bool, value: impl Into<u64>) -> Option<u64> {
     (!kept).then(|| value.into())
 }
 
-/// The rules in the order in which Linux checks them. A value that a later rule relies on has then been checked.
+/// The rules, in the order in which Linux checks them. If a rule relies on a field, an earlier rule has checked that field.
 const RULES: &[Rule] = &[
     mount("s_log_cluster_size", "not the size of a block, without bigalloc", |raw, sb| {
         let log = raw.s_log_cluster_size.get();
@@ -195,7 +199,8 @@ impl Superblock {
         self.ro_compat.contains(RoCompat::BIGALLOC)
     }
 
-    /// Whether inodes have room for `extra` bytes of fields after their first 128 bytes.
+    /// Whether inodes are large enough for `extra` bytes of fields after the first 128 bytes. The result is true if the volume has no extra
+    /// fields.
     fn has_room_for(&self, extra: u16) -> bool {
         let room = usize::from(self.inode_size) - GOOD_OLD_SIZE;
         room == 0 || !self.ro_compat.contains(RoCompat::EXTRA_ISIZE) || usize::from(extra) <= room
@@ -214,7 +219,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Reports the rules that a superblock breaks although Linux mounts it for reading.
+    /// Reports the violations of the rules that Linux does not enforce at every mount.
     pub(super) fn find_broken_rules(&self, raw: &RawSuperblock, findings: &mut Findings) {
         for rule in RULES.iter().filter(|rule| rule.by != By::Mount) {
             if let Some(stored) = (rule.broken)(raw, self) {

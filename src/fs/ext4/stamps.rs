@@ -1,8 +1,9 @@
-//! Lazy time stamps. Reads and overwrites set them on an open inode without a transaction.
+//! Lazy time stamps. Reads and overwrites of an open file set pending time stamps without a transaction.
 //!
-//! They are stored next to the inode's lock, in two words that are set without a lock. Every reader of the inode sees them. They are written to
-//! the inode with its next change; with [`sync_all`](super::Ext4::sync_all), `close`, or the drop of the last [`Held`](super::Ext4Held); and otherwise
-//! by the [timer](super::CommitTimer). A crash loses stamps that were not written; the file then has the times of its last transaction.
+//! The pending stamps of an inode are two words in memory next to the inode's lock. A thread sets these words without the lock. Every
+//! reader of the inode sees the pending stamps. The stamps are written to the inode table with the next change of the inode, by
+//! [`sync_all`](super::Ext4::sync_all), by `close`, when the last [`Held`](super::Ext4Held) is dropped, or by the
+//! [timer](super::CommitTimer). A crash loses pending stamps; the file then has the times of its last transaction.
 
 use crate::fs::{Access, Timestamp};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -11,17 +12,17 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 const FIRST: i64 = i32::MIN as i64;
 const SECONDS: i64 = 1 << 34;
 const SECOND: u64 = 1_000_000_000;
-/// No stamp.
+/// The value of a [`Stamp`] without a pending time.
 const NONE: u64 = 0;
 
-/// The stamps of an inode that are not in a transaction yet.
+/// The pending time stamps of an inode, which are not in a transaction yet.
 #[derive(Default)]
 pub(crate) struct Stamps {
     read: Stamp,
     written: Stamp,
 }
 
-/// The values of the stamps at one point in time.
+/// The values of the pending time stamps at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
     /// The time of the last read of the content.
@@ -30,13 +31,13 @@ pub(crate) struct Waiting {
     pub(crate) written: Option<Timestamp>,
 }
 
-/// Nanoseconds since the second before [`FIRST`], which cover all times of an inode; or [`NONE`].
+/// 1 plus the number of nanoseconds since [`FIRST`], or [`NONE`]. This range covers all times that an inode can represent.
 #[derive(Default)]
 struct Stamp(AtomicU64);
 
 impl Stamps {
-    /// Whether this stamp is already pending. Between two ticks of the clock nothing is written, so
-    /// all processors that read the cache line can share it.
+    /// Whether this stamp is already pending with the time `now`. A caller then need not set it. Between two ticks of the clock, the word
+    /// is therefore only read, and several processors can share its cache line.
     #[inline]
     pub(crate) fn has(&self, access: Access, now: Timestamp) -> bool {
         let slot = match access {
@@ -46,7 +47,7 @@ impl Stamps {
         slot.0.load(Ordering::Relaxed) == encode(now)
     }
 
-    /// Sets a stamp. Returns whether none was set before.
+    /// Sets a stamp. Returns whether no stamp was pending before.
     #[inline]
     pub(crate) fn set(&self, access: Access, now: Timestamp) -> bool {
         match access {
@@ -59,7 +60,7 @@ impl Stamps {
         Waiting { read: self.read.get(), written: self.written.get() }
     }
 
-    /// Removes the stamps. Returns them and their number.
+    /// Removes the pending stamps. Returns the stamps and their number.
     pub(crate) fn take(&self) -> (Waiting, usize) {
         let pending = Waiting { read: self.read.take(), written: self.written.take() };
         (pending, usize::from(pending.read.is_some()) + usize::from(pending.written.is_some()))
@@ -97,7 +98,7 @@ fn decode(slot: u64) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
-    /// A fixed clock may have any time that an inode can represent, including the first second of 1970.
+    /// A stamp can have any time that an inode can represent, including the first second of 1970.
     #[test]
     fn all_times_of_an_inode_can_wait() {
         let stamps = Stamps::default();

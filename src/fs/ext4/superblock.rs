@@ -1,4 +1,4 @@
-//! The checked superblock: geometry and features that other code relies on.
+//! The decoded and checked superblock: the geometry and the features that other code relies on.
 
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
@@ -20,10 +20,10 @@ use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 pub(super) const PLACE: Place = Place::new("superblock");
 const CHECKSUM_OFFSET: usize = 0x3FC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
-/// `s_flags`: directory hashes are computed from unsigned characters.
+/// The bit of `s_flags` that means that directory hashes are computed from unsigned characters.
 const FLAG_UNSIGNED_HASH: u32 = 2;
 
-/// `s_encoding_flags`: names that violate the encoding are refused.
+/// The bit of `s_encoding_flags` that means that names which violate the encoding are refused.
 const ENCODING_STRICT: u16 = 1;
 
 /// The decoded superblock. Every field that other code relies on was checked against the other fields and the device's size.
@@ -39,7 +39,7 @@ pub struct Superblock {
     pub free_blocks: u64,
     /// The number of blocks reserved for the superuser.
     pub reserved_blocks: u64,
-    /// The number of blocks of static metadata (`s_overhead_clusters`), which `mke2fs` counts; 0 if it was not recorded.
+    /// The number of blocks of static metadata, which mke2fs stores in `s_overhead_clusters`. 0 if mke2fs did not store the number.
     pub overhead_blocks: u64,
     /// The first block of group 0.
     pub first_data_block: u32,
@@ -55,7 +55,7 @@ pub struct Superblock {
     pub inode_size: u16,
     /// The first inode that is not reserved.
     pub first_inode: u32,
-    /// The revision of the format: 0, or 1 for volumes with features and inodes of any size.
+    /// The revision of the format: 0, or 1 for volumes with features or with a variable inode size.
     pub revision: u32,
     /// The size of a group descriptor in bytes.
     pub descriptor_size: u16,
@@ -63,9 +63,9 @@ pub struct Superblock {
     pub groups: u32,
     /// The features that an implementation may ignore.
     pub compat: Compat,
-    /// The features that a reader must support.
+    /// The features that every implementation must support to read or write the volume.
     pub incompat: Incompat,
-    /// The features that a writer must support.
+    /// The features that an implementation must support to write to the volume.
     pub ro_compat: RoCompat,
     /// The UUID of the volume.
     pub uuid: [u8; 16],
@@ -75,7 +75,7 @@ pub struct Superblock {
     pub last_mounted: Vec<u8>,
     /// Whether the volume was unmounted cleanly, according to `s_state`.
     pub clean: bool,
-    /// The recorded errors; all fields are zero if there are none.
+    /// The recorded errors. All fields are zero if no error is recorded.
     pub errors: RecordedErrors,
     /// The reaction of the volume to corruption.
     pub on_error: OnError,
@@ -86,15 +86,15 @@ pub struct Superblock {
     pub(crate) seed: Option<MetadataSeed>,
     pub(crate) hash_seed: [u32; 4],
     pub(crate) hash_unsigned: bool,
-    /// `s_def_hash_version`: the hash function of directories that become hashed.
+    /// `s_def_hash_version`: the hash function of new hash trees.
     pub(crate) hash_version: u8,
     pub(crate) journal_inode: Option<InodeNo>,
     /// The UUID of an external journal; zeros if the volume has none.
     pub(crate) journal_uuid: [u8; 16],
     pub(crate) first_meta_bg: u32,
-    /// The number of blocks reserved after each copy of the descriptors, for growth.
+    /// The number of blocks that are reserved after each copy of the group descriptors, so that the descriptors can grow.
     pub(crate) reserved_descriptor_blocks: u16,
-    /// The number of groups whose bitmaps and tables are stored together; 1 without flex_bg.
+    /// The number of groups whose bitmaps and inode tables are stored together. 1 without the feature flex_bg.
     pub(crate) flex_groups: u32,
     /// The number of blocks in a RAID stripe, or 0.
     pub(crate) stripe: u32,
@@ -102,19 +102,20 @@ pub struct Superblock {
     pub(crate) mmp_block: Option<FsBlock>,
     pub(crate) mmp_interval: u16,
     pub(crate) encoding: u16,
-    /// Whether names in case-insensitive directories must be valid in the encoding.
+    /// Whether names in case-insensitive directories must be valid in the volume's encoding.
     pub(crate) encoding_strict: bool,
     pub(crate) orphan_file: Option<InodeNo>,
     /// The quota files of users, groups and projects.
     pub(crate) quota_files: [Option<InodeNo>; 3],
-    /// The group of the copy of the superblock that was read, and whose descriptors are used. 0 unless a backup was read.
+    /// The group of the superblock that was read: 0 for the primary superblock, otherwise the group of a backup. The group descriptors next
+    /// to that superblock are used.
     pub(crate) copy: u32,
 }
 
 /// The errors that the superblock records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedErrors {
-    /// Whether `s_state` has the error mark.
+    /// Whether the error flag is set in `s_state`.
     pub detected: bool,
     /// The number of errors since the last check.
     pub count: u32,
@@ -143,8 +144,72 @@ pub struct Times {
     pub checked: u64,
 }
 
+impl RecordedErrors {
+    fn of(raw: &RawSuperblock) -> Self {
+        let stamp =
+            |low: u32, high: u8| Timestamp { seconds: wide(low, high) as i64, nanoseconds: 0 };
+        let function = String::from_utf8_lossy(until_nul(&raw.s_last_error_func));
+        Self {
+            detected: raw.s_state.get() & STATE_ERROR != 0,
+            count: raw.s_error_count.get(),
+            first: stamp(raw.s_first_error_time.get(), raw.s_first_error_time_hi),
+            last: stamp(raw.s_last_error_time.get(), raw.s_last_error_time_hi),
+            last_function: function.into_owned(),
+            last_inode: raw.s_last_error_ino.get(),
+            last_block: raw.s_last_error_block.get(),
+        }
+    }
+}
+
+impl Times {
+    fn of(raw: &RawSuperblock) -> Self {
+        Self {
+            made: wide(raw.s_mkfs_time.get(), raw.s_mkfs_time_hi),
+            mounted: wide(raw.s_mtime.get(), raw.s_mtime_hi),
+            written: wide(raw.s_wtime.get(), raw.s_wtime_hi),
+            checked: wide(raw.s_lastcheck.get(), raw.s_lastcheck_hi),
+        }
+    }
+}
+
+/// A time in seconds, from its lower 32 bits and its upper 8 bits.
+fn wide(low: u32, high: u8) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+/// The features of a volume that can be read.
+///
+/// # Errors
+/// `Unsupported` with the names of the other features.
+fn readable_features(raw: &RawSuperblock) -> Result<Features> {
+    let features = features(raw);
+    let refused = features.incompat - Incompat::READABLE;
+    if refused.is_empty() {
+        return Ok(features);
+    }
+    let names: Vec<_> = refused.names().collect();
+    Err(Error::unsupported(format!("the volume needs {}", names.join(", "))))
+}
+
+/// The size of an inode in bytes, and the first inode number that is not reserved. Revision 0 has neither field.
+fn inode_size_and_first(raw: &RawSuperblock) -> (u16, u32) {
+    if raw.s_rev_level.get() >= REV_DYNAMIC {
+        (raw.s_inode_size.get(), raw.s_first_ino.get())
+    } else {
+        (GOOD_OLD_SIZE as u16, FIRST_INODE)
+    }
+}
+
+/// The number of groups whose bitmaps and inode tables are stored together.
+fn flex_groups(raw: &RawSuperblock, incompat: Incompat) -> u32 {
+    if !incompat.contains(Incompat::FLEX_BG) {
+        return 1;
+    }
+    1_u32.checked_shl(raw.s_log_groups_per_flex.into()).unwrap_or(1)
+}
+
 impl Superblock {
-    /// The oldest of the formats ext2, ext3 and ext4 that supports all features of the volume.
+    /// The name of the oldest format (ext2, ext3 or ext4) that supports all features of the volume.
     #[must_use]
     pub fn format(&self) -> &'static str {
         let incompat = Incompat::FILETYPE | Incompat::RECOVER | Incompat::META_BG;
@@ -161,7 +226,7 @@ impl Superblock {
     /// The position of the superblock on the device, and its length.
     pub(crate) const RANGE: (DevOffset, usize) = (DevOffset(OFFSET), 1024);
 
-    /// Whether the device holds a valid or damaged ext2, ext3 or ext4 volume.
+    /// Whether the device contains an ext2, ext3 or ext4 volume, which may be damaged.
     pub(crate) fn is_on(device: &dyn Device) -> Result<bool> {
         let mut magic = [0; 2];
         let at = OFFSET + std::mem::offset_of!(RawSuperblock, s_magic) as u64;
@@ -172,13 +237,14 @@ impl Superblock {
         Ok(u16::from_le_bytes(magic) == MAGIC)
     }
 
-    /// The block size in the bytes of a superblock, if the size is valid.
+    /// The block size that the bytes of a superblock contain, if the size is valid.
     pub(super) fn block_size_of(bytes: &[u8]) -> Option<BlockSize> {
         let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
         BlockSize::from_shift(u8::try_from(raw.s_log_block_size.get()).ok()?.checked_add(10)?)
     }
 
-    /// Checks the bytes at [`Self::RANGE`]: against each other, against the device's size, and against the rules of a mount.
+    /// Decodes and checks the bytes at [`Self::RANGE`]. The fields are checked against each other, against the device's size, and against
+    /// the rules that Linux enforces at a mount.
     pub(crate) fn parse(bytes: &[u8], device_size: u64) -> Result<Self> {
         let superblock = Self::decode(bytes, device_size)?;
         let (raw, _) =
@@ -187,7 +253,8 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Decodes a superblock without the rules, because a superblock that is being made does not obey them yet.
+    /// Decodes a superblock without a check of the rules of a mount. A superblock of a volume that is being made may not follow these rules
+    /// yet.
     pub(super) fn decode(bytes: &[u8], device_size: u64) -> Result<Self> {
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
             return Err(PLACE.corrupt("the device ends within the superblock"));
@@ -195,51 +262,30 @@ impl Superblock {
         if raw.s_magic.get() != MAGIC {
             return Err(Error::new(ErrorKind::UnknownFormat, "no ext2, ext3 or ext4 file system"));
         }
-        let Features { compat, incompat, ro_compat } = features(raw);
-        let refused = incompat - Incompat::READABLE;
-        if !refused.is_empty() {
-            let names: Vec<_> = refused.names().collect();
-            return Err(Error::unsupported(format!("the volume needs {}", names.join(", "))));
-        }
-        // If uninit_bg is set too, it is ignored.
+        let Features { compat, incompat, ro_compat } = readable_features(raw)?;
+        // If the volume has metadata_csum and uninit_bg, uninit_bg is ignored.
         let seed = Self::verify(raw, bytes, incompat, ro_compat)?;
         let geometry = Geometry::parse(raw, incompat, ro_compat, device_size)?;
 
-        let (inode_size, first_inode) = if raw.s_rev_level.get() >= REV_DYNAMIC {
-            (raw.s_inode_size.get(), raw.s_first_ino.get())
-        } else {
-            (GOOD_OLD_SIZE as u16, FIRST_INODE)
-        };
-        let inodes_count = raw.s_inodes_count.get();
-        let inodes_per_group = raw.s_inodes_per_group.get();
-        let first_meta_bg = raw.s_first_meta_bg.get();
-        let wide = |low: u32, high: u8| u64::from(low) | u64::from(high) << 32;
-        let stamp =
-            |low: u32, high: u8| Timestamp { seconds: wide(low, high) as i64, nanoseconds: 0 };
-        let hi32 = |low: u32, high: u32| {
-            u64::from(low)
-                | if incompat.contains(Incompat::SIXTY_FOUR_BIT) {
-                    u64::from(high) << 32
-                } else {
-                    0
-                }
-        };
-        let state = raw.s_state.get();
+        let (inode_size, first_inode) = inode_size_and_first(raw);
+        let is_64bit = incompat.contains(Incompat::SIXTY_FOUR_BIT);
+        let hi32 =
+            |low: u32, high: u32| u64::from(low) | if is_64bit { u64::from(high) << 32 } else { 0 };
         let inode = |number: u32| (number != 0).then_some(InodeNo(u64::from(number)));
         Ok(Self {
             block_size: geometry.block_size,
             blocks_count: geometry.blocks_count,
             cluster_blocks: geometry.cluster_blocks,
-            // The counter is in blocks, even if groups count in clusters.
+            // This field counts blocks, even on a volume whose group descriptors count clusters.
             free_blocks: hi32(raw.s_free_blocks_count_lo.get(), raw.s_free_blocks_count_hi.get()),
             overhead_blocks: u64::from(raw.s_overhead_clusters.get())
                 * u64::from(geometry.cluster_blocks),
             reserved_blocks: hi32(raw.s_r_blocks_count_lo.get(), raw.s_r_blocks_count_hi.get()),
             first_data_block: raw.s_first_data_block.get(),
             blocks_per_group: raw.s_blocks_per_group.get(),
-            inodes_count,
+            inodes_count: raw.s_inodes_count.get(),
             free_inodes: raw.s_free_inodes_count.get(),
-            inodes_per_group,
+            inodes_per_group: raw.s_inodes_per_group.get(),
             inode_size,
             first_inode,
             revision: raw.s_rev_level.get(),
@@ -251,24 +297,10 @@ impl Superblock {
             uuid: raw.s_uuid,
             label: until_nul(&raw.s_volume_name).to_vec(),
             last_mounted: until_nul(&raw.s_last_mounted).to_vec(),
-            clean: state & STATE_VALID != 0 && !incompat.contains(Incompat::RECOVER),
-            errors: RecordedErrors {
-                detected: state & STATE_ERROR != 0,
-                count: raw.s_error_count.get(),
-                first: stamp(raw.s_first_error_time.get(), raw.s_first_error_time_hi),
-                last: stamp(raw.s_last_error_time.get(), raw.s_last_error_time_hi),
-                last_function: String::from_utf8_lossy(until_nul(&raw.s_last_error_func))
-                    .into_owned(),
-                last_inode: raw.s_last_error_ino.get(),
-                last_block: raw.s_last_error_block.get(),
-            },
+            clean: raw.s_state.get() & STATE_VALID != 0 && !incompat.contains(Incompat::RECOVER),
+            errors: RecordedErrors::of(raw),
             on_error: OnError::from_raw(raw.s_errors.get()),
-            times: Times {
-                made: wide(raw.s_mkfs_time.get(), raw.s_mkfs_time_hi),
-                mounted: wide(raw.s_mtime.get(), raw.s_mtime_hi),
-                written: wide(raw.s_wtime.get(), raw.s_wtime_hi),
-                checked: wide(raw.s_lastcheck.get(), raw.s_lastcheck_hi),
-            },
+            times: Times::of(raw),
             extra_isize: extra_isize(raw, inode_size, ro_compat),
             seed,
             hash_seed: raw.s_hash_seed.map(|word| word.get()),
@@ -277,13 +309,9 @@ impl Superblock {
             journal_inode: inode(raw.s_journal_inum.get())
                 .filter(|_| compat.contains(Compat::HAS_JOURNAL)),
             journal_uuid: raw.s_journal_uuid,
-            first_meta_bg,
+            first_meta_bg: raw.s_first_meta_bg.get(),
             reserved_descriptor_blocks: raw.s_reserved_gdt_blocks.get(),
-            flex_groups: if incompat.contains(Incompat::FLEX_BG) {
-                1_u32.checked_shl(raw.s_log_groups_per_flex.into()).unwrap_or(1)
-            } else {
-                1
-            },
+            flex_groups: flex_groups(raw, incompat),
             stripe: stripe(raw),
             backup_groups: raw.s_backup_bgs.map(|group| group.get()),
             mmp_block: incompat.contains(Incompat::MMP).then(|| FsBlock(raw.s_mmp_block.get())),
@@ -335,13 +363,13 @@ impl Superblock {
         self.seed.map(|seed| seed.of_inode(inode, generation))
     }
 
-    /// Whether this block lies within the file system.
+    /// Whether the volume contains this block.
     #[must_use]
     pub(crate) fn contains(&self, block: FsBlock) -> bool {
         block.0 < self.blocks_count
     }
 
-    /// Whether a group holds a backup of the superblock and of the descriptors.
+    /// Whether a group contains a backup of the superblock and of the group descriptors. The result is also true for group 0.
     pub(crate) fn group_has_backup(&self, group: u32) -> bool {
         if group == 0 {
             true
@@ -367,8 +395,8 @@ impl Superblock {
     }
 }
 
-/// The length of the fields after the first 128 bytes of a new inode: the wanted length in the
-/// superblock if it fits, otherwise the length of the fields that Linux supports.
+/// The length of the fields after the first 128 bytes of a new inode. This is the wanted length in the superblock, if an inode is large
+/// enough, otherwise the length of the fields that Linux supports.
 fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16 {
     let room = inode_size.saturating_sub(GOOD_OLD_SIZE as u16);
     let known = (size_of::<RawInodeExtra>() as u16).min(room);
@@ -377,7 +405,7 @@ fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16
     if ro_compat.contains(RoCompat::EXTRA_ISIZE) && fits { wanted } else { known }
 }
 
-/// Whether a group holds a backup with sparse_super. The groups 0 and 1 and the powers of 3, 5 and 7 do.
+/// Whether a group contains a backup with the feature sparse_super: groups 0 and 1, and groups whose numbers are powers of 3, 5 or 7.
 pub(crate) fn sparse_backup(group: u32) -> bool {
     let power_of = |base: u32| {
         let mut power = base;
@@ -389,7 +417,7 @@ pub(crate) fn sparse_backup(group: u32) -> bool {
     group <= 1 || power_of(3) || power_of(5) || power_of(7)
 }
 
-/// The checksum of a superblock. It covers everything before the checksum field.
+/// The checksum of a superblock. The checksum covers all bytes before the checksum field.
 pub(super) fn superblock_checksum(bytes: &[u8]) -> u32 {
     crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET])
 }
@@ -401,7 +429,7 @@ pub(crate) fn seal_superblock(raw: &mut RawSuperblock) {
     }
 }
 
-/// The sizes in a superblock, which depend on each other.
+/// The sizes in a superblock. They are checked together, because they depend on each other.
 struct Geometry {
     block_size: BlockSize,
     blocks_count: u64,
@@ -482,7 +510,7 @@ impl Geometry {
     }
 }
 
-/// The alignment of large requests in blocks: the width of a RAID stripe, or the stride of one disk.
+/// The alignment of large requests, in blocks: the width of a RAID stripe, or the stride of one disk. 0 if the superblock contains neither.
 fn stripe(raw: &RawSuperblock) -> u32 {
     let candidates = [raw.s_raid_stripe_width.get(), u32::from(raw.s_raid_stride.get())];
     let fits = |blocks: &u32| *blocks > 1 && *blocks <= raw.s_blocks_per_group.get();
@@ -502,7 +530,7 @@ impl Superblock {
     }
 }
 
-/// The features of a volume of any revision. Linux obeys them in revision 0 too.
+/// The features of a volume. As in Linux, the feature fields are used in revision 0 too.
 pub(super) fn features(raw: &RawSuperblock) -> Features {
     Features {
         compat: Compat::from_bits_retain(raw.s_feature_compat.get()),
@@ -511,8 +539,8 @@ pub(super) fn features(raw: &RawSuperblock) -> Features {
     }
 }
 
-/// Stores changed features. If a volume of revision 0 gets a feature, its revision becomes 1, and
-/// the fields that revision 0 implies are set, as in Linux.
+/// Changes the features. If a volume of revision 0 gets a feature, its revision becomes 1, as in Linux. The fields whose values revision 0
+/// implies are then set to these values.
 pub(super) fn change_features(raw: &mut RawSuperblock, change: impl FnOnce(&mut Features)) {
     let mut now = features(raw);
     change(&mut now);
@@ -526,7 +554,7 @@ pub(super) fn change_features(raw: &mut RawSuperblock, change: impl FnOnce(&mut 
     }
 }
 
-/// Changes a superblock at the start of `bytes`.
+/// Changes the superblock at the start of `bytes`, and stores its checksum.
 pub(super) fn change_superblock<R>(
     bytes: &mut [u8],
     change: impl FnOnce(&mut RawSuperblock) -> Result<R>,

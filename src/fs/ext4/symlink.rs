@@ -1,4 +1,4 @@
-//! Symbolic links. A short target is in `i_block`, a long target in a block, or the target is inline data.
+//! Symbolic links. The target of a link is stored in `i_block` if the target is short, otherwise in a block or as inline data.
 
 use super::features::Incompat;
 use super::inode::Inode;
@@ -9,11 +9,12 @@ use crate::fs::FileType;
 use crate::fs::InodeFlags;
 use crate::units::{FileBlock, FilePos};
 
-/// The size of `i_block`. A short target and the NUL after it must fit into it.
+/// The size of `i_block` in bytes. A short target and the NUL after the target must fit into `i_block`.
 pub(super) const SHORT_LINK: u64 = 60;
 
-/// Whether a link's target is in the inode, decided as in Linux. A short target can be in a block too, so the target is in the inode only if the link
-/// has no blocks except that of its attributes. With ea_inode the size decides instead, because the inode is also charged for blocks of other inodes.
+/// Whether a link's target is in the inode. The decision is that of Linux. The size alone does not decide, because a short target can also
+/// be in a block: the target is in the inode if the link has no blocks except its attribute block. With the feature ea_inode, the number of
+/// blocks also counts blocks of other inodes, so the size decides.
 pub(super) fn is_in_inode(sb: &Superblock, size: u64, sectors: u64, attributes: bool) -> bool {
     if sb.incompat.contains(Incompat::EA_INODE) {
         return (1..SHORT_LINK).contains(&size);
@@ -23,7 +24,7 @@ pub(super) fn is_in_inode(sb: &Superblock, size: u64, sectors: u64, attributes: 
 }
 
 impl Inode {
-    /// Whether this is a link whose target is in the inode.
+    /// Whether this inode is a symbolic link whose target is in the inode, and not inline data.
     pub(super) fn is_fast_symlink(&self) -> bool {
         let (size, sectors) = (self.size, self.stat().blocks);
         self.file_type == FileType::Symlink
@@ -50,7 +51,7 @@ impl Inode {
             return Err(Error::new(ErrorKind::Encrypted, what));
         }
         let place = Place::new("symbolic link").inode(number);
-        // A target is stored with a NUL after it, so it is shorter than a block.
+        // A target is shorter than a block, because a NUL is stored after the target.
         let block_size = self.fs.superblock.block_size.bytes();
         let len = usize::try_from(self.size).ok().filter(|len| (1..block_size).contains(len));
         let Some(len) = len else {

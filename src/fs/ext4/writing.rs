@@ -1,4 +1,4 @@
-//! A volume that is open for writing: how it is opened, its additional state, and how it is closed.
+//! A volume that is open for writing: the open, the additional state, and the close.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::open_file::Alone;
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
 
-/// The number of changed blocks after which a volume without a journal writes them.
+/// The number of changed blocks in memory after which a volume without a journal writes these blocks to the device.
 const UNJOURNALED_LIMIT: u32 = 8192;
 
 impl Clock {
@@ -46,24 +46,24 @@ impl Clock {
 /// The additional state of a volume that is open for writing.
 pub(crate) struct Writing {
     pub(crate) transactions: Transactions,
-    /// The log; `None` if the volume has no journal.
+    /// The writer of the journal's log. `None` if the volume has no journal.
     pub(crate) log: Mutex<Option<LogWriter>>,
     pub(crate) alloc: Allocator,
     pub(crate) locks: Locks,
     pub(crate) clock: Clock,
-    /// The orphans on the device's list.
+    /// The orphans in the volume's orphan list.
     pub(crate) orphans: Mutex<OrphanList>,
-    /// The source of the generations of new inodes.
+    /// The generation that the next new inode gets.
     generations: AtomicU32,
-    /// The multiple mount protection, on a volume that has it.
+    /// The hold of multiple mount protection, if the volume has this feature.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
-    /// The result of the close, once it has ended. A second close waits for the first.
+    /// The result of the close, after the close has ended. The lock makes a second close wait for the first close.
     closed: Mutex<Option<Result<(), (ErrorKind, String)>>>,
     /// The costs of writing.
     pub(crate) counters: Counters,
-    /// An error of the last close of a file that was not returned to any caller. The next sync returns it.
+    /// An error that occurred when a file was closed, and that no caller has received. The next sync returns this error.
     pub(crate) unheard: Mutex<Option<Error>>,
-    /// The corruption that was found, and the reaction to it.
+    /// The corruption that was found, and the volume's reaction to corruption.
     pub(super) errors: Errors,
     /// Whether an operation has enabled a feature that is not yet set in the backups of the superblock.
     pub(super) features_switched: AtomicBool,
@@ -85,7 +85,8 @@ impl Writing {
             counters: Counters::default(),
             unheard: Mutex::default(),
             errors: Errors::new(fs.superblock.on_error),
-            // On a volume of revision 0 with a journal, needs_recovery is the first feature, so the open itself enabled one.
+            // On a volume of revision 0 with a journal, the open sets the feature needs_recovery, which raises the revision. The backups
+            // must then be updated, too.
             features_switched: AtomicBool::new(
                 fs.superblock.revision < REV_DYNAMIC
                     && fs.superblock.compat.contains(Compat::HAS_JOURNAL),
@@ -93,9 +94,9 @@ impl Writing {
         }
     }
 
-    /// The generation of a new inode. File handles of an earlier inode with the same number are not valid for the new inode.
+    /// Returns the generation of a new inode. The generation makes file handles of an earlier inode with the same number invalid.
     pub(crate) fn generation(&self) -> u32 {
-        // Any odd step visits all numbers. This step spreads consecutive generations.
+        // With any odd step, the sequence visits all numbers. This step makes consecutive generations differ in many bits.
         self.generations.fetch_add(0x9E37_79B9, Ordering::Relaxed)
     }
 }
@@ -104,7 +105,7 @@ impl Ext4 {
     /// Opens the file system on a device for reading and writing. A journal that needs recovery is recovered on the device.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open); `ReadOnly`, with the reason, for volumes that do not support writes.
+    /// The errors of [`open`](Self::open); `ReadOnly`, with the reason, if the volume or the device cannot be written.
     pub fn open_for_writing(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
@@ -115,7 +116,7 @@ impl Ext4 {
         }
         let superblock = Self::read_superblock(&*device)?;
         mmp::check(&*device, &superblock, mmp::Purpose::Write)?;
-        // Another node may have changed the volume during the wait for it.
+        // The superblock is read again, because another node may have changed the volume while the check waited.
         let open = || {
             let superblock = Self::read_superblock(&*device)?;
             let (device, left) = (Arc::clone(&device), PassedOver::default());
@@ -125,7 +126,7 @@ impl Ext4 {
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock, events, clock)?;
         if mmp.is_some() {
-            // Another node may have written until it detected this node.
+            // The volume is read again, because another node may have written to it before that node detected this node.
             found = open()?;
             found.check_writable()?;
         }
@@ -133,17 +134,18 @@ impl Ext4 {
         let mut wrong = Vec::new();
         if !found.fast_commits.is_empty() {
             wrong = found.recover_fast_commits(&device, events, clock)?;
-            // The recovered changes have been written to their home locations.
+            // The volume is read again, because the recovered changes have been written to their home locations.
             found = open()?;
         }
-        // All checks that can refuse the volume precede any write.
+        // All checks that can refuse the volume are made before the first write.
         let alloc = Allocator::load(&found)?;
         found.check_own_inodes()?;
         let mut log = jbd2::restore(&found)?;
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = journal;
         drop(found);
-        // The superblock is marked first. If the log were in use and the superblock did not record this, e2fsck would ask the user what to do.
+        // The superblock records that the journal needs recovery before the log is used. Without this record, e2fsck would ask the user
+        // whether to recover the log.
         fs.mark_open(log.as_ref(), clock)?;
         if let Some(log) = &mut log {
             log.forget_abort()?;
@@ -159,8 +161,9 @@ impl Ext4 {
         Ok(fs)
     }
 
-    /// The volume `found`, for changes that form one transaction of any size. Nothing is written before [`commit_to`](Self::commit_to),
-    /// and dropping the volume writes nothing. The blocks in the log must already be written home.
+    /// Opens the volume `found` for changes that form one transaction of any size. [`commit_to`](Self::commit_to) writes the changes;
+    /// before that call, nothing is written, and a drop of the volume writes nothing. The blocks in the log must already be at their home
+    /// locations.
     pub(super) fn for_one_transaction(
         found: &Self,
         device: &Arc<dyn Device>,
@@ -170,7 +173,7 @@ impl Ext4 {
         let mut fs = Self::assemble(Arc::clone(device), found.superblock.clone(), events);
         let mut writing = Writing::new(&fs, Allocator::load(&fs)?, u32::MAX, clock);
         writing.closed = Mutex::new(Some(Ok(())));
-        // Errors are reported only to the caller of this function, not in the superblock.
+        // Errors are returned only to the caller of this function, and are not recorded in the superblock.
         writing.errors = Errors::new(OnError::Continue);
         fs.writing = Some(writing);
         Ok(Arc::new(fs))
@@ -182,7 +185,7 @@ impl Ext4 {
         self.writing.is_some()
     }
 
-    /// The volume's state for writing.
+    /// The additional state of a volume that is open for writing.
     ///
     /// # Errors
     /// `ReadOnly` if the volume was not opened for writing.
@@ -214,8 +217,8 @@ impl Ext4 {
         Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
     }
 
-    /// Makes the checks of Linux's mount: the root must be a directory with a block, and the maps and attribute blocks of the root and of the journal
-    /// must be valid.
+    /// Makes the checks of internal inodes that Linux makes at a mount. The root must be a directory with a block. The block maps and the
+    /// attribute blocks of the root and of the journal must be valid.
     ///
     /// # Errors
     /// `Corrupt`; the errors of [`inode`](Self::inode).
@@ -244,7 +247,7 @@ impl Ext4 {
         raw.map(|(raw, _)| raw).map_err(|_| PLACE.corrupt("it is cut short"))
     }
 
-    /// Marks the volume on the device as in use. If only the journal records errors, also marks the volume as having errors.
+    /// Marks the volume on the device as in use. If the journal records an error, the superblock's error flag is set, too.
     fn mark_open(&self, log: Option<&LogWriter>, clock: Clock) -> Result<()> {
         let now = clock.now();
         self.write_superblock(|raw| {
@@ -262,14 +265,14 @@ impl Ext4 {
         })
     }
 
-    /// Commits all changes, writes all blocks home, and records that no recovery is needed. Further
-    /// changes are refused. A second close returns the same result.
+    /// Commits all changes, writes all blocks to their home locations, and records that the journal needs no recovery. Further changes are
+    /// refused. A second close returns the same result.
     ///
-    /// The close waits for requests in flight that belong to other threads.
+    /// The close waits for requests in flight of other threads.
     ///
     /// # Errors
-    /// The errors of [`sync`](Self::sync), after which the volume is in the state of a crash; `Busy` if the
-    /// calling thread has requests in flight. After `Busy`, it may close again when they have completed.
+    /// The errors of [`sync`](Self::sync), after which the volume is in the same state as after a crash; `Busy` if the calling thread has
+    /// requests in flight. After `Busy`, the thread may call close again when its requests have completed.
     pub(crate) fn end_writing(self: &Arc<Self>) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let mut closed = writing.closed.lock();
@@ -280,12 +283,14 @@ impl Ext4 {
             }
             None => {}
         }
-        // Requests in flight record their writes when they end. After the close, such writes could not be converted.
+        // A write request records the extents to convert from unwritten to written when the request completes. After the close, these
+        // extents could not be converted, so the close waits for all requests in flight.
         let mut alone = Ok(());
         for open in writing.locks.opened() {
             match Alone::wait(&open, 0..u64::MAX).map(drop) {
                 Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
-                // Requests of a lost queue may never end, but the loss of a queue has already ended the volume.
+                // Requests of a lost queue may never complete. The close continues, because the loss of the queue has already aborted the
+                // volume.
                 waited => alone = alone.and(waited),
             }
         }
@@ -293,15 +298,15 @@ impl Ext4 {
         if converted.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
             return converted;
         }
-        // If a file cannot be converted, all other changes are still written.
+        // All other changes are written even if the extents of a file could not be converted.
         let ended = self.store_waiting().and_then(|()| self.end(writing));
         let ended = ended.and(converted).and(alone);
         *closed = Some(ended.as_ref().map_err(|error| (error.kind(), error.to_string())).copied());
         ended
     }
 
-    /// Ends the use of the volume, after all files have been converted and pending stamps stored. If the volume is being dropped, errors may still be
-    /// pending.
+    /// Commits the last transaction and closes the log. The caller has converted the extents of all files and stored pending time stamps.
+    /// If the volume is dropped without a close, errors may still be pending.
     fn end(&self, writing: &Writing) -> Result<()> {
         self.check_stopped()?;
         writing.transactions.check()?;
@@ -328,7 +333,8 @@ impl Ext4 {
         self.tell_unheard()
     }
 
-    /// Changes the superblock on the device, outside of transactions. No other thread may be changing it at the same time.
+    /// Changes the superblock on the device, outside of transactions. The caller must ensure that no other thread changes the superblock at
+    /// the same time.
     pub(super) fn write_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
         let (block, at) = self.superblock.position();
         let mut content = self.blocks.read_device(block)?;
@@ -344,7 +350,7 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // A caller that needs the result calls `close` before the drop. No file is open here.
+        // A caller that needs the result must call `close` before the drop. No file is open at this point.
         if let Some(writing) = &self.writing
             && writing.closed.lock().is_none()
         {

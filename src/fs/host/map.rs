@@ -139,6 +139,6 @@ impl MapFile for HostMap {
 
     fn read_inline(&self, _buf: &mut [u8], _pos: FilePos) -> Result<()> {
         // FIEMAP extents with inline data are refused.
-        Err(Error::invalid("a host file has no inline data"))
+        Err(Error::invalid("a file of a mounted file system has no inline data"))
     }
 }

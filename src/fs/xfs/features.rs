@@ -19,13 +19,13 @@ bitflags! {
     /// `sb_features_incompat`: a program that does not know a bit here must not read the volume.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Incompat: u32 {
-        /// Entries of directories have file types.
+        /// Directory entries contain file types.
         const FTYPE = 0x1;
         /// Chunks of inodes can have holes.
         const SPARSE_INODES = 0x2;
         /// The UUID in metadata differs from the volume's.
         const META_UUID = 0x4;
-        /// Times up to the year 2486.
+        /// Inodes can store times up to the year 2486.
         const BIGTIME = 0x8;
         /// The volume needs a run of `xfs_repair`.
         const NEEDS_REPAIR = 0x10;
@@ -33,13 +33,13 @@ bitflags! {
         const NREXT64 = 0x20;
         /// Ranges of two files can be exchanged.
         const EXCHANGE_RANGE = 0x40;
-        /// Files have pointers to the directories that name them.
+        /// Each file has pointers to its parent directories.
         const PARENT = 0x80;
         /// Internal files have a separate directory tree.
         const METADIR = 0x100;
-        /// Realtime zones that are written in order.
+        /// The realtime space consists of zones, which are written sequentially.
         const ZONED = 0x200;
-        /// Zones that have gaps.
+        /// Zones have gaps between them.
         const ZONE_GAPS = 0x400;
     }
 }

@@ -16,7 +16,7 @@ use crate::iomap::{ExtentMap, WriteFile};
 use crate::open_file::OpenInode;
 use crate::units::InodeNo;
 
-/// XFS's row in the table of formats.
+/// The entry for XFS in the table of formats.
 pub(crate) const FORMAT: Format = Format {
     name: "XFS",
     is_on: Superblock::is_on,
@@ -33,7 +33,7 @@ pub(crate) const FORMAT: Format = Format {
     },
 };
 
-/// Blocks of a group that are reserved for its own trees.
+/// The number of blocks that each group reserves for its own trees.
 const SET_ASIDE: u64 = 8;
 /// The largest inode number.
 const LARGEST_INODE: u64 = (1 << 56) - 1;

@@ -1,4 +1,4 @@
-//! The forks of an inode: data and attributes, each mapped by a list of extents or a B+tree.
+//! The forks of an inode, for data and for attributes. A list of extents or a B+tree maps the blocks of each fork.
 
 use smallvec::SmallVec;
 use zerocopy::FromBytes;
@@ -12,16 +12,16 @@ use crate::fs::block::{Block, Part};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The maximum number of levels of a map; the kernel's limit for the smallest blocks is lower.
+/// The maximum number of levels of a map. Even with the smallest blocks, the kernel's limit is lower.
 const MAX_LEVELS: u16 = 16;
-/// The kind of a tree's block, for its checksum.
+/// The kind of structure (blocks of map trees) under which a verified checksum is remembered.
 const KIND: u8 = 2;
 
 /// A fork of an inode.
 #[derive(Clone, Debug)]
 pub(crate) struct Fork {
     pub(super) format: Format,
-    /// Extents, the root of a tree, or the content itself. Most inodes have one extent or two.
+    /// Extents, the root of a tree, or the content itself. Most inodes have one or two extents, which need at most 32 bytes.
     pub(super) bytes: SmallVec<[u8; 32]>,
     /// The inode's extent counter.
     pub(super) extents: u64,
@@ -47,12 +47,12 @@ pub(crate) enum Format {
 struct Leaf {
     block: Block,
     records: usize,
-    /// The first block after the leaf's range.
+    /// The first file block after the leaf's range.
     end: u64,
 }
 
 impl Fork {
-    /// The fork in its area of the inode. Bytes past the end of an extent list are not kept.
+    /// Copies the fork from its area of the inode. Bytes past the end of an extent list are not copied.
     pub(super) fn new(format: Format, area: &[u8], extents: u64) -> Self {
         let list = usize::try_from(extents).ok().and_then(|count| count.checked_mul(16));
         let used = match format {
@@ -68,8 +68,8 @@ impl Fork {
         matches!(self.format, Format::Extents | Format::Tree)
     }
 
-    /// Adds the extents of one leaf of the map to `into`, at least from the extent that holds `block`. Returns the first block after
-    /// the leaf.
+    /// Adds all extents of the map's leaf that covers `block` to `into`. An extent list counts as one leaf. Returns the first file block
+    /// after the leaf.
     pub(super) fn leaf(
         &self,
         fs: &Xfs,
@@ -125,7 +125,8 @@ impl Fork {
         }
     }
 
-    /// The pointer of a node to the child for a block. `end` is the end of the node's range, and becomes the end of the child's range.
+    /// Returns the pointer from a node to the child that covers `block`. On entry, `end` is the end of the node's range; on return, it is
+    /// the end of the child's range.
     fn child(bytes: &[u8], records: usize, block: u64, end: &mut u64, place: Place) -> Result<u64> {
         let room = bytes.len() / 16;
         if records == 0 || records > room {
@@ -135,7 +136,7 @@ impl Fork {
         let (Ok((keys, _)), Ok((pointers, _))) = (numbers(0), numbers(room * 8)) else {
             return Err(place.corrupt("it is cut short"));
         };
-        // Blocks before the first key are a hole, which the first child confirms.
+        // Blocks before the first key belong to a hole. The search descends to the first child, which has no extent for them.
         let at = keys.partition_point(|key| key.get() <= block).saturating_sub(1);
         if let Some(next) = keys.get(at + 1) {
             *end = (*end).min(next.get());
@@ -143,7 +144,7 @@ impl Fork {
         Ok(pointers[at].get())
     }
 
-    /// Decodes extents, which must be in order and end before `end`.
+    /// Decodes extents, which must be in order and end at or before `limit`.
     fn decode_extents(
         &self,
         fs: &Xfs,
@@ -183,7 +184,7 @@ impl Xfs {
         if self.superblock.is_v5() { HEADER_V5 } else { HEADER }
     }
 
-    /// A checked block of a file's map, and its number of records.
+    /// Reads and checks a block of a file's map. Returns the block and its number of records.
     fn map_block(&self, number: u64, owner: InodeNo, level: u16) -> Result<(Block, usize)> {
         let place = Place::new("node of extents").inode(owner);
         let block = self.superblock.geometry.fs_block(number, 1, place.field("bb_ptr"))?;

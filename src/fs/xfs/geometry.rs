@@ -19,7 +19,7 @@ pub(crate) struct Geometry {
     pub(crate) sector: usize,
     /// Bytes of an inode.
     pub(crate) inode: usize,
-    /// log2 of the inodes in a block.
+    /// log2 of the number of inodes in a block.
     pub(crate) inodes_per_block_log: u8,
     /// The number of blocks.
     pub(crate) blocks: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Geometry {
     pub(crate) group_blocks: u32,
     /// log2 of `group_blocks`, rounded up: the number of bits of a block number within its group.
     pub(crate) group_blocks_log: u8,
-    /// log2 of the blocks in a directory block.
+    /// log2 of the number of file-system blocks in a directory block.
     pub(crate) dir_block_log: u8,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct InodePlace {
 }
 
 impl Geometry {
-    /// Bytes of a block of a directory.
+    /// Bytes of a directory block.
     pub(crate) fn dir_block(&self) -> usize {
         self.block.bytes() << self.dir_block_log
     }
@@ -53,7 +53,8 @@ impl Geometry {
         self.blocks.saturating_sub(start).min(self.group_blocks.into())
     }
 
-    /// The block that a number with the group in its upper bits names, if `count` blocks from it lie in that group.
+    /// Decodes a block number that contains the group in its upper bits. The block and the following blocks, `count` in total, must be in
+    /// that group.
     pub(crate) fn fs_block(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let group = u32::try_from(number >> self.group_blocks_log).ok();
         let within = number & ((1 << self.group_blocks_log) - 1);
@@ -70,7 +71,8 @@ impl Geometry {
         Ok(FsBlock(u64::from(group) * u64::from(self.group_blocks) + within))
     }
 
-    /// The first block of a file's extent. An extent cannot contain the headers of a group, which are in its first four sectors.
+    /// Decodes the number of an extent's first block. An extent cannot contain the headers of a group, which are in the group's first four
+    /// sectors.
     pub(crate) fn extent(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let within = number & ((1 << self.group_blocks_log) - 1);
         if within << self.block.shift() < 4 * self.sector as u64 {
@@ -80,7 +82,7 @@ impl Geometry {
         self.fs_block(number, count, place)
     }
 
-    /// The location of an inode, from its number only.
+    /// The location of an inode, computed from its number only.
     pub(crate) fn inode_place(&self, number: InodeNo) -> Result<InodePlace> {
         let log = self.inodes_per_block_log;
         let outside = || {
@@ -96,7 +98,7 @@ impl Geometry {
         Ok(InodePlace { block, index: (number.0 & ((1 << log) - 1)) as usize })
     }
 
-    /// The blocks of the inode chunk that contains a block, if chunks are aligned; otherwise some blocks around it.
+    /// The blocks of the inode chunk that contains a block. If chunks are not aligned, the range contains other blocks near this block.
     pub(crate) fn inode_blocks(&self, block: FsBlock) -> Range<u64> {
         let count = (self.inode_run_bytes() >> self.block.shift()) as u64;
         let group = block.0 / u64::from(self.group_blocks);
@@ -106,12 +108,12 @@ impl Geometry {
         first..(first + count).min(end)
     }
 
-    /// The length in bytes of a run of [`inode_blocks`](Self::inode_blocks): at least one block.
+    /// The length in bytes of the range from [`inode_blocks`](Self::inode_blocks), which is at least one block.
     pub(crate) fn inode_run_bytes(&self) -> usize {
         self.inodes_made() as usize * self.inode
     }
 
-    /// The number of inodes that are created at a time: a chunk, but at least a whole block.
+    /// The number of inodes that XFS creates at a time: a chunk, but at least the inodes of one block.
     pub(crate) fn inodes_made(&self) -> u32 {
         CHUNK.max(1 << self.inodes_per_block_log)
     }
@@ -123,7 +125,7 @@ impl Geometry {
         ((group << self.group_blocks_log | within) << self.inodes_per_block_log) | index as u64
     }
 
-    /// The group of a block, and the block's number in it.
+    /// The group of a block, and the number of the block in this group.
     pub(crate) fn in_group(&self, block: FsBlock) -> (u32, u32) {
         let per_group = u64::from(self.group_blocks);
         ((block.0 / per_group) as u32, (block.0 % per_group) as u32)
@@ -139,7 +141,7 @@ impl Geometry {
         self.block.offset_of(self.group_block(group))
     }
 
-    /// A block's position in basic sectors, as metadata record it.
+    /// A block's position in basic sectors, the unit in which metadata record their position.
     pub(crate) fn basic_sector(&self, block: FsBlock) -> u64 {
         block.0 << (self.block.shift() - BASIC_SHIFT)
     }

@@ -1,4 +1,4 @@
-//! Allocation groups: the counters in their headers.
+//! The headers of allocation groups, and the counters in these headers.
 
 use zerocopy::FromBytes;
 
@@ -13,7 +13,7 @@ use super::overlay::Replayed;
 use crate::error::{Place, Result};
 use crate::units::DevOffset;
 
-/// The number of groups whose headers are checked when a volume is opened, so that a volume of any size opens fast.
+/// The number of groups whose headers are checked when a volume is opened. This limit keeps the opening of large volumes fast.
 const AGES: u32 = 1024;
 
 /// Adds up free blocks and inodes of all groups, because after a crash the superblock's counters are outdated.
@@ -32,7 +32,7 @@ pub(super) fn count(metadata: &Metadata, superblock: &mut Superblock) -> Result<
     Ok(())
 }
 
-/// A group's checked header of inodes.
+/// Reads and checks a group's inode header.
 pub(super) fn inodes(
     metadata: &Metadata,
     superblock: &Superblock,
@@ -43,8 +43,8 @@ pub(super) fn inodes(
     Ok(raw)
 }
 
-/// Refuses a volume if a group's header has changes from past the head of the log. Linux refuses it too, because it reads all headers to
-/// reserve space. Other faults of a header are reported when the header is read.
+/// Refuses a volume if the last change of a group's header is past the head of the log. Linux refuses such a volume, because a mount reads
+/// all headers to reserve space. Other faults of a header are reported when the header is read.
 pub(super) fn check_ages(metadata: &Metadata, superblock: &Superblock) -> Result<()> {
     for group in 0..superblock.geometry.groups.min(AGES) {
         if let Ok((raw, place)) = free_space_of_any_age(metadata, superblock, group) {
@@ -57,8 +57,8 @@ pub(super) fn check_ages(metadata: &Metadata, superblock: &Superblock) -> Result
     Ok(())
 }
 
-/// Refuses a volume if the group of the root inode has another length than the superblock gives, because a mount by Linux reads that
-/// group's inode header. Other faults of the header are reported when the header is read.
+/// Refuses a volume if the length of the root inode's group differs between the group's inode header and the superblock. Linux refuses such
+/// a volume, because a mount reads that header. Other faults of the header are reported when the header is read.
 pub(super) fn check_length(metadata: &Metadata, superblock: &Superblock) -> Result<()> {
     let geometry = &superblock.geometry;
     let group = superblock.root.0 >> geometry.inodes_per_block_log >> geometry.group_blocks_log;
@@ -92,11 +92,11 @@ fn inodes_of_any_age(
     Ok((raw, place))
 }
 
-/// Blocks of the trees of free space without their roots. The superblock counts these blocks as free.
+/// The number of blocks in the free-space trees, without the root blocks. The superblock counts these blocks as free.
 pub(super) fn free_space_trees(metadata: &Metadata, superblock: &Superblock) -> Result<u64> {
     (0..superblock.geometry.groups).try_fold(0, |sum, group| {
         let free = free_space(metadata, superblock, group)?;
-        // The count includes the tree of owners.
+        // `agf_btreeblks` includes the blocks of the tree of owners.
         let owners = match superblock.ro_compat.contains(RoCompat::RMAPBT) {
             true => free.agf_rmap_blocks.get().saturating_sub(1),
             false => 0,
@@ -105,7 +105,7 @@ pub(super) fn free_space_trees(metadata: &Metadata, superblock: &Superblock) -> 
     })
 }
 
-/// A group's checked header of free space.
+/// Reads and checks a group's free-space header.
 pub(super) fn free_space(
     metadata: &Metadata,
     superblock: &Superblock,
@@ -134,7 +134,7 @@ fn free_space_of_any_age(
     Ok((free, place))
 }
 
-/// A sector at the start of a group, after a check of its checksum.
+/// Reads a sector at the start of a group and checks its checksum.
 fn header(
     metadata: &Metadata,
     superblock: &Superblock,
@@ -145,7 +145,7 @@ fn header(
 ) -> Result<Vec<u8>> {
     let geometry = &superblock.geometry;
     let at = geometry.group_start(group).0 + sector * geometry.sector as u64;
-    // The device's sectors can be larger than the volume's.
+    // The device's sectors can be larger than the sectors of the volume.
     let unit = u64::from(metadata.device().limits().logical_block);
     let (from, to) = (at / unit * unit, (at + geometry.sector as u64).next_multiple_of(unit));
     let mut bytes = vec![0; (to - from) as usize];

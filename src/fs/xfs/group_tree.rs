@@ -1,4 +1,4 @@
-//! The B+trees of an allocation group with 32-bit keys: inodes, and shared blocks.
+//! The B+trees of an allocation group that have 32-bit keys: the tree of inodes and the tree of shared blocks.
 
 use zerocopy::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
@@ -9,12 +9,12 @@ use crate::error::{Error, Place, Result};
 use crate::fs::block::{Block, Part};
 use crate::units::{FsBlock, InodeNo};
 
-/// The maximum number of levels of a tree: even with the smallest blocks, 2^31 records need fewer.
+/// The maximum number of levels of a tree. Even with the smallest blocks, 2^31 records need fewer levels.
 const MAX_LEVELS: u32 = 12;
-/// The kind of a block of such a tree, for its checksum.
+/// The kind of structure (blocks of group trees) under which a verified checksum is remembered.
 const KIND: u8 = 5;
 
-/// A tree of a group. A header of the group has its root.
+/// A B+tree of an allocation group. A header of the group contains the number of the root block.
 #[derive(Clone, Copy)]
 pub(super) struct GroupTree {
     pub(super) group: u32,
@@ -51,8 +51,8 @@ impl GroupTree {
             if leaf.right == NONE {
                 return Ok(());
             }
-            // A circular chain of empty leaves would be followed for as many steps as the group has blocks. In a circular chain of other
-            // leaves the order of the records is wrong.
+            // In a circular chain of leaves with records, the caller finds that the records are out of order. A circular chain of empty
+            // leaves would be followed for as many steps as the group has blocks, so an empty leaf with a successor is refused.
             if leaf.records == 0 {
                 return Err(leaf
                     .place

@@ -1,7 +1,7 @@
 //! Checksums, and the header in which a block of metadata records its kind, its position and its owner.
 //!
-//! Source: "Self-Describing Metadata" in the book. The checksum is CRC32C of the whole structure with the checksum field as zeros, stored
-//! little-endian.
+//! Source: "Self-Describing Metadata" in "XFS Algorithms & Data Structures". The checksum is CRC32C of the whole structure, computed with
+//! zeros in the checksum field and stored little-endian.
 
 use super::Xfs;
 use super::overlay::Replayed;
@@ -19,9 +19,9 @@ pub(super) fn crc_of(bytes: &[u8], at: usize) -> u32 {
 #[derive(Clone, Copy)]
 pub(crate) struct Header {
     pub(crate) crc: usize,
-    /// The place in basic sectors.
+    /// The structure's own position in basic sectors.
     pub(crate) blkno: usize,
-    /// The log position up to which the structure has all changes.
+    /// The log position (LSN) of the structure's last change.
     pub(crate) lsn: usize,
     pub(crate) uuid: usize,
     pub(crate) owner: usize,
@@ -43,7 +43,8 @@ impl Header {
 }
 
 impl Xfs {
-    /// Checks the header of a structure of an inode, which lies in these blocks. A volume without checksums has no such header.
+    /// Checks the header of a structure that belongs to an inode and is stored in these blocks. A volume without checksums has no such
+    /// header.
     pub(super) fn check_header(
         &self,
         bytes: &[u8],
@@ -63,7 +64,7 @@ impl Xfs {
         Ok(())
     }
 
-    /// Checks the header of a block of a group's tree.
+    /// Checks the header of a block of a group's B+tree.
     pub(super) fn check_group_header(
         &self,
         bytes: &[u8],
@@ -82,7 +83,7 @@ impl Xfs {
         Ok(())
     }
 
-    /// Checks all fields except the owner.
+    /// Checks all header fields except the owner.
     fn check_place(
         &self,
         bytes: &[u8],
@@ -90,7 +91,7 @@ impl Xfs {
         blocks: &[FsBlock],
         place: Place,
     ) -> Result<()> {
-        // The log protects its records with checksums, not the structures in them.
+        // Structures that recovery changed have no valid checksum. The log protects its records with checksums of its own.
         if self.metadata.replayed(blocks) == Replayed::No {
             let stored = u32::from_le_bytes(array(bytes, header.crc));
             let computed = crc_of(bytes, header.crc);
@@ -111,7 +112,7 @@ impl Xfs {
     }
 }
 
-/// The bytes of a field. The caller guarantees the length, because it passes a whole block.
+/// The bytes of a field. The caller passes a whole block, so the field is inside `bytes`.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }

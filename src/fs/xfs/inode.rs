@@ -1,4 +1,4 @@
-//! Inodes: lookup by number, checks, and decoding.
+//! Reads inodes by number, checks them, and decodes them.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,15 +19,15 @@ use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("inode");
-/// The kind of a block of inodes, for its checksums.
+/// The kind of structure (inodes in a block) under which a verified checksum is remembered.
 const KIND: u8 = 1;
-/// `bigtime` time stamps count nanoseconds from this many seconds before 1970.
+/// A time stamp in `bigtime` format counts nanoseconds. Its zero is this many seconds before 1970.
 const BIGTIME_EPOCH: i64 = 1 << 31;
 /// `lsattr` shows this flag as `x`.
 const FS_DAX_FL: u32 = 0x0200_0000;
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// An inode in memory. The map of its data is loaded at the first use.
+/// An inode in memory. The map of the inode's data is read at the first use.
 pub struct XfsInode {
     pub(super) fs: Arc<Xfs>,
     pub(super) stat: Stat,
@@ -35,13 +35,14 @@ pub struct XfsInode {
     pub(super) attributes: Option<Fork>,
     /// Whether the inode is internal to the file system.
     pub(super) is_metadata: bool,
-    /// Whether some of its blocks may be shared with other files.
+    /// Whether some of the inode's blocks may be shared with other files.
     pub(super) is_reflinked: bool,
     pub(super) map: OnceLock<Option<Arc<ExtentMap>>>,
 }
 
 impl Xfs {
-    /// The inode with a number from outside the volume. The inode tree is checked too, because file content can look like an inode.
+    /// Reads an inode by a number that a caller supplied. The inode must also be in use according to the inode tree, because file content
+    /// can look like an inode.
     ///
     /// # Errors
     /// The errors of [`inode`](Self::inode); `Corrupt` also if the inode tree is damaged.
@@ -53,10 +54,10 @@ impl Xfs {
         self.inode(number)
     }
 
-    /// The checked inode with a number from the volume's own metadata.
+    /// Reads and checks an inode by a number from the volume's own metadata.
     ///
     /// # Errors
-    /// `NotFound` if it is not in use or has no name, or if no inode has this number. `Corrupt` if the inode is damaged.
+    /// `NotFound` if the inode is not in use or has no name, or if no inode has this number. `Corrupt` if the inode is damaged.
     pub fn inode(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         let inode = self.inode_or_orphan(number)?;
         if inode.stat.links == 0 {
@@ -74,7 +75,7 @@ impl Xfs {
         Ok(inode)
     }
 
-    /// The inode without the map changes that the log has begun.
+    /// Reads an inode without the unfinished map changes in the log.
     pub(super) fn inode_as_stored(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         let InodePlace { block, index } = self.superblock.geometry.inode_place(number)?;
         let place = PLACE.inode(number).block(block);
@@ -88,7 +89,8 @@ impl Xfs {
             return Err(place.corrupt("it is cut short"));
         };
         if raw.di_magic.get() != MAGIC {
-            // The number can come from outside the volume. For a number in an entry, the caller adds that the entry is damaged.
+            // The number may come from a caller, so this is not an error of the volume. If the number is from a directory entry, the caller
+            // adds that the entry is damaged.
             let what = format!("inode {number}: no inode is there");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
@@ -191,7 +193,7 @@ impl Xfs {
         })
     }
 
-    /// The forks of an inode. An extent list of the length in the inode's counter must fit into the inode.
+    /// Decodes the forks of an inode. An extent list must fit into the inode, with the length that the inode's extent counter gives.
     fn forks(
         &self,
         bytes: &[u8],
@@ -261,7 +263,7 @@ fn not_in_use(number: InodeNo) -> Error {
     Error::new(ErrorKind::NotFound, format!("inode {number}: not in use"))
 }
 
-/// The seconds and nanoseconds, of 32 bits each.
+/// Decodes a time of 32 bits for the seconds and 32 bits for the nanoseconds.
 fn time(raw: u64) -> Timestamp {
     let nanoseconds = (raw as u32).min(NANOSECONDS as u32 - 1);
     Timestamp { seconds: i64::from((raw >> 32) as u32 as i32), nanoseconds }

@@ -1,4 +1,4 @@
-//! The inode tree of each group: which inodes are in use.
+//! The inode B+tree of each group, which records the inodes in use.
 
 use super::Xfs;
 use super::disk::tree::RawChunk;
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::sync::Cache;
 use crate::units::InodeNo;
 
-/// `bb_magic`, without and with checksums.
+/// `bb_magic` of the tree's blocks, without and with checksums.
 const MAGIC: [u8; 4] = *b"IABT";
 const MAGIC_V5: [u8; 4] = *b"IAB3";
 /// Inodes in a chunk.
@@ -27,13 +27,13 @@ pub(super) fn no_roots() -> Roots {
 }
 
 impl Xfs {
-    /// Whether an inode is in use, by the tree of its group. The inode itself cannot show this, because file content can look like an
-    /// inode.
+    /// Whether the inode tree of the group marks an inode as in use. The bytes at the inode's position do not suffice, because file content
+    /// can look like an inode.
     pub(super) fn is_in_use(&self, number: InodeNo) -> Result<bool> {
         let Some(roots) = &self.inode_roots else { return Ok(true) };
         let geometry = &self.superblock.geometry;
         let bits = u32::from(geometry.group_blocks_log) + u32::from(geometry.inodes_per_block_log);
-        // Numbers outside all groups were refused, and group numbers have 32 bits.
+        // The caller refused inode numbers outside all groups, and group numbers have 32 bits.
         let group = (number.0 >> bits) as u32;
         let within = (number.0 & ((1 << bits) - 1)) as u32;
         let tree = roots.get_or_insert_with(&group, || {

@@ -1,4 +1,4 @@
-//! The map of an XFS file, in the form of the direct-I/O core.
+//! The map of an XFS file as iomaps, for the direct-I/O core.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,14 +11,14 @@ use super::disk::btree::RawExtent;
 use super::fork::{Fork, Format};
 use super::map_changes::{MapChange, MapChanges};
 
-/// A map with at most this many leaves is read completely at the first use and kept. In a larger map, lookups read single leaves through
-/// the metadata cache.
+/// A map with at most this many leaves is read completely at the first use and cached. If a map has more leaves, each lookup reads a single
+/// leaf through the metadata cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
-/// A map with more extents than this is not kept. This many extents take 96 MiB, and their index 80 MiB.
+/// A map with more extents than this limit is not cached. This many extents need 96 MiB of memory, and their index 80 MiB.
 const RESIDENT_EXTENTS: usize = 4 << 20;
 
 impl XfsInode {
-    /// The whole map in memory; `None` if the map is too large to be kept.
+    /// The complete map in memory; `None` if the map is too large to be cached.
     pub(super) fn resident(&self) -> Result<Option<&Arc<ExtentMap>>> {
         if let Some(map) = self.map.get() {
             return Ok(map.as_ref());
@@ -27,16 +27,16 @@ impl XfsInode {
         Ok(self.map.get_or_init(|| map).as_ref())
     }
 
-    /// Reads all of a fork's map; `None` if the map is too large.
+    /// Reads the complete map of a fork; `None` if the map is too large.
     pub(super) fn load(&self, fork: &Fork) -> Result<Option<ExtentMap>> {
         let Some(extents) = self.load_extents(fork)? else { return Ok(None) };
         self.to_map(extents).map(Some)
     }
 
-    /// Applies the data map changes that the log has begun, and updates the file's block count.
+    /// Applies the map changes of the data fork that have an unfinished intent in the log. Updates the file's block count.
     pub(super) fn change_map(&mut self, changes: &MapChanges) -> Result<()> {
         if self.data.is_realtime && self.fs.realtime_start.is_none() {
-            // The file remains visible in listings, but its content is refused.
+            // The file stays visible in listings. Reads of its content are refused later.
             return Ok(());
         }
         let blocks = |extents: &[Extent]| extents.iter().map(|e| u64::from(e.len)).sum::<u64>();
@@ -64,7 +64,8 @@ impl XfsInode {
         let map = self.to_map(extents)?;
         let unit = self.fs.superblock.geometry.block.bytes() as u64 / 512;
         let mut others = self.stat.blocks.saturating_sub(before.saturating_mul(unit));
-        // A list that becomes too long for the inode moves to a leaf, and a leaf that becomes short enough moves back.
+        // An extent list that becomes too long for the inode moves to a leaf block. A leaf that becomes short enough moves back into the
+        // inode.
         let fits = map.extents().len() <= self.data.room / size_of::<RawExtent>();
         match self.data.format {
             Format::Tree if fits => others = others.saturating_sub(unit),
@@ -77,7 +78,7 @@ impl XfsInode {
         Ok(())
     }
 
-    /// The extents, in order.
+    /// The extents of the data fork, in order.
     fn extents_to_change(&self) -> Result<Vec<Extent>> {
         let map = self.load(&self.data)?.ok_or_else(|| {
             let what = format!("inode {}: a large map with unfinished changes", self.stat.inode);
@@ -128,7 +129,7 @@ impl XfsInode {
         Ok(None)
     }
 
-    /// The mapping of a position from its leaf only.
+    /// Maps a position by reading only the leaf that covers it.
     fn map_by_leaf(&self, fork: &Fork, pos: FilePos) -> Result<Iomap> {
         let size = self.fs.superblock.geometry.block;
         let (mut extents, block) = (Vec::new(), size.block_of(pos));
@@ -154,7 +155,7 @@ impl XfsInode {
         }
     }
 
-    /// The blocks of a structure in consecutive blocks of a fork; `None` if any of the blocks is a hole.
+    /// The blocks of a structure that uses consecutive blocks of a fork; `None` if any of the blocks is a hole.
     pub(super) fn fs_blocks(
         &self,
         fork: &Fork,
@@ -173,7 +174,7 @@ impl XfsInode {
                 Some(map) => map.lookup(pos),
                 None => self.map_by_leaf(fork, pos)?,
             };
-            // Linux, too, reads a directory's blocks even if their extent is unwritten.
+            // Blocks in unwritten extents are read too. Linux also reads a directory's blocks from an unwritten extent.
             if iomap.kind == IomapType::Hole {
                 return Ok(None);
             }

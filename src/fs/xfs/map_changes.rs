@@ -1,4 +1,4 @@
-//! Changes of maps that the log has begun and recovery finishes. They are applied when a map is read.
+//! Map changes with an unfinished intent in the log. They are applied when a map is read.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,14 +7,14 @@ use crate::error::Result;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// A change that maps a range of a file to other blocks, or to none.
+/// A change that maps a range of a file to other blocks, or makes the range a hole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MapChange {
     pub(super) first: FileBlock,
     pub(super) len: u32,
-    /// Whether the blocks are those of a realtime file.
+    /// Whether the blocks are realtime blocks.
     pub(super) is_realtime: bool,
-    /// The number of the first new block in the form of an extent.
+    /// The number of the first new block, encoded as in an on-disk extent; `None` for a hole.
     pub(super) to: Option<(u64, ExtentState)>,
 }
 
@@ -22,15 +22,15 @@ pub(super) struct MapChange {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exchange {
     pub(super) sides: [Side; 2],
-    /// Blocks in each range.
+    /// The number of blocks in each range.
     pub(super) len: u64,
-    /// Only blocks that are written in the first file are exchanged.
+    /// Whether only the parts that are written in the first file are exchanged.
     pub(super) only_written: bool,
-    /// The files also exchange their sizes.
+    /// Whether the files also exchange their sizes.
     pub(super) sizes: bool,
 }
 
-/// A file of an exchange.
+/// One of the two files of an exchange.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Side {
     pub(super) inode: InodeNo,
@@ -38,7 +38,7 @@ pub(super) struct Side {
     pub(super) first: FileBlock,
 }
 
-/// The changes of each inode, in order. An exchange comes last, and does not overlap the others.
+/// The changes of each inode, in log order. The exchange of an inode is applied after the changes and does not overlap them.
 #[derive(Debug, Default)]
 pub(super) struct MapChanges {
     changes: BTreeMap<InodeNo, Vec<MapChange>>,
@@ -50,8 +50,8 @@ impl MapChanges {
         self.changes.entry(inode).or_default().push(change);
     }
 
-    /// Adds an exchange. Returns false if one of the inodes already has an exchange, because a file is locked until its
-    /// exchange ends.
+    /// Adds an exchange. Returns false if one of the inodes already has an exchange. That log is invalid, because the kernel locks a file
+    /// until its exchange ends.
     pub(super) fn exchange(&mut self, exchange: Exchange) -> bool {
         let inodes = exchange.sides.map(|side| side.inode);
         if inodes[0] == inodes[1] || inodes.iter().any(|inode| self.exchanges.contains_key(inode)) {
@@ -73,7 +73,7 @@ impl MapChanges {
         Some((exchange, if one.inode == inode { [one, other] } else { [other, one] }))
     }
 
-    /// Applies an inode's changes with explicit blocks to sorted extents. `locate` gives the position of new blocks.
+    /// Applies an inode's changes to sorted extents, without its exchange. `locate` returns the position of the new blocks of a change.
     pub(super) fn apply(
         &self,
         inode: InodeNo,
@@ -81,7 +81,7 @@ impl MapChanges {
         locate: impl Fn(&MapChange, u64) -> Result<FsBlock>,
     ) -> Result<()> {
         let Some(changes) = self.changes.get(&inode) else { return Ok(()) };
-        // A log can have as many changes as the map has extents, so a change must not cost as much as the whole map.
+        // A log can have as many changes as the map has extents. A change therefore must not process the complete map.
         let mut pieces = Pieces::of(extents);
         for change in changes {
             let to = match change.to {
@@ -107,7 +107,8 @@ impl MapChange {
 }
 
 impl Exchange {
-    /// Maps the extents of one side to the blocks of the other. `first` contains the extents of the exchange's first file.
+    /// Gives the inode of side `own` the blocks that side `other` has in the exchanged range. `extents` are the extents of `own`, `others`
+    /// those of `other`, and `first` those of the exchange's first file.
     pub(super) fn apply(
         &self,
         [own, other]: [Side; 2],
@@ -131,7 +132,7 @@ impl Exchange {
         *extents = pieces.in_order();
     }
 
-    /// The exchanged parts, in blocks from the beginning of the range.
+    /// The start and end of each exchanged part, in blocks from the beginning of the range.
     fn parts(&self, first: &[Extent]) -> Vec<(u64, u64)> {
         if !self.only_written {
             return vec![(0, self.len)];
@@ -146,7 +147,7 @@ impl Exchange {
     }
 }
 
-/// The extents under change, by first block.
+/// The extents that are being changed, by first block.
 struct Pieces(BTreeMap<FileBlock, Extent>);
 
 impl Pieces {
@@ -158,7 +159,7 @@ impl Pieces {
         self.0.insert(extent.first, extent);
     }
 
-    /// Removes a range of the file.
+    /// Makes a range of the file a hole.
     fn cut(&mut self, range: &Range<FileBlock>) {
         let behind = range.end..FileBlock(u64::MAX);
         // An extent that begins before the range can extend into it or past its end.
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(make(5, 20, None), [extent(0, 100, 5), extent(25, 205, 5)]);
         let made = make(5, 2, Some(300));
         assert_eq!(made, [extent(0, 100, 5), extent(5, 300, 2), extent(25, 205, 5)]);
-        // The changes lie within an extent, over several, and over all.
+        // The ranges of the changes: within one extent, over several extents, and over all extents.
         let made = make(1, 2, Some(400));
         let front = [extent(0, 100, 1), extent(1, 400, 2), extent(3, 103, 2), extent(5, 300, 2)];
         assert_eq!(made, [&front[..], &[extent(25, 205, 5)]].concat());
@@ -231,7 +232,7 @@ mod tests {
         let mut changed = other.clone();
         exchange.apply([sides[1], sides[0]], &mut changed, &one, &one);
         assert_eq!(changed, [extent(50, 200, 1), extent(51, 102, 6), extent(57, 301, 3)]);
-        // A hole of the first file stays where it is.
+        // Where the first file has a hole, nothing is exchanged.
         let exchange = Exchange { only_written: true, ..exchange };
         let holes = [extent(0, 100, 4)];
         let mut changed = other.clone();

@@ -1,4 +1,4 @@
-//! Metadata: read once, cached in memory up to a limit, and seen in their state after the log's recovery.
+//! Reads metadata and caches them in memory up to a limit. Readers get the state after the log's recovery.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub(crate) struct Metadata {
     /// Structures of several blocks.
     structures: Cache<Vec<FsBlock>, Block>,
     pub(super) overlay: Overlay,
-    /// The position of the log's head, or the maximum if the log is not read or metadata have no log positions.
+    /// The position of the log's head. It is the maximum value if the log is not read, or if metadata on this volume record no log
+    /// positions.
     pub(super) head: u64,
     events: Arc<Events>,
 }
@@ -43,8 +44,8 @@ impl Metadata {
         Self { device, geometry, cache, inodes, structures, overlay, head, events }
     }
 
-    /// Refuses a structure with changes from past the head of the log, as Linux does, because those log records are lost together with
-    /// their changes of other structures.
+    /// Refuses a structure whose last change is past the head of the log, as Linux does. The log records of that change are lost, and with
+    /// them their changes of other structures.
     pub(super) fn check_age(&self, lsn: u64, place: Place) -> Result<()> {
         if self.is_past_head(lsn) {
             let head = self.head;
@@ -56,7 +57,8 @@ impl Metadata {
         Ok(())
     }
 
-    /// Whether a structure has changes from past the head of the log. A structure that is never logged has the largest position.
+    /// Whether a structure's last change is past the head of the log. A structure that is never logged records the maximum value as its
+    /// position.
     pub(super) fn is_past_head(&self, lsn: u64) -> bool {
         lsn != u64::MAX && lsn > self.head
     }
@@ -65,7 +67,7 @@ impl Metadata {
         &self.device
     }
 
-    /// One block; the caller has checked its number.
+    /// Reads one block. The caller has checked the block number.
     pub(super) fn block(&self, block: FsBlock) -> Result<Block> {
         self.cache.get_or_insert_with(&block, || self.read(&[block]).map(Block::new))
     }
@@ -86,7 +88,7 @@ impl Metadata {
         Ok((self.block(block)?, 0))
     }
 
-    /// The blocks of one structure, which may lie apart.
+    /// Reads the blocks of one structure, which need not be contiguous.
     pub(super) fn blocks(&self, blocks: &[FsBlock]) -> Result<Block> {
         match blocks {
             [block] => self.block(*block),
@@ -97,7 +99,7 @@ impl Metadata {
         }
     }
 
-    /// Whether the log changed any of these blocks.
+    /// Whether recovery of the log changed any of these blocks.
     pub(super) fn replayed(&self, blocks: &[FsBlock]) -> Replayed {
         let size = self.geometry.block;
         let touched =
@@ -132,7 +134,7 @@ impl Metadata {
     /// Makes all writes to the device durable.
     ///
     /// # Errors
-    /// `Io`. All later calls return it again, as they do after a failed write-through request.
+    /// `Io`. All later calls return the same error. A failed write-through request has the same effect.
     pub(super) fn flush(&self) -> Result<()> {
         let flushed = self.events.durability().flush(&*self.device);
         self.told(flushed, DevOffset(0), 0).context(|| "flush the device")

@@ -49,18 +49,18 @@ pub struct Xfs {
     pub(crate) superblock: Superblock,
     metadata: Metadata,
     log: LogState,
-    /// Map changes that the log has begun.
+    /// Map changes with an unfinished intent in the log.
     changes: MapChanges,
-    /// Attribute changes that the log has begun.
+    /// Attribute changes with an unfinished intent in the log.
     attribute_changes: AttributeChanges,
     notices: Mutex<Vec<String>>,
-    /// The number of blocks of the trees of free space, counted at the first use.
+    /// The number of blocks in the free-space trees, counted at the first use.
     trees: OnceLock<u64>,
     /// The state of a volume that is open for overwrites.
     overwriting: Option<Overwriting>,
-    /// The first byte of realtime files, if their device is given or is the volume's own.
+    /// The first byte of the realtime space, if its device is given or if it is on the volume's own device.
     realtime_start: Option<DevOffset>,
-    /// The inode trees. `None` if the log was not read: then the trees may lack inodes that directories name.
+    /// The roots of the inode trees. `None` if the log was not read, because the trees may then lack inodes that directories name.
     inode_roots: Option<inode_tree::Roots>,
 }
 
@@ -68,8 +68,8 @@ impl Xfs {
     /// Opens the file system on a device for reading. A log that needs recovery is recovered in memory: nothing is written.
     ///
     /// # Errors
-    /// `UnknownFormat` if the device has no XFS, `Unsupported` with the feature's name, `Corrupt` with block and field. Errors of the device are
-    /// also reported to `events`.
+    /// `UnknownFormat` if the device contains no XFS. `Unsupported` with the name of the feature. `Corrupt` with the block and the field.
+    /// Errors of the device are also reported to `events`.
     pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         Self::open_damaged(device, events, Rescue::default())
     }
@@ -86,11 +86,11 @@ impl Xfs {
         Ok(fs)
     }
 
-    /// Opens the file system with the given devices of its log and its realtime files, or without its log. Without the log its changes are
+    /// Opens the file system with the given log device and realtime device, or without its log. Without the log, the changes in the log are
     /// missing, and metadata may contradict each other.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open); `Unsupported` for a backup of the superblock.
+    /// The errors of [`open`](Self::open); `Unsupported` if `rescue` names a backup of the superblock.
     pub fn open_damaged(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
@@ -101,8 +101,9 @@ impl Xfs {
         Ok(fs)
     }
 
-    /// Refuses a volume without the inodes that Linux reads at a mount: the root of metadata directories, or else the realtime bitmap and summary.
-    /// If the log is not read, a new volume may lack them.
+    /// Refuses a volume that lacks the inodes that Linux reads during a mount. These inodes are the root of the metadata directories, or
+    /// otherwise the realtime bitmap and summary. Without the log there is no check, because a new volume may have these inodes only in the
+    /// log.
     fn check_own_inodes(self: &Arc<Self>) -> Result<()> {
         if self.inode_roots.is_none() {
             return Ok(());
@@ -122,7 +123,7 @@ impl Xfs {
         Err(Place::new("superblock").field("sb_metadirino").corrupt(what))
     }
 
-    /// The inode in a field of the superblock.
+    /// Reads the inode that a field of the superblock names.
     fn own_inode(self: &Arc<Self>, field: &'static str, number: InodeNo) -> Result<XfsInode> {
         self.inode(number).map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
@@ -164,7 +165,7 @@ impl Xfs {
         if fs.log.recovered {
             fs.superblock = fs.recovered_superblock()?;
         }
-        // This step must follow the log's recovery, which can create or grow the realtime space.
+        // The realtime space is attached after the log's recovery, because recovery can create or grow it.
         fs.join_realtime(realtime)?;
         let unfinished = fs.log.unfinished.iter();
         let told = unfinished.map(|(what, count)| format!("left unfinished: {count} times {what}"));
@@ -190,7 +191,7 @@ impl Xfs {
         }
     }
 
-    /// The superblock after the recovery of the log, with the sums of the groups' counters.
+    /// Reads the superblock again after the recovery of the log. Its counters are the sums of the groups' counters.
     fn recovered_superblock(&self) -> Result<Superblock> {
         let before = &self.superblock;
         let device = self.metadata.device();
@@ -205,19 +206,19 @@ impl Xfs {
         }
         group::count(&self.metadata, &mut superblock)?;
         for group in 0..superblock.geometry.groups {
-            // A damaged tree must not prevent reads of files.
+            // Errors are ignored, because a damaged tree must not prevent reads of files.
             superblock.free_blocks += self.staging_blocks(group).unwrap_or(0);
         }
         Ok(superblock)
     }
 
-    /// The log and the state in which it was found.
+    /// The state in which the log was found.
     #[must_use]
     pub fn log(&self) -> &LogState {
         &self.log
     }
 
-    /// The number of blocks of the trees of free space; 0 if a header of a group is damaged.
+    /// The number of blocks in the free-space trees, or 0 if a group's header is damaged.
     fn free_space_trees(&self) -> u64 {
         *self
             .trees

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::geometry::BASIC_SHIFT;
 
-/// The length of a sector of the overlay in bytes. The parts of buffers in the log are multiples of this length.
+/// The length of a sector of the overlay in bytes. Replay rounds the logged parts of buffers to whole sectors.
 const SECTOR: u64 = 1 << BASIC_SHIFT;
 
 /// Whether a part of a structure was replayed from the log.
@@ -20,7 +20,8 @@ pub(crate) enum Replayed {
 pub(crate) struct Overlay(BTreeMap<u64, [u8; SECTOR as usize]>);
 
 impl Overlay {
-    /// Replaces bytes that were read from a range of the device by the sectors of the overlay. The range must be whole sectors.
+    /// Replaces bytes that were read from a range of the device with the overlay's sectors in that range. The range must consist of whole
+    /// sectors.
     pub(super) fn patch(&self, at: u64, bytes: &mut [u8]) -> Replayed {
         let mut replayed = Replayed::No;
         for (number, sector) in self.0.range(Self::sectors(at, bytes.len())) {
@@ -31,7 +32,7 @@ impl Overlay {
         replayed
     }
 
-    /// Whether the overlay has sectors in a range of the device.
+    /// Whether the overlay contains sectors in a range of the device.
     pub(super) fn touches(&self, at: u64, len: usize) -> Replayed {
         let any = self.0.range(Self::sectors(at, len)).next().is_some();
         if any { Replayed::Yes } else { Replayed::No }

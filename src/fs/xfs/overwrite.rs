@@ -1,9 +1,9 @@
-//! Overwrites. New data replace written blocks that belong to one file only, and no metadata change. Any other write would need the log;
-//! it is refused, and the error names the reason.
+//! Overwrites of existing data. A write may only replace written blocks that belong to a single file, and it changes no metadata. Any other
+//! write would need a transaction in the log. Such a write is refused, and the error names the reason.
 //!
-//! So the map of a file never changes, and a write needs only the device, without a transaction, a conversion, a new size or a time stamp.
-//! In the map for writes, unwritten extents are holes, so the simple path never gets a write that would need a conversion. A file that
-//! shares blocks is not plain: each write looks up the tree of shared blocks, which is cached by group.
+//! Therefore the map of a file never changes. A write needs only the device: no transaction, no conversion of extents, no new size and no
+//! time stamp. In the map for writes, unwritten extents are holes, so the direct path never gets a write that would need a conversion. A
+//! file that shares blocks does not use the direct path: each of its writes looks up the tree of shared blocks, which is cached by group.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -24,7 +24,7 @@ use crate::open_file::{InFlight, OpenInode};
 use crate::sync::{Cache, Mutex};
 use crate::units::{FilePos, FsBlock, InodeNo};
 
-/// The attribute that holds a file's capabilities.
+/// The attribute that contains a file's capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// The number of groups whose shared blocks are cached.
@@ -32,19 +32,19 @@ const SHARED_GROUPS: usize = 1024;
 
 /// The state of a volume that is open for overwrites.
 pub(super) struct Overwriting {
-    /// Writing has ended: the volume was closed, or an error occurred.
+    /// Whether all writes are refused: the volume was closed, or an error occurred.
     ended: AtomicBool,
-    /// Whether a close has made all data durable. A close holds the lock, so that a second close does not return before all data are
-    /// durable.
+    /// Whether a close has made all data durable. A close locks this mutex until all data are durable, so a second close does not return
+    /// earlier.
     closed: Mutex<bool>,
     /// The open files, with the number of open handles.
     files: Mutex<BTreeMap<InodeNo, (Arc<OpenInode>, usize)>>,
-    /// The shared blocks of groups, read at the first use. They never change.
+    /// The shared blocks of groups, read at the first use. They do not change while the volume is open.
     shared: Cache<u32, SharedBlocks>,
 }
 
 impl Overwriting {
-    /// Refuses volumes that are supported only for reading.
+    /// Refuses a volume that needs recovery, or that has a feature supported only for reading.
     pub(super) fn new(superblock: &Superblock, log: &LogState) -> Result<Self> {
         if log.recovered {
             let what =
@@ -81,7 +81,7 @@ impl Overwriting {
     /// Refuses all further writes.
     fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        // Requests that only look whether the file has changed are refused too.
+        // This call also marks the open files as changed, because requests on the direct path check only whether their file has changed.
         self.files.lock().values().for_each(|(open, _)| open.changed());
     }
 
@@ -94,14 +94,15 @@ impl Overwriting {
 }
 
 impl Xfs {
-    /// Makes all written data durable. An error ends the volume, because it is unknown which data the device has lost.
+    /// Makes all written data durable. After an error, all writes to the volume are refused, because it is unknown which data the device
+    /// has lost.
     pub(super) fn flush(&self) -> Result<()> {
         let Some(overwriting) = &self.overwriting else { return Ok(()) };
         overwriting.check()?;
         self.metadata.flush().inspect_err(|_| overwriting.end())
     }
 
-    /// Ends writing after requests in flight are complete. After a failed call all later calls fail too.
+    /// Ends writing after requests in flight are complete. If a call fails, all later calls fail too.
     pub(super) fn end_writing(&self) -> Result<()> {
         let Some(overwriting) = &self.overwriting else { return Ok(()) };
         InFlight::none_here()?;
@@ -115,15 +116,15 @@ impl Xfs {
         for open in open {
             open.alone(0..u64::MAX)?;
         }
-        // After an error has ended the volume, this call fails too, because data may be lost.
+        // If an earlier error ended the writes, the flush returns that error, because data may be lost.
         self.metadata.flush()?;
         *closed = true;
         Ok(())
     }
 
-    /// Whether any of these blocks belongs to several files.
+    /// Whether any of these blocks belongs to several files. The blocks are of one extent.
     fn is_shared(&self, overwriting: &Overwriting, blocks: &Range<FsBlock>) -> Result<bool> {
-        // An extent lies in one group.
+        // All blocks of an extent are in the same group.
         let group = (blocks.start.0 / u64::from(self.superblock.geometry.group_blocks)) as u32;
         let shared = overwriting.shared.get_or_insert_with(&group, || self.read_shared(group))?;
         Ok(overlaps(&shared, blocks))
@@ -143,14 +144,14 @@ pub(super) struct OpenFile {
     map: OnceLock<WrittenMap>,
 }
 
-/// The map of a file for writes and reads: unwritten extents are holes in it.
+/// The map of a file for writes and reads. Unwritten extents are holes in this map.
 #[derive(Clone)]
 struct WrittenMap {
-    /// The whole map; `None` if the map is too large to be kept.
+    /// The complete map; `None` if the map is too large to be cached.
     resident: Option<Arc<ExtentMap>>,
     /// Whether some blocks may belong to other files too.
     may_share: bool,
-    /// Whether the file has capabilities, which a write removes; `None` if its attributes cannot be read.
+    /// Whether the file has capabilities, which a write would remove; `None` if the file's attributes cannot be read.
     has_capabilities: Option<bool>,
 }
 
@@ -172,7 +173,7 @@ impl OpenFile {
         self.inode.stat.inode
     }
 
-    /// The map; read at the first use.
+    /// The map, which is read at the first use.
     fn written_map(&self) -> Result<&WrittenMap> {
         if let Some(map) = self.map.get() {
             return Ok(map);
@@ -198,7 +199,7 @@ impl XfsInode {
 
     fn written_map(&self) -> Result<WrittenMap> {
         let size = self.fs.superblock.geometry.block;
-        // Only a write needs the answer. A reader ignores the error, and a write asks again.
+        // Only writes need this value. An error is ignored here, and a write reads the attributes again.
         let has_capabilities = self.has_capabilities().ok();
         let Some(whole) = self.resident()? else {
             let may_share = self.is_reflinked;
@@ -230,7 +231,7 @@ impl XfsInode {
         Ok(self.xattrs()?.iter().any(|xattr| xattr.name == CAPABILITY))
     }
 
-    /// Refuses writes to the file as a whole, with the reason.
+    /// Refuses all writes to the file if the file does not permit them. The error names the reason.
     fn check_writes(&self, intent: WriteIntent, has_capabilities: Option<bool>) -> Result<()> {
         let refuse = |what| Err(Error::new(ErrorKind::NotPermitted, what));
         let flags = InodeFlags::from_bits_retain(self.stat.flags);
@@ -341,12 +342,12 @@ impl WriteFile for OpenFile {
     }
 }
 
-/// The error of operations that are unreachable, because [`WriteMap::begin`] refuses them.
+/// The error of operations that need a transaction. [`WriteMap::begin`] refuses the writes that would call them.
 fn needs_log() -> Error {
     Error::unsupported("a write that changes metadata of an XFS volume")
 }
 
-/// The file in the form that a queue uses.
+/// An open file with its map, in the form that a queue uses.
 struct Overwritten {
     inode: Arc<XfsInode>,
     open: Arc<OpenInode>,

@@ -1,8 +1,10 @@
-//! The space of realtime files: which block numbers an extent may contain, and the position of each block.
+//! The space of realtime files: the block numbers that an extent may contain, and the position of each block.
 //!
-//! The space lies on a separate device, which is mapped past the end of the volume's own device, so that its blocks are read like all
-//! others. With zones the space can lie on the volume's own device, past all other blocks. Without groups, the block number in an extent
-//! counts from the beginning of the space. With groups, its upper bits are the group and its lower bits the block in the group.
+//! Usually the space is on a separate device. That device is mapped past the end of the volume's own device, so realtime blocks are read
+//! like all other blocks. With zones, the space can be on the volume's own device, after all other blocks.
+//!
+//! Without realtime groups, the block number in an extent counts from the beginning of the space. With groups, the upper bits of the number
+//! are the group, and the lower bits are the block in the group.
 
 use zerocopy::FromBytes;
 
@@ -16,24 +18,24 @@ use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// The block within a group takes at most 31 bits of a block number. A group has at least two extents.
+/// The maximum number of bits of a block number that count blocks within a group. A group has at least `FEWEST_EXTENTS` extents.
 const MAX_GROUP_LOG: u8 = 31;
 const FEWEST_EXTENTS: u64 = 2;
-/// Without groups, all bits of a block number are the block.
+/// Without groups, all bits of a block number count blocks.
 const NO_GROUPS_LOG: u8 = 63;
 
 /// The numbering of the blocks of realtime files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Realtime {
-    /// The number of bits of the block within its group.
+    /// The number of bits of a block number that count blocks within a group.
     log: u8,
     /// The number of blocks of each group; the last group can have fewer. Without groups this is the total number of blocks.
     group_blocks: u64,
     /// The number of blocks of all groups.
     blocks: u64,
-    /// The number of blocks of a realtime extent, which is the unit of allocation.
+    /// The number of blocks in a realtime extent, which is the unit of allocation.
     pub(super) extent: u64,
-    /// Whether group N begins at block N << `log`, so that a gap follows each shorter group.
+    /// Whether group N begins at block N << `log`, so that a gap follows each group with fewer blocks than 1 << `log`.
     has_gaps: bool,
     pub(super) is_zoned: bool,
     has_groups: bool,
@@ -42,7 +44,8 @@ pub(super) struct Realtime {
 }
 
 impl Realtime {
-    /// Decodes the numbering from the superblock; `None` if there are no realtime blocks. Contradictory fields are an error, as in Linux.
+    /// Decodes the numbering from the superblock; `None` if there are no realtime blocks. Fields that contradict each other are an error,
+    /// as in Linux.
     pub(super) fn new(raw: &RawSuperblock, features: Incompat) -> Result<Option<Self>> {
         let (blocks, extents) = (raw.sb_rblocks.get(), raw.sb_rextents.get());
         let (extent, log) = (u64::from(raw.sb_rextsize.get()), raw.sb_rgblklog);
@@ -59,7 +62,7 @@ impl Realtime {
         let of_group = u64::from(raw.sb_rgextents.get());
         // The product cannot overflow, because both factors have 32 bits.
         let group_blocks = if has_groups { of_group * extent } else { blocks };
-        // Even if there are no realtime blocks, the superblock records a group size, which must be valid.
+        // The superblock records a group size even without realtime blocks. The size must be valid.
         if has_groups {
             if of_group < FEWEST_EXTENTS || group_blocks > 1 << MAX_GROUP_LOG {
                 let what = format!("{of_group} extents of {extent} blocks in a group");
@@ -104,13 +107,13 @@ impl Realtime {
         Ok(Some(space))
     }
 
-    /// The number of blocks of a group's bitmap, if a block has `block` bytes.
+    /// The number of blocks in a group's bitmap, for blocks of `block` bytes.
     pub(super) fn bitmap_blocks(&self, block: usize) -> u64 {
         let content = block - if self.has_groups { HEADER } else { 0 };
         self.most_extents().div_ceil(8 * content as u64)
     }
 
-    /// The number of groups.
+    /// The number of realtime groups.
     pub(super) fn groups(&self) -> u64 {
         self.blocks.div_ceil(self.group_blocks)
     }
@@ -122,7 +125,7 @@ impl Realtime {
         blocks - blocks % self.extent
     }
 
-    /// The number of extents of a full group, even if the only group is shorter.
+    /// The number of extents in a group of full length. If there is only one group, it can be shorter.
     pub(super) fn most_extents(&self) -> u64 {
         self.group_blocks / self.extent
     }
@@ -131,13 +134,13 @@ impl Realtime {
         self.has_groups
     }
 
-    /// Whether the first extent of the first group holds a superblock of the device.
+    /// Whether the first extent of the first group contains a superblock of the device.
     pub(super) fn has_superblock(&self) -> bool {
         self.has_groups && !self.is_zoned
     }
 
-    /// The group, and the block in the group, that a block number means. `None` unless `count` blocks from there on lie in the same group and can
-    /// belong to a file.
+    /// Decodes a block number into the group and the block in the group. Returns `None` if `count` blocks from there on are not all in this
+    /// group, or cannot belong to a file.
     pub(super) fn within(&self, number: u64, count: u64) -> Option<(u64, u64)> {
         if self.has_superblock() && number < self.extent {
             return None;
@@ -168,7 +171,7 @@ impl Realtime {
         end.checked_mul(block.bytes() as u64)
     }
 
-    /// The block that a block number means, counted from the beginning of the device.
+    /// Decodes a block number into a block, counted from the beginning of the device.
     fn block(&self, number: u64, count: u64, place: Place) -> Result<u64> {
         let found = self.within(number, count);
         let block = found.and_then(|(group, within)| self.group_start(group)?.checked_add(within));
@@ -177,7 +180,7 @@ impl Realtime {
 }
 
 impl Superblock {
-    /// The first byte past the volume, including realtime space on its own device.
+    /// The first byte past the volume. Realtime space on the volume's own device is part of the volume.
     pub(super) fn end(&self) -> u64 {
         let block = self.geometry.block;
         let data = self.geometry.blocks.saturating_mul(block.bytes() as u64);
@@ -186,12 +189,12 @@ impl Superblock {
         data.max(end.unwrap_or(0))
     }
 
-    /// The numbering of realtime blocks, if there are any.
+    /// The numbering of realtime blocks, if the volume has realtime blocks.
     pub(super) fn realtime(&self) -> Option<&Realtime> {
         self.realtime.as_ref()
     }
 
-    /// The range of realtime files on the volume's own device.
+    /// The range of the realtime space on the volume's own device; `None` if the space is not on that device.
     fn own_realtime_range(&self, device: &dyn Device) -> Result<Option<DeviceRange>> {
         let own = self.realtime().filter(|realtime| realtime.start > 0);
         let Some(realtime) = own else { return Ok(None) };
@@ -206,7 +209,7 @@ impl Superblock {
         Ok(Some(DeviceRange { start, len: size - start }))
     }
 
-    /// Checks that the device at this range holds the realtime files, as far as that can be determined.
+    /// Checks that this range of the device contains the realtime files of the volume, as far as the device shows it.
     fn check_realtime_device(&self, device: &dyn Device, range: DeviceRange) -> Result<()> {
         let Some(realtime) = &self.realtime else {
             return Err(Error::invalid("the XFS volume has no realtime device"));
@@ -247,7 +250,7 @@ impl Superblock {
 }
 
 impl Xfs {
-    /// Enables reads of realtime files, if their device is given or is the volume's own.
+    /// Enables reads of realtime files, if their device is given or if they are on the volume's own device.
     pub(super) fn join_realtime(&mut self, given: Option<DeviceRange>) -> Result<()> {
         let device = self.metadata.device();
         let own = self.superblock.own_realtime_range(&**device)?;
@@ -266,7 +269,7 @@ impl Xfs {
         Ok(())
     }
 
-    /// The mapped location of an extent of a realtime file.
+    /// Converts the block number in a realtime file's extent into a block of the mapped device.
     pub(super) fn realtime_extent(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let (Some(start), Some(realtime)) = (self.realtime_start, self.superblock.realtime())
         else {

@@ -1,36 +1,36 @@
-//! The superblock rules of Linux's mount, beyond the needs of the geometry. A volume that breaks one is refused.
+//! Rules of Linux's mount for superblock fields other than the geometry. A volume that violates a rule is refused.
 //!
-//! Sources: for the fields and their meaning, "Superblocks" in the book; for the values that Linux 6.18 mounts, tests that change one field at
-//! a time and repair the checksum (tests/xfs_check/sweep.rs).
+//! Sources: "Superblocks" in "XFS Algorithms & Data Structures" describes the fields and their meaning. The values that Linux 6.18 mounts
+//! were found by tests that change one field at a time and correct the checksum (tests/xfs_check/sweep.rs).
 
 use super::disk::superblock::{RawSuperblock, features2, version};
 use super::features::Incompat;
 use crate::error::{Place, Result};
 
-/// Bits of `sb_versionnum` that each volume of version 5 has: link counts of 32 bits, aligned inodes, log version 2, unwritten extents,
-/// directory version 2, more bits.
+/// Bits of `sb_versionnum` that every volume of version 5 has: link counts of 32 bits, aligned inodes, log version 2, unwritten extents,
+/// directory version 2, and `MORE_BITS`.
 const REQUIRED: u16 =
     0x20 | version::ALIGNED_INODES | 0x400 | 0x1000 | version::DIR_V2 | version::MORE_BITS;
 const UNWRITTEN: u16 = 0x1000;
-/// The required bits of `sb_features2`, and the permitted ones.
+/// The required bits and the permitted bits of `sb_features2`.
 const REQUIRED_2: u32 =
     features2::LAZY_COUNTERS | features2::ATTR2 | features2::PROJID32 | features2::CHECKSUMS;
 const KNOWN_2: u32 = REQUIRED_2 | features2::FTYPE;
-/// Bits of `sb_qflags` for the quota that groups and projects share before version 5.
+/// Bits of `sb_qflags` for the common quota of groups and projects, which exists only before version 5.
 const SHARED_QUOTA: u16 = 0x30;
 /// The size of a group in bytes.
 const GROUP: std::ops::RangeInclusive<u64> = 1 << 24..=1 << 40;
 /// The minimum number of blocks of the last group.
 const LAST_GROUP: u64 = 64;
-/// The maximum size of a log: in blocks, and in bytes.
+/// The maximum size of a log in blocks, and in bytes.
 const LOG_BLOCKS: u32 = 1 << 20;
 const LOG_BYTES: u64 = 1 << 31;
-/// The maximum log unit in bytes.
+/// The maximum value of the log's stripe unit in bytes.
 const LOG_UNIT: u32 = 256 << 10;
 /// The size of a realtime extent in bytes.
 const EXTENT: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
-/// The shortest log of version 5, in blocks. The length that Linux needs to reserve its changes depends on features and sizes: it asked for
-/// 294 to 5244 blocks.
+/// The minimum length of a log of version 5, in blocks. Linux requires a length that depends on features and sizes: in the tests, from 294
+/// to 5244 blocks.
 const LEAST_LOG_BLOCKS: u32 = 256;
 /// Inodes in a chunk.
 const CHUNK: u32 = 64;
@@ -43,7 +43,7 @@ struct Rule {
     holds: fn(&RawSuperblock) -> bool,
 }
 
-/// The rules. The sizes of blocks, sectors and inodes were checked before.
+/// The rules. The sizes of blocks, sectors and inodes were checked earlier.
 const RULES: &[Rule] = &[
     Rule {
         field: "sb_versionnum",
@@ -62,7 +62,7 @@ const RULES: &[Rule] = &[
         stored: |raw| raw.sb_features2.get().into(),
         rule: "a required bit of version 5 is missing, or a bit is unknown",
         holds: |raw| {
-            // Some machines read the field at another offset, so Linux combines the bits of both fields.
+            // Some machines store the field at the offset of `sb_bad_features2`, so Linux combines the bits of both fields.
             let (bits, other) = (raw.sb_features2.get(), raw.sb_bad_features2.get());
             !is_v5(raw) || bits & REQUIRED_2 == REQUIRED_2 && (bits | other) & !KNOWN_2 == 0
         },
@@ -231,7 +231,7 @@ fn bytes(raw: &RawSuperblock, blocks: u32) -> u64 {
     u64::from(blocks) << raw.sb_blocklog
 }
 
-/// Refuses a superblock that breaks a rule. The caller has checked the geometry.
+/// Refuses a superblock that violates a rule. The caller has checked the geometry.
 pub(super) fn obey(raw: &RawSuperblock) -> Result<()> {
     match RULES.iter().find(|rule| !(rule.holds)(raw)) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The blocks that several files share, which must not be overwritten.
+//! Blocks that several files share. They must not be overwritten.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Xfs {
             name: "shared blocks",
         };
         let len = self.superblock.geometry.group_len(group);
-        // The records of reserved blocks come last, and their order starts again at the first block.
+        // The records of reserved blocks follow all other records, so block numbers start again from the lowest block.
         let mut next = (false, 0_u64);
         tree.leaves(self, |records: &[RawShared], place| {
             for record in records {

@@ -1,4 +1,4 @@
-//! The superblock: decoded and checked.
+//! Decodes and checks the superblock.
 
 use zerocopy::FromBytes;
 
@@ -16,35 +16,35 @@ use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, InodeNo};
 
 const PLACE: Place = Place::new("superblock");
-/// log2 of the sector size: 512 bytes to 32 KiB.
+/// The valid values of log2 of the sector size: 512 bytes to 32 KiB.
 const SECTOR_LOGS: std::ops::RangeInclusive<u8> = 9..=15;
-/// Blocks of a group: log2 of the maximum, and the minimum.
+/// Limits of the number of blocks in a group: log2 of the maximum, and the minimum.
 const MAX_GROUP_BLOCKS_LOG: u8 = 31;
 const MIN_GROUP_BLOCKS: u32 = 64;
-/// `sb_features_log_incompat`: changes of attributes have intents in the log.
+/// `sb_features_log_incompat`: the log can contain intents that change attributes.
 const LOGGED_ATTRIBUTES: u32 = 0x1;
-/// The shortest read of a device that contains the sector size.
+/// The number of bytes to read from a device in order to get the sector size.
 const PROBE: usize = 512;
 
 /// The checked superblock.
 #[derive(Clone, Debug)]
 pub struct Superblock {
     pub(crate) geometry: Geometry,
-    /// 4 or 5: metadata have checksums from 5 on.
+    /// 4 or 5. From version 5 on, metadata have checksums.
     pub version: u8,
-    /// Features that permit reads by a program that does not support them.
+    /// Features for which a program without support may still read the volume.
     pub ro_compat: RoCompat,
     /// Features that a program must support in order to read the volume.
     pub incompat: Incompat,
     /// Features of the log. An unknown feature matters only if the log needs recovery.
     log_incompat: u32,
-    /// The log position up to which the superblock has all changes; 0 in version 4.
+    /// The log position (LSN) of the superblock's last change; 0 in version 4.
     pub(super) lsn: u64,
     /// The UUID of the volume.
     pub uuid: [u8; 16],
     /// The name of the volume, up to the first NUL.
     pub label: Vec<u8>,
-    /// The UUID in metadata.
+    /// The UUID that metadata blocks contain.
     pub(crate) meta_uuid: [u8; 16],
     pub(crate) root: InodeNo,
     /// The realtime bitmap and summary on volumes without metadata directories.
@@ -58,16 +58,16 @@ pub struct Superblock {
     /// The log's first block and its length in blocks; the first block is 0 for an external log.
     pub(crate) log_start: u64,
     pub(crate) log_blocks: u32,
-    /// Blocks of the realtime device.
+    /// The number of realtime blocks.
     pub realtime_blocks: u64,
-    /// The numbering of realtime blocks, if there are any.
+    /// The numbering of realtime blocks, if the volume has realtime blocks.
     pub(super) realtime: Option<Realtime>,
-    /// Entries of directories have file types.
+    /// Whether directory entries contain file types.
     pub(crate) has_ftype: bool,
-    /// Names are compared without regard to the case of ASCII letters.
+    /// Whether names are compared without regard to case, by the rules of ISO 8859-1 (feature `ascii-ci`).
     pub(crate) ascii_ci: bool,
     pub(crate) projid32: bool,
-    /// The numbers of inodes, free inodes and free blocks. With lazy counters these are right only after a clean unmount.
+    /// The numbers of inodes, free inodes and free blocks. With lazy counters, these numbers are correct only after a clean unmount.
     pub(crate) inodes: u64,
     pub(crate) free_inodes: u64,
     pub(crate) free_blocks: u64,
@@ -76,7 +76,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Whether a device holds an XFS file system, sound or damaged.
+    /// Whether a device contains an XFS file system, undamaged or damaged.
     pub(super) fn is_on(device: &dyn Device) -> Result<bool> {
         let unit = (device.limits().logical_block as usize).max(PROBE);
         if device.size() < unit as u64 {
@@ -94,7 +94,7 @@ impl Superblock {
         Self::decode(&bytes, device.size(), Replayed::No)
     }
 
-    /// Decodes a superblock. `bytes` begin with it and hold its whole sector.
+    /// Decodes a superblock. `bytes` must contain the superblock's complete sector.
     pub(super) fn decode(bytes: &[u8], device_size: u64, replayed: Replayed) -> Result<Self> {
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
             return Err(PLACE.corrupt("it is cut short"));
@@ -170,7 +170,7 @@ impl Superblock {
         })
     }
 
-    /// The features. An unsupported feature is refused by name.
+    /// Decodes the features. An unsupported feature is refused, and the error names it.
     fn check_features(raw: &RawSuperblock, is_v5: bool) -> Result<(RoCompat, Incompat, u32)> {
         let versionnum = raw.sb_versionnum.get();
         if versionnum & version::DIR_V2 == 0 {
@@ -261,7 +261,7 @@ impl Superblock {
         })
     }
 
-    /// The location of the log. If the log is external, this is `outside`.
+    /// The location of the log. If the log is external, its location is `outside`.
     pub(super) fn log_range(&self, outside: Option<DeviceRange>) -> Result<LogRange> {
         let len = u64::from(self.log_blocks) << self.geometry.block.shift();
         if self.log_start == 0 {
@@ -286,17 +286,17 @@ impl Superblock {
         Ok(LogRange { start: block.offset_of(start).0, len, block })
     }
 
-    /// The first block that no file can have: file positions have at most 63 bits.
+    /// The first block number that is too large for a file: file positions have at most 63 bits.
     pub(super) fn max_file_block(&self) -> u64 {
         1 << (63 - self.geometry.block.shift())
     }
 
-    /// Whether the log can have changes of attributes that users see.
+    /// Whether the log can contain unfinished changes of attributes other than parent pointers.
     pub(super) fn logs_attributes(&self) -> bool {
         self.log_incompat & LOGGED_ATTRIBUTES != 0
     }
 
-    /// Refuses a log with unknown items.
+    /// Refuses a log that can contain unknown items.
     pub(super) fn check_log_features(&self) -> Result<()> {
         match self.log_incompat & !LOGGED_ATTRIBUTES {
             0 => Ok(()),
@@ -312,7 +312,7 @@ impl Superblock {
         self.version == 5
     }
 
-    /// The features that the volume has, by the names of `xfs_info`.
+    /// The features of the volume, with the names that `xfs_info` uses.
     #[must_use]
     pub fn features(&self) -> Vec<String> {
         let names = |bits: Vec<&'static str>| bits.into_iter().map(str::to_lowercase);
@@ -335,7 +335,7 @@ impl Superblock {
         self.free_blocks
     }
 
-    /// The number of inodes, and the number of free inodes among them.
+    /// The total number of inodes, and the number of free inodes.
     #[must_use]
     pub fn inodes(&self) -> (u64, u64) {
         (self.inodes, self.free_inodes)
@@ -347,37 +347,37 @@ impl Superblock {
         (self.log_blocks, self.log_start == 0)
     }
 
-    /// Bytes of a block of a directory.
+    /// The number of bytes in a directory block.
     #[must_use]
     pub fn directory_block_size(&self) -> usize {
         self.geometry.dir_block()
     }
 
-    /// Bytes of a block.
+    /// The number of bytes in a block.
     #[must_use]
     pub fn block_size(&self) -> usize {
         self.geometry.block.bytes()
     }
 
-    /// Blocks of the volume.
+    /// The number of blocks of the volume.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.geometry.blocks
     }
 
-    /// The number of allocation groups, and the blocks of each group except the last.
+    /// The number of allocation groups, and the number of blocks in each group except the last.
     #[must_use]
     pub fn groups(&self) -> (u32, u32) {
         (self.geometry.groups, self.geometry.group_blocks)
     }
 
-    /// Bytes of an inode.
+    /// The number of bytes in an inode.
     #[must_use]
     pub fn inode_size(&self) -> usize {
         self.geometry.inode
     }
 
-    /// Bytes of a sector.
+    /// The number of bytes in a sector.
     #[must_use]
     pub fn sector_size(&self) -> usize {
         self.geometry.sector

@@ -28,7 +28,7 @@ impl XfsInode {
         }
         let len = self.stat.size as usize;
         let target = match self.data.format {
-            // An inode whose target does not fit was already refused.
+            // An inode that is too small for its target was refused earlier.
             Format::Local => self.data.bytes.get(..len).unwrap_or_default().to_vec(),
             _ => self.remote_target(len, place)?,
         };
@@ -38,7 +38,7 @@ impl XfsInode {
         Ok(target)
     }
 
-    /// A target in blocks. Each extent has one header. In the value of an attribute each block has one.
+    /// Reads a target from blocks. Each extent has one header. An attribute value differs: each of its blocks has a header.
     fn remote_target(&self, len: usize, place: Place) -> Result<Vec<u8>> {
         let mut content = Vec::with_capacity(len);
         let extents = self.data_map()?.map_or(&[][..], |map| map.extents());

@@ -1,5 +1,5 @@
-//! Files that grow by many writes in flight from several threads: each append gets its own range, the size follows completed writes, and
-//! synced data stay.
+//! Files that grow by many concurrent writes from several threads: each append gets a separate range, the size follows completed writes,
+//! and synced data are durable.
 
 use ironmap::dio::DioFlags;
 use ironmap::units::{FilePos, InodeNo};
@@ -12,7 +12,7 @@ use crate::dio_writes::model::seed;
 const SEED: u64 = 0xa99e;
 const EXT4: &str = "-t ext4 -b 4096";
 const THREADS: u64 = 5;
-/// How many requests each thread has in flight together.
+/// The number of requests that each thread has in flight at a time.
 const IN_FLIGHT: u64 = 16;
 const REQUESTS: u64 = 160;
 
@@ -33,7 +33,7 @@ fn take(queue: &mut Queue) {
     }
 }
 
-/// Runs a thread for each queue. Returns the writes of all threads, in order.
+/// Runs a thread for each queue. Returns the writes of all threads, sorted.
 fn by_threads(
     bench: &Bench,
     number: InodeNo,
@@ -54,7 +54,7 @@ fn by_threads(
     pieces
 }
 
-/// Content and size after a sync, after a power cut, and as debugfs reads the closed volume.
+/// Checks content and size of a file after a sync, after a power cut, and as debugfs reads them from the closed volume.
 fn check(bench: Bench, number: InodeNo, expected: &[u8], what: &str) {
     let (file, mut queue) = (bench.open(number, false), bench.queue());
     assert_eq!(file.size(), expected.len() as u64, "{what}: size");
@@ -67,8 +67,8 @@ fn check(bench: Bench, number: InodeNo, expected: &[u8], what: &str) {
     assert!(bench.close().dump("/file") == expected, "{what}: on the device");
 }
 
-/// The lengths are all whole sectors, or arbitrary. Writes of arbitrary lengths are not all in flight at a time, but get their own ranges
-/// too.
+/// Appends of several threads get adjacent ranges. The lengths are whole sectors, or arbitrary. Writes of arbitrary lengths are not all in
+/// flight at a time.
 #[test]
 fn appends_of_many_threads_lie_one_after_the_other() {
     for unit in [512, 4096, 1] {
@@ -108,8 +108,8 @@ fn appends_of_many_threads_lie_one_after_the_other() {
     }
 }
 
-/// The threads write pieces past the end in turns, later ones before earlier ones: between them are zeros until all pieces exist, and
-/// never the old content of the blocks.
+/// The threads write pieces past the end in turns, later pieces before earlier ones. Until all pieces are written, the gaps between them
+/// read as zeros, and never as the old content of the blocks.
 #[test]
 fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
     for len in [1536, BLOCK, 3 * BLOCK] {

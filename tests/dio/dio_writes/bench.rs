@@ -1,4 +1,4 @@
-//! A volume in memory whose requests are seen and can be made to fail, and a queue to it.
+//! A volume in memory, and a queue to it. The requests to the device are recorded, and can be made to fail.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::common::image::{Image, words};
 pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const NONE: DioFlags = DioFlags::empty();
 
-/// The device consists, from top to bottom, of a record of requests, faults, and memory. Only a request commits.
+/// The device consists, from top to bottom, of a record of requests, faults, and memory. A transaction is committed only on request.
 pub(crate) struct Bench {
     image: Image,
     ram: Arc<Ram>,
@@ -27,10 +27,10 @@ pub(crate) struct Bench {
     pub(crate) volume: Volume,
 }
 
-/// The requests of a write to the device.
+/// The requests that a write sends to the device.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The number of writes, and the number of those that are durable at their end.
+    /// The number of writes, and the number of writes that are durable at their completion.
     pub(crate) writes: usize,
     pub(crate) through: usize,
     pub(crate) flushes: usize,
@@ -45,7 +45,7 @@ impl Bench {
         Self::with_image(Image::in_memory("24M", &words(mkfs)), limits)
     }
 
-    /// The volume of an image.
+    /// Opens the volume of an image.
     pub(crate) fn with_image(image: Image, limits: Limits) -> Self {
         let ram = Ram::from_image(&std::fs::read(image.path()).unwrap()).with_limits(limits);
         Self::on(image, ram)
@@ -82,7 +82,7 @@ impl Bench {
         self.volume.open_inode(self.fs().inode(number).unwrap(), options.write(true)).unwrap()
     }
 
-    /// A durable file of this many written blocks.
+    /// Makes a durable file with this many written blocks.
     pub(crate) fn written(&self, name: &str, blocks: u64) -> File {
         let number = self.create(name);
         self.fs()
@@ -94,7 +94,7 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// A durable file of this many unwritten blocks.
+    /// Makes a durable file with this many unwritten blocks.
     pub(crate) fn unwritten(&self, name: &str, blocks: u64) -> File {
         let number = self.create(name);
         let how = Fallocate::Allocate { keep_size: false };
@@ -103,7 +103,7 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// A file of this size without blocks, durable.
+    /// Makes a durable file of this size without blocks.
     pub(crate) fn hole(&self, name: &str, blocks: u64) -> File {
         let number = self.create(name);
         self.fs().writable().unwrap().truncate(number, blocks * BLOCK).unwrap();
@@ -111,7 +111,7 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// Fills the device with data that must never be visible, and frees them. Returns the sectors.
+    /// Fills the free space with data that must never be visible, and frees the blocks. Returns the sectors.
     pub(crate) fn soil(&self) -> BTreeSet<u64> {
         let mut queue = self.queue();
         let file = self.open(self.create("junk"), false);
@@ -128,14 +128,14 @@ impl Bench {
         sectors
     }
 
-    /// The costs of some work.
+    /// The write counts of some work.
     pub(crate) fn cost(&self, work: impl FnOnce()) -> WriteCounts {
         let before = self.fs().writable().unwrap().write_counts();
         work();
         self.fs().writable().unwrap().write_counts() - before
     }
 
-    /// The requests of some work to the device.
+    /// The device requests of some work.
     pub(crate) fn seen(&self, work: impl FnOnce()) -> Seen {
         let from = self.record.log().len();
         work();
@@ -153,19 +153,19 @@ impl Bench {
         seen
     }
 
-    /// A volume on the present content of the device, as after a power cut that loses nothing.
+    /// Opens a volume on a copy of the device's content, as after a power cut that loses no write.
     pub(crate) fn after_crash(&self) -> Self {
         Self::on(Image::none(), self.ram.snapshot())
     }
 
-    /// The image after a power cut, without a recovery.
+    /// The image after a power cut, before recovery.
     pub(crate) fn cut(&self) -> Image {
         let image = self.image.copy();
         self.ram.store(&std::fs::File::create(image.path()).unwrap()).unwrap();
         image
     }
 
-    /// Closes the volume, lets e2fsck check it, and returns the image.
+    /// Closes the volume, lets e2fsck check the image, and returns the image.
     pub(crate) fn close(self) -> Image {
         let Self { image, ram, volume, .. } = self;
         volume.close().unwrap();
@@ -178,7 +178,7 @@ impl Bench {
     }
 }
 
-/// Memory that a device accepts.
+/// Aligned memory, filled with a byte.
 pub(crate) fn memory(len: u64, fill: u8) -> Buffer {
     let mut buffer = Buffer::aligned(len as usize).unwrap();
     buffer.fill(fill);
@@ -191,7 +191,7 @@ pub(crate) fn content(file: &File, queue: &mut Queue) -> Vec<u8> {
     buffer[..count].to_vec()
 }
 
-/// The kinds of the mappings of a file with their lengths in blocks.
+/// The kind and the length in blocks of each mapping of a file.
 pub(crate) fn map(file: &File) -> Vec<(IomapType, u64)> {
     let mut map: Vec<(IomapType, u64)> = Vec::new();
     for iomap in file.mappings() {

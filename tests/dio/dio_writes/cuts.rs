@@ -1,4 +1,4 @@
-//! Appends during operations that cut a file or move its content: each append goes to the end of the file at the time of the write.
+//! Appends during operations that truncate a file or move its content. Each append is written at the end that the file has at that time.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -18,7 +18,7 @@ const APPENDERS: u64 = 3;
 enum Call {
     Lent,
     Queued,
-    /// A length that is not a multiple of sectors.
+    /// A length that is not a multiple of the sector size.
     Odd,
 }
 
@@ -46,7 +46,7 @@ impl Call {
     }
 }
 
-/// After a file is cut, later appends go to the new end.
+/// After a file is truncated, later appends are written at the new end.
 #[test]
 fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
     for way in CALLS {
@@ -62,7 +62,7 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
                         let before = ended_before_cut.load(SeqCst);
                         begun.fetch_add(1, SeqCst);
                         let at = way.append(&file, &mut queue, 0);
-                        // The most appends that can precede it, since the file was empty.
+                        // The maximum number of appends before this append, since the file was last empty.
                         let most = begun.load(SeqCst) - before;
                         ended.fetch_add(1, SeqCst);
                         assert!(
@@ -76,7 +76,7 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
                 let before = ended.load(SeqCst);
                 bench.fs().writable().unwrap().truncate(file.inode(), 0)?;
                 ended_before_cut.store(before, SeqCst);
-                // The file must not be empty when it is cut.
+                // The file must have content when it is truncated.
                 while ended.load(SeqCst) < before + 4 && !stop.load(SeqCst) {
                     std::hint::spin_loop();
                 }
@@ -90,7 +90,7 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
     }
 }
 
-/// Operations that move content move the end too: no append is written into the moved content.
+/// An operation that moves content also moves the end of the file. No append is written into the moved content.
 #[test]
 fn no_append_is_lost_where_content_moves() {
     for way in CALLS {
@@ -137,7 +137,7 @@ fn no_append_is_lost_where_content_moves() {
     }
 }
 
-/// In a file without extents, and in inline content, the file system writes appends, and each gets its own place.
+/// In a file without extents and in a file with inline content, the file system carries out appends. Each append gets a separate range.
 #[test]
 fn appends_that_the_file_system_writes_come_one_after_the_other() {
     for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096 -I 256 -O inline_data"] {

@@ -17,8 +17,9 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const DSYNC: DioFlags = DioFlags::DSYNC;
 
-/// Written extents with clean metadata use force unit access for each bio, without a flush. If the device would implement force unit access by a
-/// flush, the library flushes after the data instead, because a failure of the device's own flush would not be reported to other writers.
+/// A DSYNC overwrite of written extents with clean metadata uses force unit access for each bio, without a flush. If the device would
+/// implement force unit access by a flush, the library sends a flush after the data instead. The reason: other writers would not learn that
+/// the device's own flush failed.
 #[test]
 fn dsync_of_a_pure_overwrite_is_written_through() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
@@ -44,7 +45,7 @@ fn dsync_of_a_pure_overwrite_is_written_through() {
     }
 }
 
-/// Queued writes that complete together share one flush, also of several files.
+/// Queued writes that complete together share one flush, even if they are to several files.
 #[test]
 fn queued_dsync_writes_share_a_flush() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
@@ -66,7 +67,7 @@ fn queued_dsync_writes_share_a_flush() {
     assert_eq!(seen.flushes, 1, "{seen:?}");
 }
 
-/// One unwritten segment makes the write end with a commit or a flush. Acknowledged data survive a power cut.
+/// A DSYNC write with one unwritten segment ends with a commit or a flush. Acknowledged data survive a power cut.
 #[test]
 fn dsync_that_needs_metadata_commits_them_and_flushes() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
@@ -109,8 +110,8 @@ fn dsync_that_needs_metadata_commits_them_and_flushes() {
     }
 }
 
-/// An unsynced write leaves blocks that are unwritten until their conversion. A DSYNC overwrite of them must not be mistaken for an overwrite of
-/// durably mapped blocks.
+/// Blocks of an unsynced write are unwritten on the device until they are converted. A DSYNC overwrite of such blocks must convert them,
+/// because they are not yet durably mapped.
 #[test]
 fn dsync_over_what_is_not_converted_converts_it() {
     for way in CALLS {
@@ -125,7 +126,8 @@ fn dsync_over_what_is_not_converted_converts_it() {
     }
 }
 
-/// A DSYNC write also converts below a size that has grown without a transaction, into preallocated blocks past the old size.
+/// A write into preallocated blocks past the old size extends the file without a transaction. A later DSYNC write below the new size must
+/// convert these blocks too.
 #[test]
 fn dsync_below_a_size_that_is_not_converted_converts_it() {
     for way in CALLS {
@@ -145,7 +147,7 @@ fn dsync_below_a_size_that_is_not_converted_converts_it() {
     }
 }
 
-/// The map of a new file is in no committed transaction, even if another handle has opened the file since.
+/// A DSYNC write commits the map of a new file, even if another handle has opened the file after the map was changed.
 #[test]
 fn dsync_commits_a_map_that_someone_else_has_changed() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
@@ -163,7 +165,7 @@ fn dsync_commits_a_map_that_someone_else_has_changed() {
     assert!(found == [[0x22; BLOCK as usize], [0x11; BLOCK as usize]].concat());
 }
 
-/// SYNC commits all metadata. DSYNC omits metadata that are not needed to read the data.
+/// SYNC commits all metadata. DSYNC commits only the metadata that are needed to read the data.
 #[test]
 fn sync_commits_also_the_time_of_an_overwrite() {
     for way in CALLS {
@@ -181,7 +183,7 @@ fn sync_commits_also_the_time_of_an_overwrite() {
     }
 }
 
-/// After fsync and fdatasync, data written before survive a power cut, and are converted.
+/// After fsync and fdatasync, data that were written before the call survive a power cut, and their blocks are converted.
 #[test]
 fn syncs_keep_what_was_written_before_them() {
     for data_only in [false, true] {
@@ -214,8 +216,8 @@ fn atomic_writes_are_refused_where_the_device_does_not_promise_them() {
     assert_eq!(seen.writes, 0);
 }
 
-/// An atomic write must have a power of two as its length, lie at a multiple of the length, and be in one written extent. Otherwise nothing is
-/// written.
+/// The length of an atomic write must be a power of two, its position a multiple of the length, and its range within one written extent.
+/// Otherwise the write is refused and nothing is written.
 #[test]
 fn atomic_writes_are_one_bio_or_refused() {
     require!([Need::NoJournalBeneath("all of its writes are atomic")]);
@@ -261,15 +263,15 @@ fn atomic_writes_are_one_bio_or_refused() {
     }
 }
 
-/// The log of a volume is full of transactions of earlier sessions, whose files were deleted since: no recovery replays any of them, neither
-/// ironmap's nor the kernel's (lwext4 issue 86). The sessions end with a close and with a power cut in turn.
+/// The journal is full of transactions of earlier sessions, whose files were deleted since. Neither ironmap's recovery nor the kernel's
+/// replays an old transaction (lwext4 issue 86). The sessions end alternately with a close and with a power cut.
 #[test]
 fn transactions_of_earlier_lives_bring_nothing_back() {
     let name = |life: usize, number: usize| format!("life{life}-{number}");
     let mut image = Image::in_memory("24M", &words(EXT4));
     for life in 0..8 {
         let bench = Bench::with_image(image, Ram::LIMITS);
-        // Each session is shorter than the previous one, so the end of the log keeps old transactions.
+        // Each session is shorter than the previous one, so old transactions remain at the end of the journal.
         for number in 0..16 - life {
             drop(bench.written(&name(life, number), 1));
             if life > 0 {

@@ -1,4 +1,4 @@
-//! Writes that the device fails in the middle, and volumes that run out of space.
+//! Writes that fail on the device after a part was written, and volumes that run out of space.
 
 use ironmap::device::Faults;
 use ironmap::dio::DioFlags;
@@ -20,7 +20,7 @@ fn fail_sector(bench: &Bench, file: &File, pos: u64) {
     bench.faults.set_faults(faults);
 }
 
-/// The write returns the error, not a short count; one event reports it; and other data are unchanged.
+/// The write returns the error, and not a short count. One event reports the error, and other data are unchanged.
 #[test]
 fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     for way in CALLS {
@@ -31,7 +31,7 @@ fn an_error_in_the_middle_is_the_error_and_no_short_count() {
             let file =
                 if unwritten { bench.unwritten("file", 1024) } else { bench.written("file", 1024) };
             fail_sector(&bench, &file, 700 * BLOCK);
-            // More than a bio: data before the bad sector can have been written.
+            // The request is longer than one bio, so data before the bad sector can have been written.
             let result = way.write((&file, &mut queue), memory(3 * MIB, 0x22), BLOCK, NONE);
             assert_eq!(kind(result), ErrorKind::Io(Errno::EIO), "{way:?}");
             let (events, _) = bench.volume.events().take();
@@ -53,8 +53,8 @@ fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     }
 }
 
-/// A write fails past the end, or in a hole: the size stays the same, and allocated blocks show no old content. Blocks past the end are freed
-/// when the file is closed.
+/// After a failed write past the end or into a hole, the size is unchanged, and allocated blocks show no old content. Blocks past the end
+/// are freed when the file is closed.
 #[test]
 fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
     for way in CALLS {
@@ -72,7 +72,7 @@ fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
             let bytes = content(&file, &mut queue);
             assert!(bytes.iter().all(|byte| *byte == 0), "{way:?}: {len} at {pos}");
         }
-        // Blocks that were allocated before the end stay, without content.
+        // Blocks that were allocated below the end remain, as unwritten blocks.
         drop((file, queue));
         let left = bench.volume.ext4().unwrap().free_space();
         assert_eq!(free.blocks - left.blocks, 4, "{way:?}");
@@ -88,7 +88,7 @@ fn an_error_of_the_sync_is_an_error_of_the_write() {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.hole("file", 64), bench.queue());
         file.write_at(&mut queue, &memory(BLOCK, 1), FilePos(0)).unwrap();
-        // The data are one request; the journal's requests follow.
+        // The data are one request. The journal's requests follow it.
         bench.faults.set_faults(Faults { fail_after: Some(1), ..Faults::default() });
         let result = way.write((&file, &mut queue), memory(BLOCK, 2), 0, DioFlags::SYNC);
         assert!(result.is_err(), "{way:?}");
@@ -96,7 +96,7 @@ fn an_error_of_the_sync_is_an_error_of_the_write() {
     }
 }
 
-/// Short transfers are continued, by either way, and nothing is written twice at another place.
+/// Short transfers are continued by each way to write, and no data are written to a wrong position.
 #[test]
 fn short_transfers_are_continued() {
     require!([Need::Bare("it continues them itself")]);
@@ -120,7 +120,8 @@ fn short_transfers_are_continued() {
     }
 }
 
-/// If space remains for a part, that part is written, its length is returned, and the next write is refused. Existing blocks can be overwritten.
+/// If there is space for a part of a write, this part is written and its length is returned. The next write is refused. Existing blocks can
+/// still be overwritten.
 #[test]
 fn without_space_for_all_a_part_is_written_and_counted() {
     for way in CALLS {
@@ -146,7 +147,7 @@ fn without_space_for_all_a_part_is_written_and_counted() {
     }
 }
 
-/// An append that finds space for a part writes that part, and reports its length. The next append follows it.
+/// If there is space for a part of an append, this part is written and its length is returned. The next append begins after this part.
 #[test]
 fn an_append_that_is_cut_short_leaves_no_gap() {
     let bench = Bench::new(EXT4);
@@ -163,7 +164,7 @@ fn an_append_that_is_cut_short_leaves_no_gap() {
     bench.close();
 }
 
-/// An error of the device fails only the write, even if the file system writes the data itself and frees the blocks allocated for it.
+/// An error of the device fails only the write, even if the file system itself writes the data and then frees the allocated blocks.
 #[test]
 fn data_that_cannot_be_written_does_not_end_the_volume() {
     for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096"] {

@@ -1,5 +1,4 @@
-//! Effects of writes on later events: an unused place, blocks past the end, conversions beside commits, dropped queues,
-//! ended journals.
+//! Later effects of writes: ranges that stay unused, blocks past the end, conversions during commits, dropped queues, aborted journals.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
@@ -26,7 +25,7 @@ const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 /// A thread that waits for requests of a queue wakes up when the queue is dropped.
 #[test]
 fn a_queue_that_ends_with_writes_in_flight_blocks_no_thread() {
-    // The queue may end just before the other thread starts to wait, so the test retries.
+    // The queue may be dropped just before the other thread starts to wait, so the test is repeated.
     assert!((0..20).any(|_| has_waited_for_a_queue_that_goes()), "nobody has waited");
 }
 
@@ -38,7 +37,7 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
     let (tell, told) = mpsc::channel();
     let (fs, number) = (bench.fs().clone(), file.inode());
-    // This is not a scoped thread, because the scope would wait for a hung thread.
+    // This thread is not scoped, because the scope would wait for a hung thread.
     let changer = std::thread::spawn(move || {
         let result = fs.writable().unwrap().truncate(number, BLOCK);
         tell.send(()).unwrap();
@@ -52,8 +51,8 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     bench.fs().writable().unwrap().write_counts().drains == 1
 }
 
-/// A conversion writes the size to the journal first: with any commits between its transactions, no state of the device has written
-/// blocks past the end that a recovery would miss.
+/// A conversion writes the size to the journal before it marks blocks as written. After a crash between any two commits, no written blocks
+/// lie past the recovered size.
 #[test]
 fn no_written_data_lie_past_the_end_after_a_crash() {
     require!([Need::Bare("its crash states are those of the device below")]);
@@ -110,7 +109,7 @@ fn no_written_data_lie_past_the_end_after_a_crash() {
     bench.close();
 }
 
-/// Overwrites need no transaction, but they are refused once the volume accepts no further transactions.
+/// Overwrites need no transaction. They are still refused after the volume has stopped to accept transactions.
 #[test]
 fn nothing_is_overwritten_after_the_close_or_an_abort() {
     for closed in [true, false] {
@@ -139,7 +138,7 @@ fn nothing_is_overwritten_after_the_close_or_an_abort() {
     }
 }
 
-/// A write into a hole locks its inode once, to allocate. Waits for locks are counted by name.
+/// A write into a hole locks its inode once, for the allocation. Waits for locks are counted by the name of the lock.
 #[test]
 fn locks_of_writes_are_counted() {
     let bench = Bench::new(EXT4);
@@ -157,7 +156,7 @@ fn locks_of_writes_are_counted() {
     assert_eq!(gap, 3, "two allocations, and the rest of the block is zeroed");
 }
 
-/// Set-id bits and capabilities are removed by a write into the inode, too.
+/// A write of inline data also removes set-id bits and capabilities.
 #[test]
 fn set_id_bits_go_with_a_write_to_inline_data() {
     for way in CALLS {
@@ -179,7 +178,7 @@ fn set_id_bits_go_with_a_write_to_inline_data() {
     }
 }
 
-/// A failed conversion of one file is reported, and does not stop other files from becoming durable.
+/// If the conversion of one file fails, the failure is reported, and other files still become durable.
 #[test]
 fn a_failed_conversion_blocks_no_other_commit() {
     require!([Need::Bare("the bad sector is one of the device below")]);
@@ -198,7 +197,7 @@ fn a_failed_conversion_blocks_no_other_commit() {
     bench.close();
 }
 
-/// An append that fails after its submission releases its range, and so does an append without space.
+/// An append that fails after its submission releases its range. An append that finds no space does so too.
 #[test]
 fn an_append_in_flight_that_fails_leaves_no_gap() {
     let bench = Bench::new(EXT4);
@@ -222,7 +221,7 @@ fn an_append_in_flight_that_fails_leaves_no_gap() {
     bench.close();
 }
 
-/// Appends to an append-only file may be many at a time, as to any other.
+/// An append-only file accepts many appends at a time, like other files.
 #[test]
 fn append_only_files_take_many_appends_at_a_time() {
     let bench = Bench::new(EXT4);
@@ -255,7 +254,7 @@ fn append_only_files_take_many_appends_at_a_time() {
     bench.close();
 }
 
-/// An append begins at the end that the file will have after a write in flight that extends it.
+/// If an extending write is in flight, an append begins at the end that the file will have after this write.
 #[test]
 fn an_append_comes_after_an_extending_write_in_flight() {
     let bench = Bench::new(EXT4);
@@ -273,7 +272,7 @@ fn an_append_comes_after_an_extending_write_in_flight() {
     bench.close();
 }
 
-/// Blocks preallocated past the end stay when a file that grew towards it is closed.
+/// If a file has preallocated blocks past the end and grows into them, a close does not free the remaining ones.
 #[test]
 fn blocks_preallocated_past_the_end_are_kept() {
     let bench = Bench::new(EXT4);
@@ -288,7 +287,8 @@ fn blocks_preallocated_past_the_end_are_kept() {
     bench.close();
 }
 
-/// Blocks that a failed write has allocated far past the end are freed by the close, even if there are only holes between.
+/// A failed write may have allocated blocks far past the end. The close frees these blocks, even if only holes lie between them and the
+/// end.
 #[test]
 fn a_failed_write_past_a_hole_keeps_no_blocks() {
     let bench = Bench::new(EXT4);
@@ -322,7 +322,7 @@ fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     }
     other.wait(1).unwrap();
     assert!(other.pop().unwrap().result.is_ok());
-    // With NOWAIT the write does not convert.
+    // A NOWAIT write does not convert its blocks.
     for range in 0..1040 {
         let cost = bench.cost(|| {
             let pos = FilePos((range * 2 + 1) * BLOCK);
@@ -335,7 +335,7 @@ fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     bench.close();
 }
 
-/// A write of several bios with NOWAIT is refused or written as a whole.
+/// A NOWAIT write of several bios is either refused or written in full.
 #[test]
 fn nowait_is_not_refused_in_the_middle() {
     require!([Need::Bare("it counts requests of the device below")]);

@@ -1,5 +1,5 @@
-//! Direct writes: reads return the written data, by every path and at every alignment, and the device holds a sound
-//! volume with that content afterwards. Beside a model that is a vector of bytes.
+//! Direct writes: afterwards each kind of read, at every alignment, returns the written data, and the device contains a valid volume with
+//! this content. A vector of bytes is the model of each file.
 
 mod appends;
 mod bench;

@@ -1,4 +1,4 @@
-//! Random writes, reads and changes of one file beside a vector of bytes.
+//! Random writes, reads and changes of one file. The model of the file is a vector of bytes.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::common::rng::Rng;
 
 const SEED: u64 = 0x2026_1121;
 const OPERATIONS: usize = 1200;
-/// The largest size of the file.
+/// The maximum size of the file.
 const LARGEST: u64 = 3 << 20;
 
 const LAYOUTS: [&str; 8] = [
@@ -33,7 +33,7 @@ const ENGINES: [Engine; 3] = [Engine::Psync, Engine::IoUring, Engine::Dax];
 struct Model {
     rng: Rng,
     bytes: Vec<u8>,
-    /// The next byte that is written.
+    /// The byte for the next write.
     stamp: u8,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn open(image: &Path, engine: Engine) -> Volume {
     crate::common::beneath::open(&location, &options).unwrap()
 }
 
-/// The seed from the environment, or the test's own.
+/// The seed from the environment, or the default of the test.
 pub(crate) fn seed(own: u64) -> u64 {
     let chosen = std::env::var("IRONMAP_SEED").ok().and_then(|seed| seed.parse().ok());
     chosen.unwrap_or(own)
@@ -152,7 +152,7 @@ impl Bench<'_> {
         self.model.put(pos, &buf);
     }
 
-    /// Writes several ranges that do not overlap, all in flight together, and then reads.
+    /// Submits writes to several disjoint ranges, all in flight at a time, and then reads.
     fn write_many(&mut self, unit: u64, what: &str) {
         let count = 1 + self.model.rng.below(12);
         let (mut at, _) = self.model.range(unit);
@@ -246,7 +246,7 @@ impl Bench<'_> {
                 let at = range.start as usize;
                 self.model.bytes.splice(at..at, vec![0; len as usize]);
             }
-            // The file keeps its content.
+            // Other changes do not affect the content.
             _ => {}
         }
     }

@@ -1,4 +1,5 @@
-//! Partial work: requests that the device cuts short, space that ends in the middle, sectors that fail within a range to convert.
+//! Requests that are carried out in part: short transfers, a lack of space in the middle of a write, and bad sectors in a range to be
+//! converted.
 
 use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut};
@@ -17,7 +18,8 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 
-/// A partial transfer of the device is continued, with NOWAIT too, because a refused request must have changed nothing.
+/// A short transfer is also continued for a NOWAIT request. An EAGAIN at this point would be wrong, because a part of the data is already
+/// written.
 #[test]
 fn nowait_is_not_refused_after_a_short_transfer() {
     require!([Need::Bare("it counts requests of the device below")]);
@@ -39,7 +41,8 @@ fn nowait_is_not_refused_after_a_short_transfer() {
     }
 }
 
-/// Extents split the memory of a request at their block borders. If the device does not accept such an address, the request is copied.
+/// A request is split at the borders of its extents, which may fall at any memory address. If the device does not accept this address, the
+/// data are copied.
 #[test]
 fn memory_that_extents_cut_at_an_address_the_device_refuses_is_copied() {
     for stable_writes in [false, true] {
@@ -87,7 +90,8 @@ fn memory_that_extents_cut_at_an_address_the_device_refuses_is_copied() {
     }
 }
 
-/// The longest transfer splits memory the same way, if the buffers before a split have odd lengths together.
+/// A request is also split at the maximum transfer length. If the split falls at a memory address that the device does not accept, the data
+/// are copied.
 #[test]
 fn buffers_that_the_longest_transfer_cuts_at_such_an_address_are_copied() {
     let limits = Limits { dma_align: 4096, logical_block: 512, ..Ram::LIMITS };
@@ -109,7 +113,7 @@ fn buffers_that_the_longest_transfer_cuts_at_such_an_address_are_copied() {
     bench.close();
 }
 
-/// At the end of the space a write of several buffers returns the written length, like a write of a single buffer.
+/// If space ends within a write of several buffers, the write returns the written length, like a write of a single buffer.
 #[test]
 fn several_buffers_are_cut_where_space_ends() {
     for (mkfs, odd) in [("-t ext3 -b 1024", 0), ("-t ext3 -b 1024", 100), (EXT4, 0), (EXT4, 100)] {
@@ -126,7 +130,7 @@ fn several_buffers_are_cut_where_space_ends() {
     }
 }
 
-/// A sector that cannot be zeroed prevents the conversion of its own block only: acknowledged data stay.
+/// A sector that cannot be zeroed prevents only the conversion of its own block. Other acknowledged data remain.
 #[test]
 fn a_sector_that_fails_takes_only_its_block_along() {
     require!([Need::Bare("a bad sector of the device below")]);
@@ -149,7 +153,7 @@ fn a_sector_that_fails_takes_only_its_block_along() {
         let number = file.inode();
         drop((file, queue));
         bench.faults.set_faults(Faults::default());
-        // Only the close meets an error.
+        // Only the close returns an error.
         let _ = bench.fs().sync();
         let (file, mut queue) = (bench.open(number, true), bench.queue());
         let bytes = content(&file, &mut queue);
@@ -162,7 +166,7 @@ fn a_sector_that_fails_takes_only_its_block_along() {
     }
 }
 
-/// After a failed write past the end, the blocks preallocated there stay; the blocks of the failed write do not.
+/// After a failed write past the end, the blocks of the failed write are freed. Blocks that were preallocated past the end remain.
 #[test]
 fn a_failed_append_takes_nothing_along_that_comes_later() {
     let bench = Bench::new(EXT4);
@@ -182,7 +186,8 @@ fn a_failed_append_takes_nothing_along_that_comes_later() {
     bench.close();
 }
 
-/// Data of a lost write past the end do not come back when the file system's own write path makes the file longer.
+/// A lost write past the end left data in its blocks. These data do not become visible when the file system's own write path extends the
+/// file.
 #[test]
 fn a_gap_shows_nothing_that_was_lost() {
     require!([Need::Bare("the request whose end is lost is that of the device below")]);

@@ -1,4 +1,4 @@
-//! Valid writes, refused writes, and the limits of their costs: a test for each rule.
+//! Valid writes, refused writes, and limits for the number of handles, locks and requests. Each rule has a test.
 
 use std::io::IoSlice;
 
@@ -15,7 +15,7 @@ use crate::dio_writes::bench::{BLOCK, Bench, CALLS, Call, NONE, content, kind, m
 
 const EXT4: &str = "-t ext4 -b 4096";
 
-/// Position, length and address must be multiples of the device's units, even if a part of the request is aligned. A refusal has no effect.
+/// Position, length and address must be multiples of the device's units. A request with a misaligned part is refused and has no effect.
 #[test]
 fn strict_handles_refuse_what_is_misaligned() {
     let bench = Bench::new(EXT4);
@@ -42,7 +42,7 @@ fn strict_handles_refuse_what_is_misaligned() {
     assert!(content(&file, &mut queue) == before);
 }
 
-/// With a block of 4096 bytes on a device with sectors of 512, the sector is the unit.
+/// On a device with sectors of 512 bytes, the unit of requests is 512 bytes, even if the block size is 4096.
 #[test]
 fn the_unit_is_the_sector_and_not_the_block() {
     let bench = Bench::new(EXT4);
@@ -97,7 +97,7 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 2), bench.queue());
     let flags = bench.fs().inode(file.inode()).unwrap().flags();
-    // The first write after the change must see the flag, even though the queue has cached the file.
+    // The first write after the change must respect the flag, even though the queue has cached the file.
     file.write_at(&mut queue, &memory(BLOCK, 0x12), FilePos(0)).unwrap();
     bench.fs().writable().unwrap().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
     for way in CALLS {
@@ -121,8 +121,8 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     assert!(bytes[8192..] == [[0x33; 512], [0x33; 512], [0x33; 512], [0x44; 512]].concat());
 }
 
-/// A write removes set-id bits and capabilities before the data are written, also if it is an overwrite. A later overwrite is as cheap as
-/// any.
+/// A write removes set-id bits and capabilities before the data are written, even if it only overwrites. Later overwrites have no extra
+/// cost.
 #[test]
 fn set_id_bits_and_capabilities_go_with_a_write() {
     let capability = {
@@ -161,7 +161,7 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
     }
 }
 
-/// Aligned to the block or not, in one bio or several, an overwrite of written blocks starts no handle and excludes no thread.
+/// An overwrite of written blocks starts no handle and takes no exclusive lock, aligned to the block or not, in one bio or several.
 #[test]
 fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);
@@ -181,7 +181,7 @@ fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     assert!(queue.stats().overwrites > 0, "{:?}", queue.stats());
 }
 
-/// A write into blocks that were never written starts no handle before its conversion; then many writes share one handle.
+/// A write into unwritten blocks starts no handle before its conversion. The conversions of many writes share one handle.
 #[test]
 fn writes_into_unwritten_blocks_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);
@@ -213,7 +213,7 @@ fn writes_into_unwritten_blocks_start_no_handle_and_exclude_no_thread() {
     assert!(bench.close().dump("/file") == expected);
 }
 
-/// Holes get blocks that count as never written until the data is there.
+/// Blocks that are allocated for holes stay unwritten until the data are on the device.
 #[test]
 fn holes_are_allocated_unwritten_and_converted_after_the_data() {
     let bench = Bench::new(EXT4);
@@ -234,7 +234,7 @@ fn holes_are_allocated_unwritten_and_converted_after_the_data() {
     bench.close();
 }
 
-/// Old content of the device is visible neither beside the written data, nor past the end, nor between.
+/// Old content of the device is never visible: not before or after the written data, not past the end, and not between writes.
 #[test]
 fn old_content_of_blocks_is_never_shown() {
     for (pos, len) in [(512, 512), (3 * 512, BLOCK), (2 * BLOCK + 512, 512), (BLOCK + 512, 3072)] {
@@ -278,7 +278,7 @@ fn vectored_writes_take_their_buffers_in_order() {
     bench.close();
 }
 
-/// Linux 6.1.64 corrupted data because it advanced the position by the count of a completion twice.
+/// A write advances the position by its count once. Linux 6.1.64 advanced the position twice and so corrupted data.
 #[test]
 fn a_write_gives_its_count_and_the_next_append_begins_after_it() {
     let bench = Bench::new(EXT4);
@@ -293,7 +293,7 @@ fn a_write_gives_its_count_and_the_next_append_begins_after_it() {
     assert!(bench.close().dump("/file") == expected);
 }
 
-/// Preallocated blocks past the end stay, and the size follows the writes into them.
+/// Blocks preallocated past the end remain allocated, and writes into them extend the size.
 #[test]
 fn the_size_follows_writes_into_blocks_preallocated_past_the_end() {
     let bench = Bench::new(EXT4);
@@ -333,7 +333,7 @@ fn set_id_bits_stay_where_the_handle_keeps_them() {
     bench.close();
 }
 
-/// A time that is set after a write stays, even if the size from the write reaches the metadata later.
+/// A time that is set after a write is not overwritten when the size from that write reaches the metadata later.
 #[test]
 fn a_time_that_was_set_outlives_the_conversion() {
     let bench = Bench::new(EXT4);
@@ -349,7 +349,7 @@ fn a_time_that_was_set_outlives_the_conversion() {
     bench.close();
 }
 
-/// A file without a name can be inspected, and opened again, as long as a handle has it open.
+/// A file whose last name was removed can be inspected and opened again while a handle has it open.
 #[test]
 fn an_open_file_without_a_name_can_be_opened_again() {
     let bench = Bench::new(EXT4);

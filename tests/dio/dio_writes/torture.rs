@@ -1,6 +1,6 @@
-//! Many threads write to one file at the same time. The writes overlap, aligned to blocks or not, and go to written blocks, unwritten blocks, a
-//! hole, and past the end. In some tests other threads truncate the file and punch holes. Afterwards each sector must have the whole content of
-//! one of the writes to it (for overlaps of unaligned and aligned writes see generic/538).
+//! Many threads write to one file at the same time. The writes overlap and may be unaligned. Their targets are written blocks, unwritten
+//! blocks, a hole, and the range past the end. In some tests other threads truncate the file and punch holes. Afterwards each sector must
+//! contain the data of exactly one of the writes to it (xfstests generic/538 tests overlaps of unaligned and aligned writes).
 //!
 //! `IRONMAP_TORTURE_SECONDS=SECONDS` runs longer.
 
@@ -21,11 +21,11 @@ use crate::dio_writes::model::{open, seed};
 const SEED: u64 = 0x0538;
 const SECTOR: u64 = 512;
 const THREADS: u64 = 6;
-/// The number of sectors at the beginning of the file, to which all threads write. Each thread has its own stripes after them.
+/// The number of sectors at the beginning of the file, to which all threads write. Separate stripes for each thread follow.
 const SECTORS: u64 = 1024;
 const STRIPES: u64 = 40;
 const STRIPE: u64 = 37;
-/// The time without progress that counts as a deadlock.
+/// After this time without progress, the test reports a deadlock.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// Ends the process with a message if the threads make no progress.
@@ -34,7 +34,7 @@ struct Watchdog {
     done: AtomicBool,
 }
 
-/// Ends the watchdog when the threads have ended, also after a panic.
+/// Stops the watchdog when the threads have ended, also after a panic.
 struct Leash<'a>(&'a Watchdog);
 
 impl Drop for Leash<'_> {
@@ -64,7 +64,7 @@ impl Watchdog {
     }
 }
 
-/// The time for each kind of torture.
+/// The duration of each test in this file.
 fn time() -> Duration {
     let seconds =
         std::env::var("IRONMAP_TORTURE_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
@@ -96,7 +96,7 @@ fn signed(sector: &[u8], place: u64, what: &str) -> Option<(u64, u64)> {
     Some((writer, write))
 }
 
-/// The sectors of a thread's write, kept so that the final content can be compared.
+/// The sectors of a write by a thread. They are compared with the final content.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     first: u64,
@@ -114,7 +114,7 @@ struct Writer<'a> {
     what: &'a str,
 }
 
-/// The position of a thread's bytes, beside those of other threads.
+/// The position of a stripe. Stripes of different threads are adjacent.
 fn stripe_at(writer: u64, stripe: u64) -> u64 {
     SECTORS * SECTOR + (stripe * THREADS + writer - 1) * STRIPE
 }
@@ -170,7 +170,7 @@ impl Writer<'_> {
         self.dog.steps.fetch_add(1, Relaxed);
     }
 
-    /// Writes a few bytes that share their sectors with those of other threads. At the end each thread must find its own bytes.
+    /// Writes a few bytes into a sector that other threads also write. At the end each thread must find its bytes unchanged.
     fn write_stripe(&mut self) {
         let stripe = self.rng.below(STRIPES);
         let fill = self.rng.below(255) as u8 + 1;
@@ -206,7 +206,8 @@ impl Writer<'_> {
         }
     }
 
-    /// A concurrent read is only as atomic as the device makes it: a file in memory copies without a lock.
+    /// Reads without a check of atomicity: a device in memory copies without a lock, so a concurrent read may return parts of several
+    /// writes.
     fn read(&mut self) {
         let made = self.place();
         let mut buffer = memory(made.count * SECTOR, 0xEE);
@@ -216,11 +217,11 @@ impl Writer<'_> {
     }
 }
 
-/// The concurrent changes of the file.
+/// The changes that other threads make to the file meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutator {
     None,
-    /// Truncates and punches.
+    /// Truncates the file and punches holes.
     Cuts,
 }
 
@@ -247,7 +248,7 @@ fn mutate(volume: &Volume, number: InodeNo, extents: bool, rng: &mut Rng) {
 fn prepare(volume: &Volume, extents: bool) -> InodeNo {
     let (fs, who) = (volume.fs(), ironmap::fs::Credentials::default());
     let root = ironmap::fs::ext4::ROOT;
-    // Freed content must not be seen.
+    // This content is freed, and must never be visible.
     let junk = fs
         .writable()
         .unwrap()
@@ -279,7 +280,7 @@ fn torture(mkfs: &str, engine: Engine, mutator: Mutator, seed: u64) {
         volume.open_inode(inode, ironmap::FileOptions::new().write(true)).unwrap()
     };
     let (dog, until) = (&Watchdog::new(), Instant::now() + time());
-    // In some runs all threads share one handle; in others each has its own.
+    // In some runs all threads share one handle; in other runs each thread has its own handle.
     let shared = &open_file();
     let done: Vec<(Vec<Made>, [u8; STRIPES as usize])> = std::thread::scope(|scope| {
         let _leash = Leash(dog);

@@ -1,4 +1,4 @@
-//! Waits, and errors in place of waits: NOWAIT, and changes of a file while writes are in flight.
+//! Waits, and errors instead of waits: NOWAIT, and changes of a file while writes are in flight.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -18,7 +18,7 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const NOWAIT: DioFlags = DioFlags::NOWAIT;
 
-/// An allocation, growth, zeroing up to the size, or a request with partial sectors gives EAGAIN, without any effect.
+/// NOWAIT returns EAGAIN, without any effect, if the write would allocate, extend the file, zero up to the size, or write a partial sector.
 #[test]
 fn nowait_is_refused_where_metadata_would_change() {
     let bench = Bench::new(EXT4);
@@ -57,13 +57,13 @@ fn nowait_is_refused_where_metadata_would_change() {
         assert!((content(file, &mut queue), file.size()) == before, "{len} at {pos}");
     }
     assert_eq!(kind(hole.append(&mut queue, &memory(512, 1), NOWAIT)), ErrorKind::WouldBlock);
-    // The range of the refused append is free again.
+    // The refused append has released its range.
     let at = hole.append(&mut queue, &memory(512, 1), NONE).unwrap();
     assert_eq!(at.0, 8 * BLOCK);
     assert!(bench.volume.events().take().0.is_empty(), "EAGAIN is no error");
 }
 
-/// A write that is refused for lack of a slot has changed no time either.
+/// A write that is refused for lack of a slot has not changed the file's times.
 #[test]
 fn nowait_that_is_refused_leaves_no_time() {
     let bench = Bench::new(EXT4);
@@ -87,7 +87,8 @@ fn nowait_that_is_refused_leaves_no_time() {
     bench.close();
 }
 
-/// A write in flight that extends its file is recorded when it ends: a close before that would lose it.
+/// A write in flight that extends its file changes the metadata at its completion. The close must wait for it, or the new size would be
+/// lost.
 #[test]
 fn a_volume_is_not_closed_over_its_writes_in_flight() {
     let bench = Bench::new(EXT4);
@@ -101,7 +102,7 @@ fn a_volume_is_not_closed_over_its_writes_in_flight() {
     assert!(image.ask_debugfs("stat file\n").contains("Size: 4096"));
 }
 
-/// A block that was never written needs no handle: with NOWAIT it is written like any other.
+/// A write into an unwritten block needs no handle, so NOWAIT does not refuse it.
 #[test]
 fn nowait_writes_into_unwritten_blocks() {
     require!([Need::Bare("the first write to a region waits for its mark")]);
@@ -113,7 +114,7 @@ fn nowait_writes_into_unwritten_blocks() {
     assert!(content(&file, &mut queue)[512..1024] == [0x22; 512]);
 }
 
-/// Each extent, written or not, needs a slot. With too few slots, NOWAIT is refused before any part is written.
+/// Each written or unwritten extent in the range needs a slot. With too few slots, a NOWAIT request is refused before any part is written.
 #[test]
 fn nowait_counts_the_slots_for_unwritten_blocks_too() {
     let bench = Bench::new(EXT4);
@@ -130,7 +131,7 @@ fn nowait_counts_the_slots_for_unwritten_blocks_too() {
     assert!(!found.contains(&0x44), "a part of it was written");
 }
 
-/// Waits until a write with NOWAIT is refused, because another thread waits for the file.
+/// Waits until a NOWAIT write is refused, which shows that another thread waits for the file.
 pub(crate) fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bool) {
     let mut queue = bench.queue();
     loop {
@@ -145,8 +146,8 @@ pub(crate) fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bo
     }
 }
 
-/// Truncate, punch, collapse, the file system's own write: each waits until the requests in flight have completed, and until then NOWAIT
-/// is refused.
+/// Truncate, punch, collapse and the file system's own write wait until the requests in flight have completed. Until then NOWAIT requests
+/// are refused.
 #[test]
 fn changes_of_the_map_wait_for_writes_in_flight() {
     type Change = fn(&Bench, &File) -> Result<()>;
@@ -186,7 +187,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
     for (name, change) in changes {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.written(name, 8), bench.queue());
-        // One request is a single bio, the other has several mappings.
+        // One request is a single bio, the other request covers several mappings.
         file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
         file.submit_write(&mut queue, memory(BLOCK, 0x33), FilePos(20 * BLOCK), NONE, 2).unwrap();
         let completed = AtomicBool::new(false);
@@ -196,7 +197,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
                 assert!(completed.load(SeqCst), "{name} did not wait");
             });
             until_contended(&bench, &file, || changer.is_finished());
-            // The wait may already have seen a completion.
+            // The wait may already have collected a completion.
             completed.store(true, SeqCst);
             queue.wait(2).unwrap();
             for _ in 0..2 {
@@ -208,7 +209,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
     }
 }
 
-/// A thread that would have to take the completion itself gets an error, and the file stays unchanged.
+/// A thread gets an error if it would have to wait for its own requests in flight. The file is not changed.
 #[test]
 fn a_thread_with_requests_in_flight_gets_busy_for_the_file() {
     let bench = Bench::new(EXT4);
@@ -226,7 +227,7 @@ fn a_thread_with_requests_in_flight_gets_busy_for_the_file() {
     assert_eq!(file.size(), 0);
 }
 
-/// The queue itself takes its completions if one of its writes must wait for its others: sub-sector writes, appends, syncs.
+/// A queue collects its own completions if one of its writes must wait for earlier ones: sub-sector writes, appends, syncs.
 #[test]
 fn a_queue_does_not_wait_for_itself() {
     let bench = Bench::new(EXT4);
@@ -254,8 +255,8 @@ fn a_queue_does_not_wait_for_itself() {
     bench.close();
 }
 
-/// A request owns its buffer while it is in flight: dropping queue, file and volume handle at any time frees no memory of a write (foyer issue
-/// 1286), and submitted data are written.
+/// A request owns its buffer while it is in flight. Queue, file and volume handle may be dropped at any time: the memory of a write is not
+/// freed (foyer issue 1286), and submitted data are written.
 #[test]
 fn handles_may_go_while_writes_are_in_flight() {
     let bench = Bench::new(EXT4);
@@ -273,7 +274,7 @@ fn handles_may_go_while_writes_are_in_flight() {
     assert!(image.dump("/many")[..40 * BLOCK as usize].iter().all(|byte| *byte == 0x22));
 }
 
-/// Two files are written at the same time, because no lock covers the whole volume (lwext4 issue 83).
+/// Two files are written at the same time, because no lock covers the volume (lwext4 issue 83).
 #[test]
 fn a_file_that_waits_keeps_no_other_waiting() {
     let bench = Bench::new(EXT4);
@@ -294,11 +295,11 @@ fn a_file_that_waits_keeps_no_other_waiting() {
     assert_eq!(one.size(), 0);
 }
 
-/// If an inode must be read again, NOWAIT is refused before any request to the device.
+/// If an inode is not in memory, a NOWAIT write is refused before any request to the device.
 #[test]
 fn an_inode_that_is_not_in_memory_is_not_read() {
     const FILES: usize = 64;
-    // More metadata than the cache holds.
+    // The volume has more metadata than the cache holds.
     let mkfs = "-t ext4 -b 4096 -I 1024 -N 100000 -O ^metadata_csum,^uninit_bg";
     let bench = Bench::with_image(Image::in_memory("256M", &words(mkfs)), Ram::LIMITS);
     let name = |number| format!("file{number}");

@@ -1,4 +1,5 @@
-//! A device that keeps a tag for every sector: it computes the tag over a request's memory, and compares it a moment later.
+//! A device that stores a tag for every sector. The device computes the tag from a request's memory, and a moment later compares the memory
+//! with the tag.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -13,13 +14,13 @@ use crate::stable::scribbler::Rounds;
 
 const SECTOR: usize = 512;
 
-/// The tags, and the state between the moments.
+/// The tags, and the hook that runs between computation and comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     tags: Mutex<HashMap<u64, u64>>,
-    /// While a scribbler runs, a request stays in flight until all of its memory was overwritten.
+    /// While a scribbler runs, each request stays in flight until all of its memory has been overwritten.
     pub(crate) rounds: Rounds,
-    /// Reads that did not match.
+    /// The number of reads that did not match their tags.
     pub(crate) mismatches: AtomicU64,
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct Checks {
 #[derive(Debug)]
 pub(crate) struct Checking(Arc<Checks>);
 
-/// A device that checks tags, over a device whose content is taken to be right.
+/// A device that checks tags, over a device whose content is assumed to be correct.
 pub(crate) fn checking(below: Arc<dyn Device>) -> (Arc<Layered<Checking>>, Arc<Checks>) {
     let checks = Arc::new(Checks::default());
     for_each_part(&*below, |at, part| checks.learn(at, &[IoSlice::new(part)]));
@@ -50,7 +51,7 @@ impl Checks {
         self.tags.lock().unwrap().extend(tags(at, bufs));
     }
 
-    /// Sectors of the device below whose tags are wrong.
+    /// The number of sectors of the device below whose tags are wrong.
     pub(crate) fn bad_tags(&self, below: &dyn Device) -> usize {
         let mut bad = 0;
         for_each_part(below, |at, part| {
@@ -62,7 +63,7 @@ impl Checks {
     }
 }
 
-/// Visits the whole device in parts.
+/// Calls `work` with each part of the device, in order.
 fn for_each_part(device: &dyn Device, mut work: impl FnMut(DevOffset, &[u8])) {
     let mut content = vec![0; 1 << 20];
     for at in (0..device.size()).step_by(content.len()) {

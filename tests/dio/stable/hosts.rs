@@ -1,4 +1,4 @@
-//! Host files on a device that computes over data use the same methods, as long as they are read around the kernel.
+//! The methods of [`StablePages`] also apply to host files, if the reads bypass the kernel's file system and the device computes over data.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::stable::scribbler::Range;
 
 const SEED: u64 = 0x57ab1e;
 
-/// The kernel's own read after a failed raw read must not hide the failure.
+/// The test must see a failed raw read. The later read by the kernel must not hide the failure.
 #[test]
 fn raw_reads_into_scribbled_memory_do_not_fail() {
     require!([Need::Root, Need::Tool("losetup")]);

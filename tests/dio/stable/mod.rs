@@ -1,5 +1,5 @@
-//! Memory changes while a device computes over it: no read fails because of that and no tag is wrong, unless the caller is trusted. Other
-//! tests measure the memory that this costs, and show that a fault on the device is still an error.
+//! Memory that changes while a device computes over it. No read fails for this reason and no tag is wrong, unless the caller is trusted.
+//! Other tests measure the memory for the copies, and show that a fault on the device is still an error.
 
 mod checking;
 mod hosts;

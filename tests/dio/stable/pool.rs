@@ -1,4 +1,4 @@
-//! Bounce buffers have a limit, and are allocated once.
+//! Bounce buffers have a limit, and are allocated only once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +25,7 @@ fn is_whole(results: &[ironmap::Result<usize>], len: usize) -> bool {
     results.iter().all(|result| matches!(result, Ok(count) if *count == len))
 }
 
-/// A large request works with a small pool, and reads return the written data.
+/// A large request succeeds with a small pool, and reads return the written data.
 #[test]
 fn a_large_request_needs_no_large_pool() {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -67,12 +67,12 @@ fn a_large_request_needs_no_large_pool() {
     }
 }
 
-/// Once the pool has as many pieces as are needed together, nothing is allocated, whatever the size.
+/// A pool that already has enough pieces for the requests in flight allocates nothing for further requests of any size.
 #[test]
 fn a_warm_pool_allocates_nothing() {
     let mut spare: Vec<Memory> = Vec::with_capacity(8);
     for engine in [Engine::Psync, Engine::IoUring, Engine::Dax] {
-        // The device itself allocates nothing, so this is not the checking device.
+        // The checking device allocates memory, so this test uses another device.
         let image = Image::mke2fs("32M", &["-t", "ext4"]);
         let options = VolumeOptions::new().engine(engine).write(true);
         let volume = options.open(image.location()).unwrap();
@@ -117,7 +117,8 @@ fn a_warm_pool_allocates_nothing() {
     }
 }
 
-/// A request that must not wait fails with EAGAIN if pieces are short, without any effect. Another request waits for its own completions.
+/// If the pool has too few free pieces, a NOWAIT request fails with EAGAIN and has no effect. Other requests wait for the completions of
+/// their queue.
 #[test]
 fn a_pool_that_is_in_use_is_waited_for_or_is_eagain() {
     let bench = Bench::new(None);

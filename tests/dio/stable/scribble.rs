@@ -1,4 +1,4 @@
-//! The scribble test.
+//! Overwrites the memory of requests while they are in flight.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use crate::stable::checking::{Checks, checking};
 use crate::stable::scribbler::Range;
 
 const SIZES: [usize; 6] = [512, 4096, 20 << 10, 64 << 10, (300 << 10) - 512, 1 << 20];
-/// The number of requests in flight together, for kinds that allow it.
+/// The number of requests in flight at a time, for kinds of requests that can be queued.
 const DEPTH: usize = 3;
 const NONE: DioFlags = DioFlags::empty();
 
-/// A request, by the memory that it has.
+/// The kind of a request, by the memory that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Lent,
     LentVectored,
-    /// A write of a [`Buffer`] that the call borrows.
+    /// A write from a [`Buffer`] that the call borrows.
     Borrowed,
     Owned,
     OwnedVectored,
 }
 
 impl Kind {
-    /// Whether safe code cannot change the memory during the request.
+    /// Whether safe code cannot change the memory while the request is in flight.
     fn is_out_of_reach(self) -> bool {
         matches!(self, Self::Borrowed | Self::Owned | Self::OwnedVectored)
     }
@@ -47,7 +47,7 @@ pub(crate) enum Op {
     Write,
 }
 
-/// A volume on a device that checks.
+/// A volume on a device that checks tags.
 pub(crate) struct Bench {
     _image: Image,
     pub(crate) below: Arc<dyn Device>,
@@ -57,11 +57,11 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// A bench with a file of 4 MiB, in memory if no engine is given.
+    /// A volume with a file of 4 MiB, on a device in memory if no engine is given.
     pub(crate) fn new(engine: Option<Engine>) -> Self {
         let options = ["-t", "ext4", "-b", "4096"];
         let image = match engine {
-            // A file system in memory does not know NOWAIT.
+            // A tmpfs does not support NOWAIT.
             Some(Engine::IoUring) => Image::mke2fs("32M", &options),
             _ => Image::in_memory("32M", &options),
         };
@@ -100,7 +100,7 @@ impl Bench {
     }
 }
 
-/// Buffers of one request.
+/// The buffers for one request.
 pub(crate) fn memory(kind: Kind, size: usize) -> Vec<Buffer> {
     let lens = match kind {
         Kind::LentVectored | Kind::OwnedVectored if size > 512 => {
@@ -177,7 +177,7 @@ pub(crate) fn run(
     (results, memories)
 }
 
-/// The results of requests whose memory was scribbled over.
+/// The results of requests whose memory was overwritten in flight.
 #[derive(Debug)]
 struct Seen {
     errors: usize,
@@ -200,7 +200,7 @@ fn scribbled(bench: &Bench, way: StablePages, what: (Op, Kind), size: usize, sim
     let errors = results.iter().filter(|result| result.is_err()).count();
     let bad_tags = bench.checks.bad_tags(&*bench.below);
     if errors + bad_tags > 0 {
-        // The write makes all tags right again for the next round.
+        // The write makes all tags valid again for the next round.
         let (file, mut queue) = (bench.open(None), bench.queue());
         file.write_at(&mut queue, &Buffer::aligned(4 << 20).unwrap(), FilePos(0)).unwrap();
         assert_eq!(bench.checks.bad_tags(&*bench.below), 0);
@@ -238,7 +238,7 @@ fn bounce_and_lazy_give_no_false_error_and_no_bad_tag() {
     });
 }
 
-/// The faults that the other tests exclude do occur without protection.
+/// Without protection, the faults that the other tests exclude do occur. This shows that those tests can detect them.
 #[test]
 fn zero_copy_gives_false_errors_and_bad_tags() {
     all(|bench, what, kind, size, simple| {
@@ -251,7 +251,8 @@ fn zero_copy_gives_false_errors_and_bad_tags() {
     });
 }
 
-/// Owned writes need no scribbling: safe code cannot reach their memory (see the example that does not compile, at `StablePages`).
+/// Owned writes are not tested with overwritten memory, because safe code cannot access their memory (see the example that does not
+/// compile, at `StablePages`).
 #[test]
 fn with_owned_lent_memory_is_protected() {
     all(|bench, what, kind, size, simple| {

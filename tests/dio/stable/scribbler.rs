@@ -1,5 +1,5 @@
 //! Threads that overwrite the memory of requests in flight.
-// Safe code cannot change such memory.
+// Only unsafe code can change the memory of a request in flight.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,14 +20,14 @@ impl Rounds {
     /// Waits until a thread has overwritten all of the memory since this call began. Returns immediately if no threads run.
     pub(crate) fn pass(&self) {
         let from = self.count.load(Ordering::Acquire);
-        // After THREADS + 1 more rounds, one of the threads has ended two of them, and its second round began after the call.
+        // After THREADS + 1 more rounds, at least one thread has completed two of them. The second of these began after the call.
         let over = || self.count.load(Ordering::Acquire) > from + THREADS;
         while self.on.load(Ordering::Acquire) && !over() {
             std::thread::yield_now();
         }
     }
 
-    /// Runs `work` while threads overwrite buffers. The buffers must not be freed before the return.
+    /// Runs `work` while threads overwrite the buffers. The buffers must stay allocated until the return.
     pub(crate) fn during<R>(&self, memory: &[Range], work: impl FnOnce() -> R) -> R {
         self.on.store(true, Ordering::Release);
         std::thread::scope(|scope| {
@@ -48,7 +48,7 @@ impl Rounds {
                 for at in (0..range.len).step_by(128) {
                     value = value.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(seed * 2 + 1);
                     let to = std::ptr::with_exposed_provenance_mut::<u8>(range.address + at);
-                    // SAFETY: `during` requires that the memory is alive. Concurrent use of the byte is the subject of the test.
+                    // SAFETY: `during` requires that the memory stays allocated. The test is about concurrent use of this byte.
                     unsafe { to.write_volatile((value >> 56) as u8) };
                 }
             }
@@ -57,7 +57,7 @@ impl Rounds {
     }
 }
 
-/// The address range of a buffer, with any owner.
+/// The address range of a buffer, without a borrow of the buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     address: usize,

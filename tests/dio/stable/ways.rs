@@ -40,14 +40,15 @@ fn each_way_copies_what_it_says_and_nothing_else() {
                 assert!(matches!(results[..], [Ok(count)] if count == size), "{results:?}");
                 let what = format!("{way:?}: {op:?} {kind:?} of {size}");
                 assert_eq!(queue.stats().bounced, u64::from(copies), "{what}");
-                // A queue allocates bounce buffers only for a request that is copied.
+                // A queue allocates bounce buffers only for requests that are copied.
                 assert_eq!(queue.bounce_bytes() > 0, copies, "{what}");
             }
         }
     }
 }
 
-/// A request that is not copied takes the simple path. A copied request does not, and the queue counts the copy as the reason.
+/// A request that is not copied takes the simple path. A copied request misses the simple path, and the queue counts the copy as the
+/// reason.
 #[test]
 fn requests_without_a_copy_take_the_simple_path() {
     let bench = Bench::new(None);
@@ -85,7 +86,7 @@ fn the_device_decides_where_the_handle_does_not() {
     assert_eq!(kinds.map(|kind| bounced(kind, &mut queue)), [1, 0, 0]);
 }
 
-/// A wrong sector on the device fails with every method: it is read at most twice, reported once, and other reads succeed.
+/// A corrupted sector is an error with every method. The sector is read at most twice and reported once, and other reads succeed.
 #[test]
 fn wrong_data_on_the_device_are_an_error_by_every_way() {
     let bench = Bench::new(None);

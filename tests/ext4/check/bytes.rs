@@ -1,4 +1,4 @@
-//! Single bytes and words of metadata changed, with checksums repaired and without.
+//! Single bytes and words of metadata are changed, with correct or wrong checksums.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::common::image::{Image, scratch_in, words};
 use crate::common::rng::Rng;
 
 const SEED: u64 = 0x0020_2611;
-/// Damaged volumes of each base.
+/// The number of damaged volumes for each base.
 const IMAGES: u64 = 250;
 
 const BASES: [(&str, &str, &str); 6] = [
@@ -55,7 +55,7 @@ fn plant(tree: &Path) {
 }
 
 fn base(name: &'static str, size: &str, options: &str) -> Base {
-    // The layout must be the same each time: tmpfs lists files in the order of their creation.
+    // The files are in tmpfs, which lists them in the order of their creation. So the layout of the volume is the same each time.
     let tree = scratch_in(Path::new("/dev/shm"));
     plant(tree.path());
     let options = format!("{options} -E hash_seed=8f8e3a6d-3dad-4a3a-9990-0b7c5e21f0e3");
@@ -73,7 +73,7 @@ fn base(name: &'static str, size: &str, options: &str) -> Base {
     Base { name, bytes, spots }
 }
 
-/// Changes one place of a structure. Returns a description.
+/// Changes one position in a structure. Returns a description.
 fn damage(volume: &mut Scratch, rng: &mut Rng) -> String {
     let spots = &volume.base().spots;
     let spot = spots[rng.below(spots.len() as u64) as usize];
@@ -98,7 +98,8 @@ fn changed_bytes_are_found_as_e2fsck_finds_them() {
         let dir = scratch_in(Path::new("/dev/shm"));
         let path = dir.path().join("image");
         let mut volume = Scratch::new(base(name, size, options));
-        // The repair of attributes removes their hashes, which is a fault to e2fsck.
+        // For e2fsck, removed hashes of attributes are a fault. The repair of checksums here removes these hashes, so attributes are
+        // omitted.
         let mut spots = volume.base().spots.clone();
         spots.retain(|spot| !matches!(spot.sum, Sum::XattrBlock | Sum::XattrList));
         std::fs::write(&path, volume.bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Sound volumes of many feature sets: neither checker finds anything.
+//! Undamaged volumes with many sets of features: neither checker finds a fault.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::common::skip::{self, Need};
 use crate::common::tree::{Limits, Scope, grow};
 use crate::require;
 
-/// Feature sets: name, size, options of mke2fs. Sets that the kernel cannot mount here are noted.
+/// The feature sets: name, size, options of mke2fs. Sets that this kernel cannot mount are recorded as skipped.
 pub(crate) const SETS: [(&str, &str, &str); 28] = [
     ("ext4", "96M", "-t ext4 -b 4096"),
     ("1 KiB", "96M", "-t ext4 -b 1024"),
@@ -62,14 +62,15 @@ fn volumes_filled_by_mke2fs_are_clean() {
     grow(source.path(), scope("1024", false));
     for (name, size, options) in SETS {
         let image = Image::populated(size, &words(options), source.path());
-        // mke2fs does not charge the quota for copied files.
+        // mke2fs does not count copied files in the quota.
         agree(name, &image.path(), !options.contains("quota"));
         image.rebuild_directories();
         agree(&format!("{name}, directories rebuilt"), &image.path(), true);
     }
 }
 
-/// The kernel fills the volumes: large hashed directories, attributes of every size, sparse, fragmented and truncated files.
+/// Volumes that the kernel fills are clean. They contain large hashed directories, attributes of every size, and sparse, fragmented and
+/// truncated files.
 #[test]
 fn volumes_filled_by_the_kernel_are_clean() {
     require!([Need::Root]);
@@ -91,7 +92,7 @@ fn volumes_filled_by_the_kernel_are_clean() {
     }
 }
 
-/// A hashed directory of two levels with blocks of 1 KiB, from which names were removed.
+/// Makes a hashed directory, with two levels for blocks of 1 KiB, and removes some of the names.
 fn many_names(dir: &Path) {
     std::fs::create_dir(dir).unwrap();
     let file = dir.join("file");
@@ -104,7 +105,7 @@ fn many_names(dir: &Path) {
     }
 }
 
-/// A dirty journal: the check must see the volume as e2fsck's replay of the journal leaves it.
+/// A volume with a dirty journal is checked as if the journal had been replayed. e2fsck replays the journal and must find the same.
 #[test]
 fn dirty_volumes_are_checked_as_recovered() {
     require!([Need::Root]);
@@ -114,7 +115,7 @@ fn dirty_volumes_are_checked_as_recovered() {
         ("orphan file", "-t ext4 -b 4096 -O orphan_file"),
     ] {
         let image = Image::mke2fs("96M", &words(options));
-        // No commit happens by a timer: the journal holds only the commits of sync.
+        // The timer makes no commit, so the journal contains only the commits of sync.
         let mount = image.mount("noatime,commit=300");
         let dir = mount.dir().join("tree");
         std::fs::create_dir(&dir).unwrap();

@@ -1,4 +1,4 @@
-//! Single damages made with debugfs, on volumes with checksums and without.
+//! Volumes with one fault that debugfs makes, with and without checksums.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::common::image::{Image, scratch, words};
 use crate::common::rng::Rng;
 
 const SEED: u64 = 0x0020_2626;
-/// Draws of each kind of damage on each volume.
+/// The number of random faults of each kind on each volume.
 const DRAWS: u64 = 2;
 
 const BASES: [(&str, &str); 6] = [
@@ -19,7 +19,7 @@ const BASES: [(&str, &str); 6] = [
     ("orphan file", "-t ext4 -b 1024 -I 256 -O orphan_file,ea_inode"),
 ];
 
-/// Files that damages name.
+/// The files that the faults damage.
 const FILES: [&str; 10] =
     ["linear", "hashed", "a", "a/b", "small", "sparse", "short", "long", "fifo", "linear/file-03"];
 
@@ -44,7 +44,7 @@ fn plant(tree: &Path) {
     }
 }
 
-/// The kinds of damage: debugfs's command for a draw.
+/// The debugfs commands for one fault of each kind.
 fn damages(rng: &mut Rng, image: &Image) -> Vec<String> {
     let file = FILES[rng.below(FILES.len() as u64) as usize];
     let other = FILES[rng.below(FILES.len() as u64) as usize];
@@ -143,13 +143,13 @@ fn single_damages_are_found_as_e2fsck_finds_them() {
     tally.end(seed);
 }
 
-/// A slot of a quota file that is not zeros is an entry to e2fsck and to the kernel, whether the tree leads there or not.
+/// For e2fsck and the kernel, a nonzero slot in a quota file is an entry, even if the file's tree does not refer to it.
 #[test]
 fn entries_of_quota_files_to_which_no_tree_leads_are_found() {
     let image = Image::mke2fs("16M", &words("-t ext4 -b 1024 -I 256 -O quota"));
     let mut tally = Tally::default();
     for file in ["<3>", "<4>"] {
-        // Block 5 has the entries, the first of them that of id 0; a block has 14.
+        // Block 5 contains 14 entries. The first entry is for id 0.
         for slot in 0..14 {
             for at in [0, 4, 24, 48, 71] {
                 let copy = image.copy();

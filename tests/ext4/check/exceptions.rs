@@ -2,18 +2,18 @@
 
 /// A difference that is not a fault.
 pub(crate) struct Exception {
-    /// A part of the text of e2fsck or of ironmap.
+    /// A part of the message of e2fsck or of ironmap.
     pub(crate) text: &'static str,
     pub(crate) reason: &'static str,
 }
 
-/// Findings of e2fsck that ironmap intentionally does not report.
+/// Faults that only e2fsck reports, on purpose.
 pub(crate) const E2FSCK_ALONE: &[Exception] = &[Exception {
     text: "unsupported feature(s)",
     reason: "e2fsck refuses compatible features that it does not know, which the format lets a reader ignore",
 }];
 
-/// Findings of ironmap that e2fsck does not report.
+/// Faults that only ironmap reports.
 pub(crate) const IRONMAP_ALONE: &[Exception] = &[
     Exception {
         text: "Bad required extra isize in superblock",

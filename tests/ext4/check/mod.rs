@@ -1,11 +1,11 @@
-//! `ironmap check` against e2fsck: both find a fault, or neither does.
+//! Compares `ironmap check` with e2fsck: either both find a fault, or neither does.
 //!
-//! The volumes are sound ones of many feature sets, made by mke2fs and filled by it or by the kernel, and volumes damaged in one place, by
-//! debugfs or by changed bytes. [`exceptions`] names the intended differences.
+//! Some volumes are undamaged: mke2fs makes them with many sets of features, and mke2fs or the kernel fills them. The other volumes have
+//! one fault, which is made by debugfs or by a changed byte. [`exceptions`] names the intended differences.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives two of the shared types out")]
 
-// Code that finds structures in a volume, damages them and repairs checksums, shared with the tests of hostile volumes.
+// Code that finds structures in a volume, damages them and repairs checksums. The tests of hostile volumes share this code.
 #[allow(dead_code, reason = "these tests damage one place at a time")]
 #[path = "../../hostile/mutate.rs"]
 mod mutate;

@@ -1,4 +1,4 @@
-//! Single cases in which the two checkers could differ, with the expected result of each.
+//! Single cases in which the two checkers could differ. Each test states the expected result.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use crate::common::image::{Image, scratch, words};
 use crate::common::skip::Need;
 use crate::require;
 
-/// A volume with a file of two blocks, a file of one block, and a file with a block of attributes.
+/// A volume with three files: a file of two blocks, a file of one block, and a file with an attribute block.
 fn volume(options: &str) -> Image {
     let tree = scratch();
     for (name, size) in [("one", 1024), ("two", 2048), ("gone", 10)] {
@@ -21,14 +21,15 @@ fn volume(options: &str) -> Image {
     image
 }
 
-/// Runs debugfs's commands; then both checkers find the volume clean, or neither does.
+/// Runs debugfs commands. Then both checkers must find the volume clean, or both must find a fault, as `clean` says.
 fn both(what: &str, image: &Image, commands: &str, clean: bool) {
     image.debugfs(commands);
     agree(what, &image.path(), clean);
     assert_eq!(ironmap(&image.path()).clean, clean, "{what}: {}", e2fsck(&image.path()).text);
 }
 
-/// Old versions of mke2fs gave a journal one block more than its size. A journal that is shorter than its size is incomplete.
+/// Old versions of mke2fs gave the journal one block more than its superblock says, which is accepted. A journal file that is shorter than
+/// its superblock says is a fault.
 #[test]
 fn a_journal_may_have_a_block_past_its_end() {
     for options in ["-t ext3 -b 1024 -J size=4", "-t ext4 -b 1024 -J size=4"] {
@@ -37,13 +38,13 @@ fn a_journal_may_have_a_block_past_its_end() {
         // Big-endian `s_maxlen`.
         image.poke("<8>", 0, 16, &u32::to_be_bytes(blocks));
         both(options, &image, &format!("sif <8> size {}\n", blocks << 10), true);
-        // e2fsck counts the holes of the last pointer block with the journal.
+        // e2fsck accepts more blocks up to the end of the last pointer block. ironmap does not.
         image.debugfs(&format!("sif <8> size {}\n", (blocks + 2) << 10));
         assert!(!ironmap(&image.path()).clean, "{options}: longer than its blocks");
     }
 }
 
-/// With `shared_blocks` files may share blocks with each other, but not with the volume's own structures.
+/// With `shared_blocks`, files may share blocks with each other, but not with the volume's metadata.
 #[test]
 fn shared_blocks_are_shared_where_the_volume_says_so() {
     let image = volume("-t ext2 -b 1024");
@@ -53,21 +54,21 @@ fn shared_blocks_are_shared_where_the_volume_says_so() {
     both("not allowed", &image, &share, false);
     image.debugfs("feature shared_blocks\n");
     let counted = image.copy();
-    // Only wrong counts remain for e2fsck.
+    // For e2fsck only wrong counts remain to be repaired.
     counted.repair();
     assert_eq!(counted.bmap("two", 1..2)[0], shared, "they are not shared any more");
     both("allowed", &counted, "feature\n", true);
     both("a bitmap", &counted, "sif two block[1] 3\nsif one block[0] 3\n", false);
 }
 
-/// `i_file_acl` of a volume without `ext_attr` means nothing, and is wrong.
+/// On a volume without `ext_attr`, a nonzero `i_file_acl` has no meaning, and is a fault.
 #[test]
 fn attributes_need_the_feature() {
     let image = volume("-t ext4 -b 1024");
     both("without the feature", &image, "feature -ext_attr\n", false);
 }
 
-/// Unused inodes have a checksum and a deletion time.
+/// Unused inodes are also checked: their checksum and deletion time must be valid.
 #[test]
 fn unused_inodes_are_looked_at() {
     let deleted = |commands: &str, clean| {
@@ -85,7 +86,7 @@ fn unused_inodes_are_looked_at() {
     deleted("sif GONE dtime @12\n", false);
 }
 
-/// An encrypted inode needs its context, and an encrypted directory has encrypted names of inodes with its own policy.
+/// An encrypted inode needs an encryption context. An encrypted directory contains encrypted names of inodes with the same policy.
 #[test]
 fn encrypted_inodes_are_looked_at() {
     require!([Need::Root], [Need::KernelExt4("test_dummy_encryption_v2")]);

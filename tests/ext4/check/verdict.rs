@@ -1,4 +1,4 @@
-//! The verdicts of e2fsck and of ironmap on a volume.
+//! The verdicts of e2fsck and of ironmap about a volume.
 
 use std::path::Path;
 
@@ -7,13 +7,14 @@ use ironmap::VolumeOptions;
 use crate::check::exceptions::{E2FSCK_ALONE, IRONMAP_ALONE};
 use crate::common::command::output;
 
-/// The verdict of a checker.
+/// The result of a checker.
 pub(crate) struct Verdict {
     pub(crate) clean: bool,
     pub(crate) text: String,
 }
 
-/// The verdict of `e2fsck -fn`. Exit code 4: errors remain; 8: it could not begin, since the superblock is wrong.
+/// The verdict of `e2fsck -fn`. Exit code 4 means that errors remain. Exit code 8 means that e2fsck could not begin, because the superblock
+/// is wrong.
 pub(crate) fn e2fsck(image: &Path) -> Verdict {
     let output = output("e2fsck", &["-fn".as_ref(), image.as_os_str()]);
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -23,7 +24,7 @@ pub(crate) fn e2fsck(image: &Path) -> Verdict {
     Verdict { clean: code == 0, text: format!("code {code}\n{text}") }
 }
 
-/// ironmap's verdict: it opens the volume, and checks it.
+/// The verdict of ironmap, which opens the volume and checks it.
 pub(crate) fn ironmap(image: &Path) -> Verdict {
     let location = image.to_str().expect("a plain path").parse().expect("a location");
     let report = crate::common::beneath::open(&location, &VolumeOptions::default())
@@ -37,14 +38,14 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// Asserts that both verdicts are the same, and with `clean` that neither program finds a fault.
+/// Asserts that both verdicts are the same. If `clean` is set, neither program may find a fault.
 pub(crate) fn agree(name: &str, image: &Path, clean: bool) {
     let (theirs, ours) = (e2fsck(image), ironmap(image));
     let same = theirs.clean == ours.clean && (theirs.clean || !clean);
     assert!(same, "{name}\ne2fsck: {}\nironmap: {}", theirs.text, ours.text);
 }
 
-/// How many times the two agree.
+/// Counts how many times the two checkers agree.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     both: u32,
@@ -71,7 +72,7 @@ impl Tally {
         println!("--- {what}\ne2fsck: {}\nironmap: {}", theirs.text, ours.text);
     }
 
-    /// Asserts that nothing differed, and that there were both sound and faulty volumes.
+    /// Asserts that there was no difference, and that both clean and faulty volumes were tested.
     pub(crate) fn end(&self, seed: u64) {
         println!("seed {seed}: {self:?}");
         assert_eq!(self.differ, 0, "differences from e2fsck with seed {seed}");

@@ -1,4 +1,4 @@
-//! Every crash state of a workload, checked by the rules of that workload.
+//! Checks the crash states of a workload by the rules of that workload.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,46 +13,47 @@ use crate::common::beneath::tail::{Recoveries, recovered};
 use crate::common::rng::Rng;
 use crate::crash::fsck::Fsck;
 
-/// Processors are shared with other tests.
+/// The number of threads is low, because other tests run at the same time.
 const THREADS: usize = 2;
 
-/// The superblock. Its checksum is in another sector than its changing fields: Linux refuses a torn one too.
+/// The range of the superblock, which a crash does not tear. The checksum is in another sector than the changing fields, so a torn
+/// superblock is invalid, and Linux refuses it too.
 pub(crate) const SUPERBLOCK: Range<DevOffset> = DevOffset(1024)..DevOffset(2048);
 
-/// The fault as text, if there is one.
+/// The first broken rule as text, or success.
 pub(crate) type Verdict = Result<(), String>;
 
-/// The operations on a volume, and the log of its device.
+/// A workload: the operations on a volume, and the log of its device.
 pub(crate) struct Case<R> {
-    /// Names the workload, its seed included.
+    /// The name of the workload, with its seed.
     pub(crate) name: String,
-    /// The device before the workload.
+    /// The content of the device before the workload.
     pub(crate) base: Ram,
-    /// The size of the volume where an integrity device may lie beneath it, and with its tags on the same device.
+    /// The size of the volume, if an integrity device may lie below it and stores its tags on the same device.
     pub(crate) volume: Option<u64>,
-    /// Holds marks of the workload's progress.
+    /// The log also contains marks of the workload's progress.
     pub(crate) log: Log,
     pub(crate) rules: R,
 }
 
-/// The rules for each state of a workload.
+/// The rules that each crash state of a workload must satisfy.
 pub(crate) trait Rules: Sync {
     /// Whether the rules apply at this cut of the log.
     fn apply(&self, _log: &Log, _cut: usize) -> bool {
         true
     }
 
-    /// Checks that a state keeps the rules.
+    /// Checks that a state satisfies the rules.
     fn check(&self, state: &Crashed<'_>) -> Verdict;
 
-    /// The progress of the workload, as text for a message.
+    /// Describes the progress of the workload at a cut, for a message.
     fn progress(&self, log: &Log, cut: usize) -> String;
 
-    /// A line for each operation of the workload.
+    /// Lists the operations of the workload, one per line.
     fn operations(&self) -> String;
 }
 
-/// One state after a crash, and the tools to check it.
+/// A state after a crash, and the tools to check it.
 pub(crate) struct Crashed<'a> {
     pub(crate) image: Ram,
     pub(crate) log: &'a Log,
@@ -64,7 +65,7 @@ pub(crate) struct Crashed<'a> {
 }
 
 impl Crashed<'_> {
-    /// Whether this state is one of every `count` states. The choice is reproducible.
+    /// Returns true for about one of `count` states. The choice is reproducible.
     pub(crate) fn one_in(&self, count: u64) -> bool {
         self.chance.is_multiple_of(count)
     }
@@ -85,7 +86,7 @@ pub(crate) struct Plan {
     pub(crate) mount_one_in: Option<u64>,
 }
 
-/// The counts of a campaign.
+/// The counts for a series of workloads.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) workloads: AtomicUsize,
@@ -103,7 +104,7 @@ pub(crate) fn count(counter: &AtomicUsize) {
 }
 
 impl<R: Rules> Case<R> {
-    /// Fails the test at a state that breaks a rule. The state is kept as an image.
+    /// Fails the test if a state breaks a rule, and stores an image of this state.
     pub(crate) fn assert_holds(&self, seed: u64, plan: Plan, counts: &Counts) {
         count(&counts.workloads);
         if let Err((state, fault)) = self.check(seed, plan, counts) {
@@ -113,10 +114,10 @@ impl<R: Rules> Case<R> {
         }
     }
 
-    /// Checks states of the workload's log, as many as the plan allows.
+    /// Checks states from the workload's log, as many as the plan allows.
     ///
     /// # Errors
-    /// The first state that breaks a rule, and its fault.
+    /// The first state that breaks a rule, with the broken rule.
     pub(crate) fn check(
         &self,
         seed: u64,
@@ -156,7 +157,7 @@ impl<R: Rules> Case<R> {
         Crashes::new(&self.base, self.log.clone()).with_atomic(SUPERBLOCK)
     }
 
-    /// Stores the image of a state, the operations, and the writes up to it. Returns the path without the extension.
+    /// Stores the image of a state, the operations, and the writes up to the state. Returns the path of the files without the extension.
     fn keep(&self, state: CrashState) -> String {
         let name = format!("crash-{}-{state}", self.name).replace([' ', ':', ','], "-");
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -181,7 +182,7 @@ impl<R: Rules> Case<R> {
 /// Checks at most `limit` states, evenly spread, on several threads.
 ///
 /// # Errors
-/// The first state that breaks a rule, and its fault.
+/// The first state that breaks a rule, with the broken rule.
 pub(crate) fn check_some(
     all: Vec<CrashState>,
     seed: u64,

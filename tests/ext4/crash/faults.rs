@@ -1,4 +1,4 @@
-//! Devices that fail at one request: the caller gets the error, and no promised data are lost.
+//! Devices on which one request fails: the caller gets the error, and no promised data are lost.
 
 use crate::require;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn open_and_close(device: &Arc<Ram>, faults: Faults) -> (ironmap::Result<()>, u6
     (volume.and_then(|volume| volume.close()), sim.requests())
 }
 
-/// An error at any one request of a recovery is the error of the open or close of the volume, and the next recovery completes it.
+/// If any request of a recovery fails, the open or the close of the volume returns the error. The next recovery succeeds.
 #[test]
 fn a_recovery_that_meets_an_error_can_be_repeated() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -34,9 +34,9 @@ fn a_recovery_that_meets_an_error_can_be_repeated() {
         let case = by_kernel(seed, layout);
         let mut crashes = case.crashes();
         let names = crashes.names(seed, 0);
-        // A state in the middle of the writes, without a loss.
+        // A crash state in the middle of the writes, in which no write is lost.
         let image = crashes.state(names[names.len() / 2]);
-        // The superblock cannot be torn: see `campaign::SUPERBLOCK`.
+        // Large sectors keep the superblock from being torn: see `campaign::SUPERBLOCK`.
         let image = image.with_limits(Limits { logical_block: 1024, ..Ram::LIMITS });
         let (seen, _) = look(&image).unwrap();
         let (result, requests) = open_and_close(&Arc::new(image.snapshot()), Faults::default());
@@ -67,13 +67,13 @@ fn a_recovery_that_meets_an_error_can_be_repeated() {
     }
 }
 
-/// The only file that is made after an error.
+/// The file that is created after an error.
 const LATER: &str = "later";
 
 /// The result of a workload on a device with faults.
 struct Outcome {
     device: Arc<Ram>,
-    /// The error of the workload, or of closing the volume.
+    /// The first error: of the workload, or of closing the volume.
     result: ironmap::Result<()>,
     returned: usize,
     /// The number of events, or `None` if the volume could not be opened.
@@ -106,7 +106,7 @@ fn run(base: &Ram, history: &History, faults: Faults) -> Outcome {
                 outcome.later = made.and_then(|_| fs.sync()).is_ok();
             }
             let closed = volume.close();
-            // If the volume accepts changes after the error, it accepts them to the end.
+            // If the volume accepts a change after the error, it must also accept the close.
             assert!(!outcome.later || closed.is_ok(), "{ran:?}, then {closed:?}");
             outcome.result = ran.and(closed);
             outcome.events = Some(volume.events().take().0.len());
@@ -116,7 +116,7 @@ fn run(base: &Ram, history: &History, faults: Faults) -> Outcome {
     outcome
 }
 
-/// Numbers of requests that fail, and how: all requests in both ways, or a sample.
+/// The faults to test: for each request both kinds of failure, or a sample of them.
 fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults> {
     let errnos = move |fail_at: u64| {
         let both = [Errno::EIO, Errno::ENOSPC];
@@ -135,8 +135,8 @@ fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults>
     })
 }
 
-/// An error at any one request of a workload, be it a read, a write or a flush, is reported by one of its operations, and by
-/// an event. The device then has a state that a crash could have left. The volume is read-only from then on, or works as before.
+/// If any request of a workload fails, be it a read, a write or a flush, one of the operations or an event reports the error. The device
+/// then has a state that a crash could have left. After the error, the volume is read-only or works without restriction.
 #[test]
 fn a_workload_that_meets_an_error_keeps_its_promises() {
     let Effort { states, long, .. } = Effort::new();
@@ -144,7 +144,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
     let (mut faulty, mut read_only, mut repairs) = (0, 0, 0);
     for (seed, format) in workloads(&[&OURS[..], &QUOTA, &UNJOURNALED].concat()) {
         let base = volume::stale("12M", format);
-        // The superblock cannot be torn: see `campaign::SUPERBLOCK`.
+        // Large sectors keep the superblock from being torn: see `campaign::SUPERBLOCK`.
         let base = base.with_limits(Limits { logical_block: 1024, ..Ram::LIMITS });
         let history = workload(seed, 60, Style::of(format));
         let journal = !UNJOURNALED.contains(&format);
@@ -155,7 +155,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
             let outcome = run(&base, &history, faults);
             let Outcome { device, result, returned, events, later, .. } = outcome;
             let what = format!("{format}, seed {seed}, {errno:?} at {fail_at} of {requests}");
-            // Dropping a file returns no error.
+            // Dropping a file returns no error, so only an event can report this one.
             assert!(result.is_err() || events != Some(0), "{what}: the error was not reported");
             let error = result.err().map_or("an event".to_owned(), |error| error.to_string());
             assert!(events != Some(0), "{what}: {error}: no event");
@@ -171,7 +171,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
                 let held = look(&device).and_then(holds);
                 held.unwrap_or_else(|fault| panic!("{what}: {error}: {fault}"));
             }
-            // This part is the slowest.
+            // This check is slow, so it runs for some of the faults only.
             if !long || faulty % 4 == 0 {
                 let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
                 let repaired = repaired.and_then(|seen| if journal { holds(seen) } else { Ok(()) });
@@ -190,7 +190,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
     );
 }
 
-/// An error at any one request of mkfs makes it fail. If a volume can be opened afterwards, it is sound.
+/// If any request of mkfs fails, mkfs fails. If a volume can be opened on the device afterwards, this volume is valid.
 #[test]
 fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
     let Effort { long, .. } = Effort::new();
@@ -206,7 +206,7 @@ fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
     for (seed, edit) in (0..).zip(features) {
         let mut options = MkfsOptions::new().uuid([7; 16]).time(1).force(true);
         options.features.edit(edit).expect("known features");
-        // The device holds another volume, no part of which may be mistaken for the new one.
+        // The device contains an older volume. No part of it may be mistaken for the new volume.
         let base = volume::stale("24M", "-t ext4 -b 4096 -O ^metadata_csum");
         let make = |faults| {
             let device = Arc::new(base.snapshot());
@@ -218,7 +218,7 @@ fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
         made.unwrap_or_else(|error| panic!("{edit}: {error}"));
         fsck.clean(&device).unwrap();
         for faults in places(seed, requests, if long { 1 } else { 3 }).flat_map(|faults| {
-            // Torn in other places each time.
+            // Each seed tears the failed write at different positions.
             (0..4).map(move |tear| Faults { seed: seed << 8 | tear, ..faults.clone() })
         }) {
             let what =

@@ -1,4 +1,4 @@
-//! e2fsck as the judge of an image: it may recover the journal, and must then find no fault.
+//! e2fsck as the judge of an image. e2fsck may recover the journal, and must then find no fault.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::common::command::{failure, output};
 use crate::common::image::scratch_in;
 
-/// A place in memory for the images, one after the other.
+/// A path in memory, at which the images are stored one after the other.
 pub(crate) struct Fsck {
     dir: TempDir,
 }
@@ -23,7 +23,7 @@ impl Fsck {
         self.dir.path().join("image")
     }
 
-    /// The volume after e2fsck's recovery, or the fault if e2fsck had to repair more than that.
+    /// The volume after recovery by e2fsck, or the fault if e2fsck had to repair more.
     pub(crate) fn recovered(&self, image: &Ram) -> Result<Ram, String> {
         self.store(image);
         let said = self.run("-fy")?;
@@ -34,12 +34,11 @@ impl Fsck {
         }
     }
 
-    /// The volume after any repair by e2fsck. If the superblock records an error, e2fsck ignores the list of
-    /// orphans.
+    /// The volume after e2fsck has repaired all faults. If the superblock records an error, e2fsck ignores the list of orphans.
     pub(crate) fn repaired(&self, image: &Ram) -> Result<Ram, String> {
         self.store(image);
-        // e2fsck 1.47.0 reports remaining errors if it must create lost+found in a root directory whose checksums or index it has just
-        // repaired: it finds the old checksum there, or no space for a new one. Its next run completes the work.
+        // e2fsck 1.47.0 reports remaining errors in one case: it must create lost+found, and has just repaired the checksums or the index
+        // of the root directory. It then finds the old checksum or no space for a new one. Its next run completes the repair.
         match self.run("-fy") {
             Err(fault) if fault.contains(NO_LOST_AND_FOUND) => self.run("-fy")?,
             first => first?,
@@ -47,7 +46,7 @@ impl Fsck {
         self.found_clean()
     }
 
-    /// Fails if e2fsck would recover or repair anything.
+    /// Fails if e2fsck would change anything.
     pub(crate) fn clean(&self, image: &Ram) -> Result<(), String> {
         self.store(image);
         self.run("-fn").map(drop)
@@ -57,7 +56,7 @@ impl Fsck {
         image.store(&File::create(self.path()).expect("a file")).expect("store the image");
     }
 
-    /// The volume after e2fsck's work, in which another run finds nothing.
+    /// The volume after e2fsck has changed it. Another run of e2fsck must find nothing.
     fn found_clean(&self) -> Result<Ram, String> {
         self.run("-fn")?;
         Ok(Ram::from_image(&std::fs::read(self.path()).expect("the image")))
@@ -78,9 +77,9 @@ impl Fsck {
 const NO_LOST_AND_FOUND: &str =
     "Error creating /lost+found directory (ext2fs_link): Directory block ";
 
-/// Faults that Linux too leaves to the recovery of a volume in use: the superblock's counts of free blocks and inodes
-/// are written at the unmount, and until then those of the groups are valid; a flag says that the volume is in use. e2fsck reports that an
-/// orphan file holds orphans after it has just processed them.
+/// Faults that are normal for a volume in use. Linux writes the superblock's counts of free blocks and inodes only at the unmount, and
+/// until then the counts of the groups are valid. e2fsck also reports that an orphan file contains orphans after it has processed these
+/// orphans itself.
 const FORGIVEN: [&str; 4] = [
     "Orphan file (inode ",
     "Free blocks count wrong (",
@@ -88,7 +87,7 @@ const FORGIVEN: [&str; 4] = [
     "Feature orphan_present is set but orphan file is clean.",
 ];
 
-/// Faults that e2fsck 1.47 leaves after it removes an orphan whose attribute values are in separate inodes. They are not allowed if ironmap
+/// Faults that remain after e2fsck 1.47 removes an orphan whose attribute values are in separate inodes. They are not accepted if ironmap
 /// has removed the orphan.
 const OF_ORPHANS: [&str; 3] = [
     "Connect to /lost+found? yes",
@@ -96,10 +95,10 @@ const OF_ORPHANS: [&str; 3] = [
     "Update quota info for",
 ];
 
-/// A repair beyond recovery. e2fsck prints recovery and orphans as messages; for a fault it asks a question.
+/// The first repair that is not part of a recovery. e2fsck prints messages about the recovery and orphans, and a question for each fault.
 fn repair(said: &str) -> Option<&str> {
-    // If a commit block is torn after its fields, Linux accepts it. e2fsck reports an error, drops the transaction, and then ignores the orphan
-    // list, so its repairs say nothing about the volume.
+    // If a commit block is torn after its header fields, Linux accepts the block. e2fsck reports an error, drops the transaction and
+    // ignores the orphan list, so the repairs by e2fsck show nothing about ironmap.
     if said.contains("was corrupt, replay was aborted.") {
         return None;
     }
@@ -108,7 +107,7 @@ fn repair(said: &str) -> Option<&str> {
     for line in said.lines() {
         let forgiven = FORGIVEN.iter().any(|wrong| before.starts_with(wrong))
             || orphans && OF_ORPHANS.iter().any(|wrong| line.contains(wrong))
-            // e2fsck offers to make a correct map smaller.
+            // e2fsck offers to make a valid map smaller.
             || line.contains("Optimize? yes");
         if line.contains("? yes") && !forgiven {
             return Some(line);

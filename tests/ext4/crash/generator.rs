@@ -1,11 +1,11 @@
-//! Random workloads in which each operation is possible at its time.
+//! Random workloads. Each operation is possible in the state in which it is executed.
 
 use crate::common::rng::Rng;
 use crate::crash::history::History;
 use crate::crash::op::{Op, Renaming, Set, Space, Special};
 use crate::crash::state::{Names, Node};
 
-/// The limits of the size of a file, and of all files together.
+/// The maximum size of a file, and of all files together.
 const FILE_LIMIT: u64 = 48 << 10;
 const TOTAL_LIMIT: usize = 1 << 20;
 const DIRECTORIES: u64 = 4;
@@ -13,14 +13,15 @@ const DIRECTORIES: u64 = 4;
 /// A multiple of every block and cluster size of these volumes.
 const UNIT: u64 = 8192;
 
-/// The style of a volume and its names.
+/// The properties of a volume and of its names that affect the choice of operations.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
-    /// Files without extents have no space without content.
+    /// Whether files have extents. Without extents, space cannot be preallocated.
     extents: bool,
-    /// Values of attributes may be larger than a block.
+    /// Whether values of attributes may be larger than a block.
     large_values: bool,
-    /// The number of names: few, so that operations meet, or many long ones that are mostly created, so that directories grow.
+    /// The number of different names. With few names, operations often affect the same file. With many long names, most of which are
+    /// created, directories grow.
     names: u64,
     /// The prefix of every name.
     prefix: &'static str,
@@ -138,7 +139,7 @@ pub(crate) const KINDS: [(Kind, u64); 36] = [
     (Sync, 6),
 ];
 
-/// A history of `count` operations from a seed.
+/// Makes a history of `count` operations from a seed.
 pub(crate) fn workload(seed: u64, count: usize, style: Style) -> History {
     let (mut rng, mut history) = (Rng::new(seed), History::new(seed));
     while history.ops.len() < count {
@@ -147,7 +148,7 @@ pub(crate) fn workload(seed: u64, count: usize, style: Style) -> History {
     history
 }
 
-/// Adds one more operation, unless the chosen one is not possible.
+/// Adds a random operation, if the chosen operation is possible.
 pub(crate) fn push_any(rng: &mut Rng, history: &mut History, style: Style) {
     let mut point = rng.below(KINDS.iter().map(|(_, weight)| weight).sum());
     let mut chosen = KINDS.iter().find_map(|(kind, weight)| {
@@ -163,7 +164,7 @@ pub(crate) fn push_any(rng: &mut Rng, history: &mut History, style: Style) {
     }
 }
 
-/// An operation of this kind, or `None` if the chosen one is not possible.
+/// Chooses an operation of this kind, or returns `None` if the chosen operation is not possible.
 pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style) -> Option<Op> {
     let names = history.now();
     let free = |rng: &mut Rng| free(rng, names, style);
@@ -185,7 +186,7 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
             Op::Mknod { path: free(rng)?, what: what[rng.below(3) as usize] }
         }
         Symlink => {
-            // The target is kept in the inode, or in a block.
+            // The target is stored in the inode or in a block.
             let target = "t".repeat([10, 59, 60, 300][rng.below(4) as usize]);
             Op::Symlink { path: free(rng)?, target }
         }
@@ -261,7 +262,7 @@ fn set(kind: Kind, rng: &mut Rng, history: &History, style: Style, path: &str) -
         Permissions => Set::Permissions([0o600, 0o644, 0o711, 0o777][rng.below(4) as usize]),
         Owner => Set::Owner([0, 1000, 70_000][rng.below(3) as usize]),
         Accessed => Set::Accessed(1_000_000 + rng.below(1 << 30) as i64),
-        // The value is kept in the inode, or in a block. All values fit into the smallest block.
+        // The value is stored in the inode or in a block. All values together fit into the smallest block.
         Xattr => Set::Xattr { name, len: [1, 30, 200][rng.below(3) as usize] },
         // On some volumes a large value is in a separate inode.
         LargeXattr => {
@@ -309,13 +310,13 @@ fn total(history: &History) -> usize {
     files.map(|file| history.content(file).len()).sum()
 }
 
-/// An existing name.
+/// Chooses an existing name.
 fn any(rng: &mut Rng, names: &Names, wanted: impl Fn(&Node) -> bool) -> Option<String> {
     let fit: Vec<_> = names.iter().filter(|(_, node)| wanted(node)).map(|(path, _)| path).collect();
     (!fit.is_empty()).then(|| fit[rng.below(fit.len() as u64) as usize].clone())
 }
 
-/// A name for a new file, in the root or in an existing directory.
+/// Chooses a name for a new file, in the root or in an existing directory.
 fn free(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
     let number = rng.below(style.names);
     // The lengths differ, so that entries are split and joined.
@@ -328,7 +329,7 @@ fn free(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
     (!names.contains_key(&path)).then_some(path)
 }
 
-/// A name for a new directory, in the root.
+/// Chooses a name for a new directory in the root.
 fn free_directory(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
     let path = format!("{}d{}", style.prefix, rng.below(DIRECTORIES));
     (!names.contains_key(&path)).then_some(path)

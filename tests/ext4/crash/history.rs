@@ -1,8 +1,8 @@
-//! The changes of a workload, and the states of a volume that they allow after a crash.
+//! The changes of a workload, and the states that a volume may have after a crash.
 //!
-//! The name space and the attributes of inodes change by transactions, so they show the state after one of the operations: not before the
-//! last promised one, and not after the one in progress. Each byte of a file is a byte that the file held there since the last promise for
-//! its data, or zero if the file had none there.
+//! The name space and the attributes of inodes change in transactions, so a crash leaves the state after one of the operations. This
+//! operation is not earlier than the last promised one, and not later than the operation in progress. Each byte of a file has a value that
+//! it has had since the last promise for the data of the file, or is zero if the file had a hole at this position.
 
 use std::collections::BTreeMap;
 
@@ -10,33 +10,34 @@ use crate::crash::op::{Op, Space, Special};
 use crate::crash::seen::{Body, Seen, Tree};
 use crate::crash::state::{About, Id, Names, Node, State};
 
-/// The fill of free space: the stale data of others, which no file may ever show.
+/// The byte that fills free space. It stands for old data of other users, which no file may ever show.
 pub(crate) const STALE: u8 = 0xDB;
 
-/// The promise of a completed operation about earlier ones.
+/// An operation that made earlier changes durable.
 #[derive(Clone, Debug)]
 struct Promise {
     /// The number of the operation that made the promise.
     number: usize,
-    /// The state after this operation, or after a later one, is promised.
+    /// The number of the operation whose state is durable. A crash leaves this state or a later one.
     state: usize,
-    /// The promise covers the data of this file, or of all files with `None`.
+    /// The file whose data are durable; `None` for all files.
     file: Option<Id>,
 }
 
-/// The operations, and the state of each name and file after each. Operations are numbered from 1; 0 is the volume before them.
+/// The operations, and the state of each name and file after each operation. Operations are numbered from 1; the state of number 0 is the
+/// volume before them.
 #[derive(Clone)]
 pub(crate) struct History {
     pub(crate) ops: Vec<Op>,
-    /// The seed of the data, which differ from those of other workloads except by chance.
+    /// The seed of the data. Workloads with different seeds write different data, except by chance.
     seed: u64,
-    /// Each state with the operation that made it.
+    /// Each state, with the number of the operation that made it.
     states: Vec<(usize, State)>,
-    /// For each file: each content with the operation that made it. Directories have none.
+    /// For each file, its successive contents with the numbers of the operations that made them. Directories have no content.
     contents: Vec<Vec<(usize, Vec<u8>)>>,
-    /// For each file or directory: the last operation on it, its names, or names in it.
+    /// For each file or directory, the last operation that changed it, its names, or names in it.
     touched: Vec<usize>,
-    /// Operations that moved content of a file, and how far up.
+    /// Operations that moved the content of a file, and the distance of the move.
     shifts: Vec<(Id, usize, i64)>,
     promises: Vec<Promise>,
     /// The number of removed files that are still open.
@@ -82,14 +83,14 @@ impl History {
         self.contents[file].last().map_or(&[], |(_, content)| content)
     }
 
-    /// The byte that the operation of a number writes at a position: never zero, and never the fill of free space.
+    /// The byte that an operation writes at a position. The byte is never zero and never [`STALE`].
     pub(crate) fn written(&self, number: usize, pos: usize) -> u8 {
         let number = (number as u64) ^ self.seed << 16;
         let mixed = (number << 32 | pos as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         1 + ((mixed >> 40) % 200) as u8
     }
 
-    /// The value of an attribute that the operation of a number sets.
+    /// The value that an operation gives to an attribute.
     pub(crate) fn value(&self, number: usize, len: usize) -> Vec<u8> {
         (0..len).map(|pos| self.written(number, pos)).collect()
     }
@@ -98,7 +99,7 @@ impl History {
         self.now().get(path)?.id()
     }
 
-    /// The next operation, which must be possible.
+    /// Adds an operation, which must be possible in the current state.
     pub(crate) fn push(&mut self, op: Op) {
         let number = self.ops.len() + 1;
         let mut state = self.state().clone();
@@ -186,7 +187,7 @@ impl History {
         self.touched.push(number);
     }
 
-    /// Records an operation for the file of a path, and for the directory that holds it.
+    /// Records an operation for the file with this path and for its parent directory.
     fn touch(&mut self, number: usize, path: &str) {
         let parent = path.rsplit_once('/').map(|(parent, _)| parent);
         for path in [path].into_iter().chain(parent) {
@@ -203,7 +204,7 @@ impl History {
         self.contents[file].push((number, content));
     }
 
-    /// Checks whether a volume may have this tree after `returned` operations have returned, or returns the fault.
+    /// Checks whether a volume may have this tree after `returned` operations have returned. Otherwise returns the fault.
     pub(crate) fn check(&self, tree: &Tree, returned: usize) -> Result<(), String> {
         let under_way = returned + 1;
         let promised = self.promises.iter().filter(|promise| promise.number <= returned);
@@ -211,7 +212,7 @@ impl History {
         let current =
             |since: usize| self.states.partition_point(|(number, _)| *number <= since) - 1;
         let possible = &self.states[current(oldest)..=current(under_way)];
-        // Different name spaces can look the same and refer to other files.
+        // States with equal names can refer to different files, so all possible states are compared.
         let mut closest: Option<Vec<String>> = None;
         for (number, state) in possible {
             let faults = self.faults(state, tree, returned);
@@ -233,7 +234,7 @@ impl History {
         for path in tree.keys().filter(|path| !names.contains_key(*path)) {
             faults.push(format!("{path}: should not be there"));
         }
-        // The inode that each file has shown so far, and the expected number of its names.
+        // The inode number of each file.
         let mut inodes = BTreeMap::new();
         let mut contents = Vec::new();
         for (path, node) in names {
@@ -271,7 +272,7 @@ impl History {
         if distinct.len() != inodes.len() {
             faults.push("two files share an inode".to_owned());
         }
-        // This check is the most expensive one.
+        // This check is the most expensive one, so it comes last.
         if faults.is_empty() {
             for (path, file, content) in contents {
                 let fault = self.fault_of(file, content, returned);
@@ -281,7 +282,7 @@ impl History {
         faults
     }
 
-    /// The fault of the content of a file.
+    /// Describes what is wrong in the content of a file, if anything.
     fn fault_of(&self, file: Id, content: &[u8], returned: usize) -> Option<String> {
         let promised = self.promises.iter().filter(|promise| {
             promise.number <= returned && promise.file.is_none_or(|promised| promised == file)
@@ -299,7 +300,7 @@ impl History {
         if !(least..=most).contains(&content.len()) {
             return Some(format!("{} bytes, not {least} to {most}", content.len()));
         }
-        // Data written after a shift go to the shifted blocks: without the shift they appear at the old place.
+        // Data that are written after a shift are in the shifted blocks. If the shift was lost, these data appear at the old position.
         let mut distances = vec![0];
         for (of, number, shift) in &self.shifts {
             if *of == file && (since + 1..=returned + 1).contains(number) {

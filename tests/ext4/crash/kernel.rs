@@ -1,5 +1,5 @@
-//! Workloads of the kernel's ext4 on a recorded device: ironmap recovers the resulting states as the kernel would, and
-//! Linux keeps the rules by which ironmap is tested.
+//! Workloads of the kernel's ext4 on a recorded device. ironmap must recover the crash states to the same trees as the kernel, and Linux
+//! must satisfy the rules by which ironmap is tested.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -24,7 +24,7 @@ use crate::crash::history::History;
 use crate::crash::op::{ACL, Op, Renaming, Set, Space, Special, acl};
 use crate::crash::seen::{Body, NO_DUMP, Seen, Tree};
 
-/// A file that holds a volume, mounted by the kernel on a loop device.
+/// A kernel mount of a volume in a file, on a loop device.
 struct Mount {
     dir: PathBuf,
     device: LoopDevice,
@@ -35,7 +35,7 @@ impl Mount {
     /// Mounts the file at a new directory.
     ///
     /// # Errors
-    /// The message of mount(8) if the kernel refuses.
+    /// The message of mount(8), if the kernel refuses the mount.
     fn new(file: &Path, dir: PathBuf, options: &str) -> Result<Self, String> {
         std::fs::create_dir_all(&dir).expect("a mount point");
         let mut mount = Self { dir, device: LoopDevice::new(file), mounted: false };
@@ -55,7 +55,7 @@ impl Drop for Mount {
     }
 }
 
-/// The files of a volume as the kernel shows it after its recovery.
+/// The tree of a volume as the kernel shows it after its recovery.
 pub(crate) fn look(image: &Ram) -> Result<Tree, String> {
     let scratch = scratch_in(Path::new("/dev/shm"));
     let path = scratch.path().join("image");
@@ -94,7 +94,7 @@ fn walk(dir: &Path, path: &str, tree: &mut Tree) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The content of a file. A directory is read recursively.
+/// The content of a file. For a directory, its entries are added to the tree recursively.
 fn body(at: &Path, about: &Metadata, path: &str, tree: &mut Tree) -> std::io::Result<Body> {
     let kind = about.file_type();
     Ok(if kind.is_dir() {
@@ -127,7 +127,7 @@ fn xattrs(at: &Path) -> std::io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(xattrs)
 }
 
-/// The kernel's requests to a device that holds `base` when it mounts it, runs the operations and unmounts it.
+/// Records the kernel's requests to a device with the content `base`, while the kernel mounts it, runs the operations and unmounts it.
 pub(crate) fn record(base: &Ram, history: &History, options: &str) -> Log {
     let dir = scratch();
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));

@@ -1,8 +1,8 @@
-//! Power cuts: a recorded device is cut between any two of its writes, with any part of the unflushed writes. The result is
-//! consistent, and holds everything that was promised and nothing that was not.
+//! Power cuts: a recorded device is cut between any two of its writes, with any part of the unflushed writes. After each cut the volume
+//! must be consistent, all promised data must exist, and no file may show foreign data.
 //!
-//! `IRONMAP_CRASH_STATES` sets the number of states of each kind of workload, and adds an error at every request: `./x crash`.
-//! `IRONMAP_CRASH_SEED` sets the seed of the first workload, to repeat a failure.
+//! `IRONMAP_CRASH_STATES` sets the number of states for each kind of workload, and also tests an error at every request (`./x crash` sets
+//! it). `IRONMAP_CRASH_SEED` sets the seed of the first workload, to repeat a failure.
 
 pub(crate) mod campaign;
 mod faults;
@@ -34,11 +34,11 @@ use rules::Histories;
 
 type Case = campaign::Case<Histories>;
 
-/// The amount of checking: the states of a workload, and the number of states of each kind of workload.
+/// The plan for the states of a workload, and the number of states for each kind of workload.
 struct Effort {
     plan: Plan,
     states: usize,
-    /// Whether the command asked for a long run instead of a selection.
+    /// Whether the environment requests a long run.
     long: bool,
 }
 
@@ -70,7 +70,7 @@ impl Effort {
         }
     }
 
-    /// Checks one workload after the other until there were enough states.
+    /// Checks workloads until enough states have been checked.
     fn look(&self, what: &str, cases: impl Iterator<Item = (u64, Case)>) {
         let (counts, start) = (Counts::default(), Instant::now());
         for (seed, case) in cases {
@@ -92,7 +92,7 @@ fn workloads<T: Copy>(layouts: &[T]) -> impl Iterator<Item = (u64, T)> {
     (0..).zip(layouts.iter().copied().cycle()).skip(first_seed() as usize)
 }
 
-/// The number of operations: few, or enough to wrap around the log.
+/// The number of operations: few, or enough to wrap around the journal.
 fn length(seed: u64) -> usize {
     if seed % 3 == 2 { 500 } else { 60 }
 }
@@ -121,8 +121,8 @@ fn by_ironmap(seed: u64, format: &str) -> Case {
     Case { volume: Some(stale.size()), ..case }
 }
 
-/// A workload of several threads in ironmap, partly in the same directory. Their order varies, so a seed does not reproduce the log: the record of a
-/// failing state contains it.
+/// A workload of several threads in ironmap, partly in the same directory. The order of the threads varies, so a seed does not reproduce
+/// the log. The record of a failing state contains the log.
 fn by_threads(seed: u64, format: &str) -> Case {
     const PREFIXES: [&str; 3] = ["a-", "b-", "c-"];
     let stale = volume::stale("12M", format);
@@ -138,18 +138,18 @@ fn by_threads(seed: u64, format: &str) -> Case {
     Case { name, base, volume, log, rules }
 }
 
-/// ironmap itself, e2fsck and the kernel recover a crashed volume of ironmap.
+/// ironmap, e2fsck and the kernel each recover a crashed volume of ironmap.
 #[test]
 fn crash_states_of_ironmap_are_recovered() {
     let cases = workloads(&OURS).map(|(seed, format)| (seed, by_ironmap(seed, format)));
     Effort::new().look("ironmap's crashes", cases);
 }
 
-/// Crashes around each pair of operations, one after the other.
+/// Crash states around each pair of consecutive operations are recovered.
 #[test]
 fn crash_states_of_two_operations_are_recovered() {
     let Effort { plan, states, long } = Effort::new();
-    // Pairs share one plan: there are a thousand of them.
+    // There are about a thousand pairs, so fewer states are checked for each pair.
     let plan = if long {
         Plan { limit: 60, ..plan }
     } else {
@@ -158,7 +158,7 @@ fn crash_states_of_two_operations_are_recovered() {
     let (counts, start) = (Counts::default(), Instant::now());
     let (pairs, mut cases, mut impossible) = (pairs::all(), 0, 0);
     for round in first_seed().. {
-        // Each round has other pairs on a layout.
+        // Each round uses other pairs for a layout.
         let starts = (0..)
             .zip(OURS)
             .map(|(index, format)| (index, Start::new(round * OURS.len() as u64 + index, format)));
@@ -188,21 +188,21 @@ fn crash_states_of_two_operations_are_recovered() {
     assert!(impossible * 10 < cases, "{impossible} pairs were not possible");
 }
 
-/// Crashes during the operations of several threads.
+/// Crash states of concurrent operations of several threads are recovered.
 #[test]
 fn crash_states_of_threads_are_recovered() {
     let cases = workloads(&OURS).map(|(seed, format)| (seed, by_threads(seed, format)));
     Effort::new().look("crashes of threads", cases);
 }
 
-/// Without a journal synced data exist, and e2fsck can repair the rest.
+/// Without a journal, synced data exist after a crash, and e2fsck can repair the volume.
 #[test]
 fn crash_states_without_a_journal_can_be_repaired() {
     let cases = workloads(&UNJOURNALED).map(|(seed, format)| (seed, by_ironmap(seed, format)));
     Effort::new().look("crashes without a journal", cases);
 }
 
-/// After a crash quota is as correct as the rest.
+/// After a crash, the quota usage is recovered like other metadata.
 #[test]
 fn quota_is_recovered() {
     let Effort { plan, states, long } = Effort::new();
@@ -214,20 +214,21 @@ fn quota_is_recovered() {
     Effort { plan, states, long }.look("crashes with quota", cases);
 }
 
-/// Linux keeps the rules by which ironmap is tested, and ironmap recovers the states of Linux without writing.
+/// Linux satisfies the rules by which ironmap is tested. ironmap reads the crash states of Linux without writing to the device.
 #[test]
 fn crash_states_of_the_kernel_are_recovered() {
     require!([Need::Root, Need::Tool("losetup")]);
     let effort = Effort::new();
-    // With data=journal, after thousands of states, Linux (and so ironmap) shows a block of another file in a file.
+    // With data=journal, a few of thousands of states show a block of another file after a recovery by Linux, and therefore also by
+    // ironmap.
     let kept = |(_, options): &(&str, &str)| !effort.long || !options.contains("data=journal");
     let layouts: Vec<_> = KERNEL.into_iter().filter(kept).collect();
     let cases = workloads(&layouts).map(|(seed, layout)| (seed, by_kernel(seed, layout)));
     effort.look("the kernel's crashes", cases);
 }
 
-/// The rules detect what they are meant to: data of other files, if Linux does not order data before metadata; and a device that loses
-/// flushed data.
+/// The rules detect the faults for which they exist: data of other files, if Linux does not write data before metadata; and lost data, if a
+/// device loses flushed writes.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -1,4 +1,4 @@
-//! The operations of workloads.
+//! The operations in workloads.
 
 /// An operation. Paths are without a leading slash.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(crate) enum Op {
         path: String,
         to: String,
     },
-    /// A file that is removed while it is open stays until it is closed.
+    /// Removes a name. A file that is open exists until it is closed.
     Unlink {
         path: String,
         open: bool,
@@ -45,7 +45,7 @@ pub(crate) enum Op {
         pos: usize,
         len: usize,
     },
-    /// A change of an attribute of a file or a directory.
+    /// Changes an attribute of a file or a directory.
     Set {
         path: String,
         what: Set,
@@ -63,17 +63,17 @@ pub(crate) enum Special {
     Device(u32, u32),
 }
 
-/// The special file of a whiteout.
+/// The special file that a whiteout is.
 pub(crate) const WHITEOUT: Special = Special::Device(0, 0);
 
 /// The modes of `renameat2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renaming {
-    /// The file of the new name is replaced.
+    /// An existing file with the new name is replaced.
     Plain,
     NoReplace,
     Exchange,
-    /// Leaves a [`WHITEOUT`] at the old name.
+    /// A [`WHITEOUT`] is created at the old name.
     Whiteout,
 }
 
@@ -111,20 +111,20 @@ pub(crate) enum Set {
     Owner(u32),
     /// Seconds since 1970.
     Accessed(i64),
-    /// The flag of chattr +d, which has no other effect.
+    /// The flag of `chattr +d`, which has no effect on the operations.
     NoDump(bool),
     Xattr {
         name: &'static str,
         len: usize,
     },
     RemoveXattr(&'static str),
-    /// The list of [`acl`] with these permissions, which become the file's.
+    /// Sets the list of [`acl`] with these permissions, which also become the permissions of the file.
     Acl(u32),
 }
 
 pub(crate) const ACL: &str = "system.posix_acl_access";
 
-/// An access control list in the form of the system call, for a file with these permissions: the group bits are the mask.
+/// An access control list in the form of the system call, for a file with these permissions. The group bits become the mask.
 pub(crate) fn acl(permissions: u32) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let entries = [

@@ -18,10 +18,11 @@ use crate::crash::op::{ACL, Op, Renaming, Set, Space, Special, acl};
 
 pub(crate) const WHO: Credentials = Credentials::new(0, 0, 0o022);
 
-/// The clock stands still, so that a workload does the same each time.
+/// The time is constant, so that a workload has the same effect each time.
 pub(crate) const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000, nanoseconds: 0 });
 
-/// The requests of ironmap to a device that holds `base` when it opens it, runs these of the operations and closes it.
+/// Records the requests of ironmap to a device with the content `base`, while ironmap opens the volume, runs these operations and closes
+/// the volume.
 pub(crate) fn record(base: &Ram, history: &History, ops: Range<usize>) -> Log {
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));
     record.mark(ops.start as u64);
@@ -33,7 +34,7 @@ pub(crate) fn record(base: &Ram, history: &History, ops: Range<usize>) -> Log {
     record.log()
 }
 
-/// Records a thread for each history. Marks contain the index of the history: [`mark`].
+/// Records the requests while each history runs in a separate thread. Marks contain the index of the history: [`mark`].
 pub(crate) fn record_threads(base: &Ram, histories: &[History]) -> Log {
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));
     let volume = Volume::writable_on(tail::open(record.clone()), CLOCK).expect("open the volume");
@@ -51,12 +52,12 @@ pub(crate) fn record_threads(base: &Ram, histories: &[History]) -> Log {
     record.log()
 }
 
-/// The mark in the log that an operation of a history has returned.
+/// The mark for the log which means that an operation of a history has returned.
 pub(crate) fn mark(history: usize, number: usize) -> u64 {
     (history as u64) << 32 | number as u64
 }
 
-/// Runs the operations of a range until one fails; `returned` is called with the number of each that succeeds.
+/// Runs the operations of a range until an operation fails. Calls `returned` with the number of each successful operation.
 pub(crate) fn run(
     volume: &Volume,
     history: &History,
@@ -83,7 +84,7 @@ impl Run<'_> {
         Ok(self.fs.resolve(path.as_bytes(), Follow::NotLast)?.number())
     }
 
-    /// The directory and the name in it.
+    /// Splits a path into the parent directory and the name.
     fn place<'p>(&self, path: &'p str) -> ironmap::Result<(InodeNo, &'p [u8])> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         Ok((self.inode(parent)?, name.as_bytes()))

@@ -1,4 +1,4 @@
-//! Every operation after every other one, in one transaction or with a sync between them.
+//! Every ordered pair of operations, in one transaction or with a sync between the two.
 
 use ironmap::device::{Device, Ram};
 
@@ -10,9 +10,9 @@ use crate::crash::history::History;
 use crate::crash::op::Op;
 use crate::crash::{ours, volume};
 
-/// The number of operations before a pair, which limits the number of files.
+/// The number of operations before a pair. It limits the number of files.
 const BEFORE: usize = 70;
-/// The number of tries to choose an operation of a kind before it counts as impossible.
+/// The number of attempts to choose an operation of a kind. After them the kind counts as impossible.
 const TRIES: usize = 60;
 
 /// Ordered pairs of the kinds of operations that change something.
@@ -24,10 +24,10 @@ pub(crate) fn all() -> Vec<(Kind, Kind)> {
     kinds().flat_map(|first| kinds().map(move |second| (first, second))).collect()
 }
 
-/// A volume that pairs of operations begin with.
+/// A volume on which pairs of operations are tested.
 pub(crate) struct Start {
     format: &'static str,
-    /// The device, with the layer below the volume.
+    /// The content of the device, including the layer below the volume.
     base: Ram,
     /// The size of the volume.
     size: u64,
@@ -40,7 +40,7 @@ impl Start {
         let base = tail::tagged(&stale);
         let style = style(seed, format);
         let mut history = workload(seed, BEFORE, style);
-        // The volume is closed, which nothing survives that is open.
+        // The removed files that are still open are closed, because the volume is closed before a pair.
         while history.held() > 0 {
             history.push(Op::LetGo);
         }
@@ -53,7 +53,7 @@ impl Start {
         Self { format, base: crashes.state(end), size: stale.size(), history }
     }
 
-    /// The workload of a pair, or `None` if one of the two is impossible on such a volume.
+    /// The workload of a pair, or `None` if an operation of the pair is impossible on this volume.
     pub(crate) fn case(&self, seed: u64, (first, second): (Kind, Kind)) -> Option<Case> {
         let mut rng = Rng::new(seed);
         let style = style(seed, self.format);
@@ -76,7 +76,7 @@ impl Start {
                 let case = Case::new(name, self.base.snapshot(), log, history);
                 return Some(Case { volume: Some(self.size), ..case });
             }
-            // The preparation is synced, so that the pair is alone in its transaction.
+            // The preparation is synced, so that the transaction contains only the pair.
             push_any(&mut rng, &mut before, style);
             if !matches!(before.ops.last(), Some(Op::Sync)) {
                 before.push(Op::Sync);

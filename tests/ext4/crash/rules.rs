@@ -16,18 +16,19 @@ use crate::crash::seen::{Tree, tree};
 use crate::crash::{kernel, ours};
 
 pub(crate) struct Histories {
-    /// One history for each thread, with its own names. The log holds a mark after each operation: [`ours::mark`].
+    /// One history for each thread. The threads use different names. The log contains a mark after each operation: [`ours::mark`].
     pub(crate) of_threads: Vec<History>,
     /// The name prefix of each thread, if there are several.
     pub(crate) prefixes: &'static [&'static str],
-    /// Whether the volume has a journal. Without a journal ironmap promises only that synced data remain, and that e2fsck can repair the volume.
+    /// Whether the volume has a journal. Without a journal ironmap promises only that synced data survive, and that e2fsck can repair the
+    /// volume.
     pub(crate) journal: bool,
-    /// Whether Linux makes fast commits. e2fsck 1.47 cannot replay all of them: it reports EINVAL and continues without the rest.
+    /// Whether Linux makes fast commits. e2fsck 1.47 cannot replay all of them: it reports EINVAL and ignores the remaining ones.
     pub(crate) fast_commits: bool,
 }
 
 impl Case<Histories> {
-    /// A case of one thread, on a volume with a journal.
+    /// The rules for a workload of one thread, on a volume with a journal.
     pub(crate) fn new(name: String, base: Ram, log: Log, history: History) -> Self {
         let of_threads = vec![history];
         let rules = Histories { of_threads, prefixes: &[], journal: true, fast_commits: false };
@@ -90,7 +91,7 @@ impl Histories {
         Ok(())
     }
 
-    /// e2fsck recovers the same, and has no more work after ironmap has recovered the volume to the device and closed it.
+    /// e2fsck recovers the same tree. After ironmap has recovered the volume to the device and closed it, e2fsck finds nothing to change.
     fn by_e2fsck(&self, state: &Crashed<'_>, seen: &Tree) -> Verdict {
         let Crashed { image, fsck, .. } = state;
         count(&state.counts.fsck);
@@ -98,8 +99,8 @@ impl Histories {
             return fsck.clean(&rewritten(image)?.0);
         }
         let (theirs, _) = look(&fsck.recovered(image)?)?;
-        // Linux checks only the first fields of a commit block, e2fsck checks all of it: the changes of a torn one may exist
-        // or not.
+        // Linux checks only the first fields of a commit block, and e2fsck checks all of it. So the changes of a transaction with a torn
+        // commit block may exist or be missing.
         let held = same(&theirs, seen).or_else(|fault| {
             self.check_tree(&theirs, state.log, state.cut)
                 .map_err(|other| format!("{fault}; {other}"))
@@ -109,8 +110,8 @@ impl Histories {
         fsck.clean(&written).map_err(|fault| format!("after ironmap: {fault}"))
     }
 
-    /// Without a journal: ironmap may report faults but does not panic; a synced file without later changes
-    /// exists; and e2fsck can repair the rest.
+    /// Without a journal, ironmap may report faults but must not panic. A synced file that was not changed later must exist, and e2fsck
+    /// must be able to repair the rest.
     fn check_unjournaled(&self, state: &Crashed<'_>) -> Verdict {
         let Crashed { image, fsck, counts, .. } = state;
         let (seen, repair) = (look(image), state.one_in(state.plan.fsck_one_in));
@@ -124,13 +125,13 @@ impl Histories {
             }
         } else if repair {
             count(&counts.fsck);
-            // A value of an attribute may be half written. e2fsck does not check the value's checksum, so a read may fail.
+            // A crash can leave a half-written value of an attribute. e2fsck does not check the checksum of the value, so a read may fail.
             let _ = look(&fsck.repaired(image)?);
         }
         Ok(())
     }
 
-    /// Whether nothing was written since a sync.
+    /// Whether no write was made since a sync.
     fn is_synced(&self, log: &Log, cut: usize) -> bool {
         let history = &self.of_threads[0];
         for entry in log.entries()[..cut].iter().rev() {
@@ -159,7 +160,7 @@ fn returned(log: &Log, cut: usize, thread: usize) -> usize {
     numbers.max().unwrap_or(0) as usize
 }
 
-/// The kernel recovers the same tree, and shows the same for the volume that ironmap has recovered.
+/// The kernel recovers the same tree, and sees the same tree on the volume that ironmap has recovered.
 fn by_kernel(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     let image = &state.image;
     count(&state.counts.mounted);
@@ -169,7 +170,7 @@ fn by_kernel(state: &Crashed<'_>, seen: &Tree) -> Verdict {
         .map_err(|fault| format!("the kernel, after ironmap: {fault}"))
 }
 
-/// A recovery to the device shows the same when it is complete, and can be cut at any point.
+/// A recovery to the device gives the same tree, and may be interrupted by a crash at any point.
 fn interrupted(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     let image = &state.image;
     let (written, log) = rewritten(image)?;
@@ -183,7 +184,7 @@ fn interrupted(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     Ok(())
 }
 
-/// Whether a volume shows the same tree as after another way of recovery.
+/// Checks that a tree is the same as the tree after another way of recovery.
 pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
     let differs = |path: &&String| tree.get(*path) != expected.get(*path);
     match tree.keys().chain(expected.keys()).find(differs) {
@@ -192,7 +193,7 @@ pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
     }
 }
 
-/// The volume after a recovery to the device and a close, and the writes of both.
+/// The volume after a recovery to the device and a close, and the writes of the two.
 pub(crate) fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
     let device = Arc::new(image.snapshot());
     let record = Arc::new(Record::new(device.clone()));
@@ -202,7 +203,7 @@ pub(crate) fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
     Ok((device.snapshot(), record.log()))
 }
 
-/// The files of a volume, and whether its journal was recovered to read them. Nothing is written.
+/// The tree of a volume, and whether its journal had to be replayed. Nothing is written to the device.
 pub(crate) fn look(image: &Ram) -> Result<(Tree, bool), String> {
     let volume = Volume::on(Arc::new(image.snapshot())).map_err(|error| error.to_string())?;
     let recovered = matches!(volume.ext4().unwrap().journal().state, JournalState::Recovered(_));

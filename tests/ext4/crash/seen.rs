@@ -5,13 +5,13 @@ use ironmap::units::FilePos;
 use ironmap::{FileOptions, Queue, QueueOptions, Result, Volume};
 use std::collections::BTreeMap;
 
-/// Every path, without a leading slash, except for `lost+found`.
+/// Records for every path, without a leading slash and without `lost+found`.
 pub(crate) type Tree = BTreeMap<String, Seen>;
 
-/// The only flag that workloads change.
+/// The flag that workloads change.
 pub(crate) const NO_DUMP: u32 = 0x40;
 
-/// A file as a user sees it.
+/// The observable properties of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) inode: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Seen {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) accessed: i64,
-    /// [`NO_DUMP`] or nothing.
+    /// [`NO_DUMP`] or zero.
     pub(crate) flags: u32,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) body: Body,
@@ -49,7 +49,7 @@ impl Body {
     }
 }
 
-/// Everything on a volume.
+/// Reads all paths of a volume.
 pub(crate) fn tree(volume: &Volume) -> Result<Tree> {
     let mut walk =
         Walk { volume, queue: volume.queue(&QueueOptions::new().depth(8))?, tree: Tree::new() };
@@ -67,7 +67,7 @@ impl Walk<'_> {
     fn directory(&mut self, directory: &Inode, path: &str) -> Result<()> {
         for entry in directory.read_dir()? {
             let entry = entry?;
-            // Files that e2fsck puts there are not part of it.
+            // Files in `lost+found` are omitted, because e2fsck creates them.
             let lost = path.is_empty() && entry.name == b"lost+found";
             if lost || matches!(entry.name.as_slice(), b"." | b"..") {
                 continue;

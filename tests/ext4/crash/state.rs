@@ -1,14 +1,14 @@
-//! A name space, and the attributes of each inode in it. Both change together, from transaction to transaction.
+//! A name space, and the attributes of each of its inodes. A transaction changes both atomically.
 
 use std::collections::BTreeMap;
 
 use crate::crash::op::{ACL, Renaming, Set, Special, WHITEOUT, acl};
 use crate::crash::seen::{NO_DUMP, Seen};
 
-/// A file or directory by the order of creation.
+/// The number of a file or directory, in the order of creation.
 pub(crate) type Id = usize;
 
-/// The target of a name.
+/// The object that a name refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     File(Id),
@@ -26,18 +26,18 @@ impl Node {
     }
 }
 
-/// The nodes of all paths.
+/// The objects of all paths.
 pub(crate) type Names = BTreeMap<String, Node>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) names: Names,
-    /// The attributes of files and directories.
+    /// The attributes of each file and directory.
     pub(crate) about: BTreeMap<Id, About>,
 }
 
 impl State {
-    /// A rename with all that lies below a directory.
+    /// Renames a path, and all paths below it.
     pub(crate) fn rename(&mut self, from: &str, to: &str, how: Renaming) {
         let node = self.names.remove(from).expect("a name");
         if how == Renaming::Exchange {
@@ -60,12 +60,12 @@ impl State {
     }
 }
 
-/// The attributes of an inode.
+/// The expected attributes of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct About {
     permissions: u32,
     uid: u32,
-    /// The access time, if it was set.
+    /// The access time, if an operation has set it.
     accessed: Option<i64>,
     no_dump: bool,
     has_acl: bool,
@@ -89,7 +89,7 @@ impl About {
         self.xattrs.keys().copied()
     }
 
-    /// Sets an attribute; `value` makes the value of an extended attribute.
+    /// Sets an attribute; `value` computes the value of an extended attribute.
     pub(crate) fn set(&mut self, what: &Set, value: impl FnOnce(usize) -> Vec<u8>) {
         match what {
             Set::Permissions(permissions) => self.permissions = *permissions,
@@ -102,7 +102,7 @@ impl About {
         }
     }
 
-    /// The first difference between these attributes and a volume.
+    /// The first difference between these attributes and those seen on a volume.
     pub(crate) fn fault(&self, seen: &Seen) -> Option<String> {
         let mut xattrs: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         if self.has_acl {

@@ -1,4 +1,4 @@
-//! Volumes for workloads: small, so that thousands of them are cheap, and full of stale data that no file may show.
+//! Volumes for workloads. They are small, so that thousands of them can be checked, and full of old data that no file may show.
 
 use std::os::unix::fs::FileExt;
 
@@ -8,11 +8,11 @@ use crate::common::command::run;
 use crate::common::image::{Image, words};
 use crate::crash::history::STALE;
 
-/// Options for checksums of older versions in the journal, with the debugfs commands that create them.
+/// Additional options for old versions of journal checksums, with the debugfs commands that enable them.
 const CHECKSUMS: [(&str, &str); 2] =
     [("checksum_v1", "jo -c\njc"), ("checksum_v2", "jo -c -v 2\njc")];
 
-/// An empty volume whose free blocks hold [`STALE`].
+/// An empty volume whose free blocks are filled with [`STALE`].
 pub(crate) fn stale(size: &str, options: &str) -> Ram {
     let checksums = |word: &str| CHECKSUMS.iter().find(|(name, _)| *name == word);
     let (ours, options): (Vec<_>, Vec<_>) =
@@ -29,7 +29,7 @@ pub(crate) fn stale(size: &str, options: &str) -> Ram {
     };
     let block_size = field("Block size:");
     let file = std::fs::OpenOptions::new().write(true).open(image.path()).expect("the image");
-    // `  Free blocks: 1618-8191, 9000`, a line for each group, and one without the indent that counts them.
+    // dumpe2fs prints `  Free blocks: 1618-8191, 9000` for each group, and a line without the indent with the number of free blocks.
     let lists = described.lines().filter_map(|line| line.strip_prefix("  Free blocks: "));
     for range in lists.flat_map(|list| list.split(", ")).filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -1,4 +1,4 @@
-//! Devices that fail at one request while files are written.
+//! Devices on which one request fails while files are written.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::crash_data::workload::{Kind, Outcome, run};
 
 const LENGTH: usize = 40;
 
-/// An error at any one request is reported by an operation, and by an event. Data acknowledged before stay, and the
-/// device then has a state that a crash could have left.
+/// If any request fails, an operation or an event reports the error. Data that were acknowledged before the error exist, and the device has
+/// a state that a crash could have left.
 #[test]
 fn a_request_that_fails_takes_nothing_with_it() {
     let fsck = Fsck::new();
     let mut tried = 0;
     for (seed, (size, format, kind)) in (0..).zip(LAYOUTS) {
-        // The superblock cannot be torn: see `campaign::SUPERBLOCK`.
+        // Large sectors keep the superblock from being torn: see `campaign::SUPERBLOCK`.
         let limits = Limits { logical_block: 1024, ..Ram::LIMITS };
         let base = volume::stale(size, format).with_limits(limits);
         let run = |faults: Faults| {
@@ -33,7 +33,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let closed = volume.close();
             outcome.result = outcome.result.and(closed);
             let events = volume.events().take().0;
-            // Retried requests make no event. After the last handle of a file is dropped, no caller remains to get an error.
+            // A retried request makes no event. If the last handle of a file was dropped, no caller remains that could get an error.
             if outcome.result.is_ok() && events.is_empty() {
                 let (begin, end) = (outcome.history.event(), outcome.history.event());
                 outcome.history.synced(None, begin, end);
@@ -56,14 +56,14 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let Outcome { history, result, since } = outcome;
             let what = format!("{format}, seed {seed}, request {fail_at} of {requests}");
             if let Err(error) = &result {
-                // A request in flight may have met it, and reported it with its completion.
+                // A request in flight may have failed for this reason, and its completion has reported the error.
                 assert!(matches!(error.errno(), Errno::EIO | Errno::EROFS), "{what}: {error}");
                 assert!(!events.is_empty(), "{what}: {error}: no event");
             }
             let what = format!("{what}: {result:?}");
             let now = history.events();
             tried += 1;
-            // Without a journal nothing is promised of files during their creation.
+            // Without a journal, no promise is made for a file during its creation.
             if kind == Kind::Overwrites && now <= since {
                 continue;
             }
@@ -77,7 +77,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
     eprintln!("errors of direct writes: {tried}");
 }
 
-/// The distance of the tested requests: every one in a long run, otherwise some.
+/// The distance between the failed requests of successive runs: 1 in a long run, otherwise more.
 fn stride(requests: u64) -> usize {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(_) => 1,

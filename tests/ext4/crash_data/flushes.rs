@@ -1,4 +1,4 @@
-//! Devices that lose their cache with a flush that they fail. The kernel reports such a failure once: the next flush succeeds.
+//! Devices that lose their cache when a flush fails. Such a device reports the failure once, and its next flush succeeds.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
@@ -21,16 +21,16 @@ use crate::crash_data::workload::{Kind, run};
 
 const LENGTH: usize = 40;
 
-/// The effect of a write-through request beside its own work.
+/// The effect of a write-through request in addition to its own write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
-    /// No other effect: the device supports FUA.
+    /// No additional effect: the device supports FUA.
     Alone,
-    /// A flush of the device, as the kernel does for devices without FUA and for files.
+    /// A flush of the device. The kernel does this for devices without FUA and for files.
     Flushes,
 }
 
-/// A volatile cache over a device. The flush of one number fails, and loses the data that it should have made durable.
+/// A volatile cache over a device. The flush with a chosen number fails, and loses the data that it should have made durable.
 #[derive(Debug)]
 struct Forgetful {
     disk: Arc<Ram>,
@@ -41,7 +41,7 @@ struct Forgetful {
 #[derive(Debug)]
 struct Cache {
     durable: Ram,
-    /// The writes since the last flush: positions and lengths.
+    /// The position and length of each write since the last flush.
     since: Vec<(DevOffset, u64)>,
     flushes: u64,
     fail_at: Option<u64>,
@@ -54,7 +54,7 @@ impl Forgetful {
         Self { disk, through, cache: Arc::new(Mutex::new(cache)) }
     }
 
-    /// Whether the flush succeeds.
+    /// Carries out a flush, and returns whether it succeeds.
     fn flush(&self, cache: &mut Cache) -> bool {
         let number = cache.flushes;
         cache.flushes += 1;
@@ -92,7 +92,8 @@ impl Layer for Forgetful {
                 cache.since.push((at, request.len()));
                 if fua {
                     let data: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
-                    // With a server, another connection can flush before this request continues, so the data must be on the disk by then.
+                    // With an NBD server, another connection can flush before this request continues, so the data are written to the disk
+                    // at this point.
                     put(&self.disk, &data, at);
                     match self.through {
                         Through::Alone => put(&cache.durable, &data, at),
@@ -113,7 +114,7 @@ fn put(ram: &Ram, bytes: &[u8], at: DevOffset) {
     ram.write_all_at(&[IoSlice::new(&buffer)], at, false).unwrap();
 }
 
-/// A failed flush ends the volume, from any caller: each kind of sync fails from then on, and data acknowledged before exist.
+/// After a failed flush of any caller, each kind of sync fails, and data that were acknowledged before the failure exist.
 #[test]
 fn no_sync_succeeds_after_a_flush_that_failed() {
     let fsck = Fsck::new();
@@ -129,7 +130,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let device = Arc::new(Layered::with_layer(disk.clone(), layer));
                 (disk, cache, Volume::writable_on(tail::open(device), CLOCK))
             };
-            // Flushes of the opening are skipped: no volume exists yet.
+            // Flushes during the open are skipped, because there is no volume yet that could fail.
             let (_, cache, opened) = attempt(None);
             let opening = cache.lock().unwrap().flushes;
             let opened = opened.unwrap();
@@ -144,7 +145,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let opened = opened.unwrap();
                 let outcome = run(&opened, kind, seed, LENGTH, &|_| ());
                 let now = outcome.history.events();
-                // Over a server the number of flushes depends on the order of its answers.
+                // With an NBD server, the number of flushes depends on the order of its answers.
                 if cache.lock().unwrap().flushes <= fail_at {
                     let is_server = matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
                     assert!(is_server, "{what}: it did not come to that");
@@ -154,7 +155,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 assert_syncs_fail(&opened, &what);
                 drop(opened);
                 tried += 1;
-                // Without a journal nothing is promised of files during their creation.
+                // Without a journal, no promise is made for a file during its creation.
                 if kind == Kind::Overwrites && now <= outcome.since {
                     continue;
                 }
@@ -180,13 +181,13 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
     eprintln!("flushes that failed: {tried}");
 }
 
-/// Asserts that syncs fail: of all existing files, and of the volume.
+/// Asserts that a sync of each existing file and a sync of the volume fail.
 fn assert_syncs_fail(volume: &Volume, what: &str) {
     let synced = volume.fs().sync();
     assert!(synced.is_err(), "{what}: the volume's sync");
     let mut queue = match volume.queue(&QueueOptions::new().depth(4)) {
         Ok(queue) => queue,
-        // The client of an export makes no queue after that.
+        // After the failure, the client of an export refuses to make a queue.
         Err(error) => {
             assert!(matches!(beneath::chosen(), Some(Beneath::Nbd(_))), "{what}: {error}");
             return;
@@ -211,7 +212,7 @@ fn assert_syncs_fail(volume: &Volume, what: &str) {
     assert!(volume.close().is_err(), "{what}: close once more");
 }
 
-/// The distance of the tested flushes: every one in a long run, otherwise some.
+/// The distance between the failed flushes of successive runs: 1 in a long run, otherwise more.
 fn stride(flushes: u64) -> usize {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(_) => 1,

@@ -1,24 +1,24 @@
 //! The changes of files, and the states that a crash may leave after them.
 //!
-//! A file is checked in cells: each holds its file, its place and the number of the write, so that data in a wrong place are
-//! recognised. A change is certain if it was acknowledged with O_DSYNC, or before a sync that returned; of later changes
-//! any part may exist.
+//! A file is checked in cells. Each cell contains the number of its file, its position and the number of the write, so that data at a wrong
+//! position are recognised. A change must exist if it was acknowledged with O_DSYNC, or acknowledged before a sync that has returned. Of
+//! later changes any part may exist.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use crate::crash::seen::{Body, Tree};
 
-/// The size of a cell in bytes. It is less than a sector, so that writes can share one.
+/// The size of a cell in bytes. It is less than a sector, so that two writes can share a sector.
 pub(crate) const CELL: u64 = 16;
 
-/// The fill of free space: the stale data of others, which no file may ever show.
+/// The byte that fills free space. It stands for old data of other users, which no file may ever show.
 pub(crate) const STALE: u8 = 0xDB;
 
 /// The number of a file, in the order of creation. Its name is never used again.
 pub(crate) type FileId = usize;
 
-/// A change of a file, and its place in the file's history.
+/// A change of a file: the file and the index of the change in its history.
 #[derive(Clone, Copy)]
 pub(crate) struct ChangeId(FileId, usize);
 
@@ -26,10 +26,10 @@ pub(crate) struct ChangeId(FileId, usize);
 pub(crate) enum What {
     Create,
     Unlink,
-    /// The write of this number. The file is at least as long as the end of its range.
+    /// A write with this number. Afterwards the file is at least as long as the end of the range.
     Write(u32, Range<u64>),
     Truncate(u64),
-    /// The range reads as zeros, and the file is at least as long as `grown`.
+    /// Afterwards the range reads as zeros, and the file is at least as long as `grown`.
     Space {
         zeroed: Range<u64>,
         grown: u64,
@@ -39,12 +39,12 @@ pub(crate) enum What {
 #[derive(Debug)]
 struct Change {
     what: What,
-    /// Durable once it is acknowledged.
+    /// Whether the change is durable when it is acknowledged.
     synced: bool,
     when: When,
 }
 
-/// The events at which an operation began and returned. A failed operation never returns.
+/// The events at which an operation began and returned. For a failed operation there is no second event.
 #[derive(Clone, Copy, Debug)]
 struct When {
     begin: u64,
@@ -67,13 +67,14 @@ pub(crate) struct History {
     events: u64,
     writes: u32,
     files: Vec<Vec<Change>>,
-    /// The syncs of one file, or of all with `None`.
+    /// The syncs, each of one file or of all files (`None`).
     syncs: Vec<(Option<FileId>, When)>,
-    /// Writes whose data were made for another position, and how far after the present one that was.
+    /// Writes that went to another position than the one for which their data were made. The value is the distance by which the intended
+    /// position was higher.
     moved: HashMap<u32, u64>,
 }
 
-/// The bytes that a write leaves in a cell.
+/// The bytes that a write stores in a cell.
 fn cell(file: FileId, number: u32, pos: u64) -> [u8; CELL as usize] {
     let words = [0xCE11_0000 + file as u32, (pos / CELL) as u32, number];
     let check = words.iter().fold(0x1A2B_3C4D, |sum: u32, word| sum.rotate_left(9) ^ word);
@@ -88,7 +89,7 @@ fn word(cell: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(cell[4 * at..4 * at + 4].try_into().expect("four bytes"))
 }
 
-/// The data of a write.
+/// Fills a buffer with the data of a write.
 pub(crate) fn fill(buf: &mut [u8], file: FileId, number: u32, pos: u64) {
     for (place, pos) in buf.chunks_mut(CELL as usize).zip((pos..).step_by(CELL as usize)) {
         place.copy_from_slice(&cell(file, number, pos));
@@ -105,13 +106,13 @@ impl History {
         self.files.len() - 1
     }
 
-    /// A number for the next write.
+    /// The number of the next write.
     pub(crate) fn new_write(&mut self) -> u32 {
         self.writes += 1;
         self.writes
     }
 
-    /// Records an event. Returns its number.
+    /// Records an event, and returns its number.
     pub(crate) fn event(&mut self) -> u64 {
         self.events += 1;
         self.events
@@ -121,13 +122,13 @@ impl History {
         self.events
     }
 
-    /// Records a change that began at an event. Changes of the same bytes follow each other.
+    /// Records a change that began at an event. Changes of the same bytes must be recorded in their order.
     pub(crate) fn begun(&mut self, file: FileId, what: What, synced: bool, begin: u64) -> ChangeId {
         self.files[file].push(Change { what, synced, when: When { begin, end: None } });
         ChangeId(file, self.files[file].len() - 1)
     }
 
-    /// Moves a write to another place than its data were made for: an append after a failed one.
+    /// Changes the position of a write whose data were made for another position. This happens to an append after a failed append.
     pub(crate) fn moved(&mut self, change: ChangeId, pos: u64) {
         if let What::Write(number, range) = &mut self.files[change.0][change.1].what {
             self.moved.insert(*number, range.start - pos);
@@ -145,7 +146,7 @@ impl History {
         self.syncs.push((file, When { begin, end: Some(end) }));
     }
 
-    /// Whether a change of a file is certain after some events.
+    /// Whether a change of a file must be durable after the first `now` events.
     fn is_certain(&self, file: FileId, change: &Change, now: u64) -> bool {
         let Some(end) = change.when.end.filter(|end| *end <= now) else { return false };
         let covers = |of: Option<FileId>| match change.what {
@@ -160,7 +161,7 @@ impl History {
                 .any(|(of, when)| when.begin > end && when.had_ended(now) && covers(*of))
     }
 
-    /// Checks whether a volume shows an allowed tree after the first `now` events.
+    /// Checks whether a volume shows an allowed state after the first `now` events.
     ///
     /// # Errors
     /// The fault.
@@ -178,7 +179,7 @@ impl History {
         Ok(())
     }
 
-    /// The changes of a file, for a reader.
+    /// Lists the changes of a file, for a message.
     fn story(&self, file: FileId, now: u64) -> String {
         let changes = self.files[file].iter().filter(|change| change.when.had_begun(now));
         let lines = changes.map(|change| {
@@ -242,7 +243,7 @@ fn check_cell(
     Err(format!("byte {pos}: {what}, not one of {allowed:?}"))
 }
 
-/// Whether the name may exist, and whether it may be missing.
+/// The possible states of a name: `true` if it may exist, `false` if it may be missing.
 fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
     let (mut now, mut options) = (false, BTreeSet::from([false]));
     for (what, certain) in changes {
@@ -251,7 +252,7 @@ fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
             What::Unlink => false,
             _ => now,
         };
-        // No later change of a file without a name promises that the removal is durable.
+        // If a file has no name, none of its later changes proves that the removal of the name is durable.
         if *certain && (now || matches!(what, What::Unlink)) {
             options.clear();
         }
@@ -260,9 +261,9 @@ fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
     options
 }
 
-/// The sizes that a file may have. Writes in flight grow it in any order; a truncation waits for them.
+/// The possible sizes of a file. Writes in flight can extend the file in any order. A truncation waits for writes in flight.
 fn sizes(changes: &Changes<'_>) -> BTreeSet<u64> {
-    // The values before the last truncation, and after it.
+    // The possible sizes before the last truncation, and after it.
     let (mut older, mut newer) = (BTreeSet::new(), BTreeSet::from([0]));
     for (what, certain) in changes {
         let grown: BTreeSet<u64> = match what {
@@ -285,7 +286,7 @@ fn sizes(changes: &Changes<'_>) -> BTreeSet<u64> {
     older
 }
 
-/// The bytes whose content a change replaces.
+/// The range whose content a change replaces.
 fn touched(what: &What) -> Range<u64> {
     match what {
         What::Write(_, range) | What::Space { zeroed: range, .. } => range.clone(),
@@ -294,7 +295,7 @@ fn touched(what: &What) -> Range<u64> {
     }
 }
 
-/// Parts of a file, each of which all changes touch as a whole or not at all.
+/// Splits a file into parts. Each change affects either all of a part or nothing of it.
 fn parts(changes: &Changes<'_>, size: u64) -> Vec<Range<u64>> {
     let edges = changes.iter().flat_map(|(what, _)| [touched(what).start, touched(what).end]);
     let edges: BTreeSet<_> = edges.filter(|edge| *edge < size).chain([0, size]).collect();
@@ -302,7 +303,7 @@ fn parts(changes: &Changes<'_>, size: u64) -> Vec<Range<u64>> {
     edges.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
-/// The numbers of the writes that a part may show, 0 for zeros.
+/// The numbers of the writes that may be visible in a part; 0 stands for zeros.
 fn numbers(changes: &Changes<'_>, part: &Range<u64>) -> Vec<u32> {
     let mut numbers = vec![0];
     for (what, certain) in changes {

@@ -23,12 +23,12 @@ use workload::Kind;
 
 type Case = campaign::Case<Writes>;
 
-/// A plan without interrupted recoveries and without mounts by the kernel.
+/// A plan without interrupted recoveries and without kernel mounts.
 fn plan_of(random: u32, limit: usize, fsck_one_in: u64) -> Plan {
     Plan { random, limit, fsck_one_in, interrupt_one_in: u64::MAX, mount_one_in: None }
 }
 
-/// The states of a workload to check, and the total number of states.
+/// The plan for a workload, and the total number of states to check.
 fn plan() -> (Plan, usize) {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(states) => {
@@ -39,7 +39,7 @@ fn plan() -> (Plan, usize) {
     }
 }
 
-/// Sizes and `mke2fs` options. The volumes are small: blocks that are freed are soon another file's.
+/// Sizes and `mke2fs` options. The volumes are small, so that freed blocks are soon allocated to another file.
 const LAYOUTS: [(&str, &str, Kind); 7] = [
     ("12M", "-t ext4 -b 4096 -J size=4", Kind::Everything),
     ("6M", "-t ext4 -b 1024 -J size=1", Kind::Everything),
@@ -50,7 +50,7 @@ const LAYOUTS: [(&str, &str, Kind); 7] = [
     ("6M", "-t ext4 -b 1024 -O ^has_journal", Kind::Overwrites),
 ];
 
-/// How many operations.
+/// The number of operations.
 const LENGTH: usize = 70;
 
 fn case(seed: u64) -> Case {
@@ -76,7 +76,7 @@ fn durable_data_are_there_and_unwritten_data_never_show() {
     eprintln!("crashes of direct writes: {counts:?} in {:.1?}", start.elapsed());
 }
 
-/// The rules detect what they are meant to: devices that lose flushed data.
+/// The rules detect the fault for which they exist: devices that lose flushed data.
 #[test]
 fn broken_promises_are_found() {
     let plan = plan_of(2, 400, u64::MAX);
@@ -99,7 +99,7 @@ fn broken_promises_are_found() {
         }
         other => Some(other.clone()),
     };
-    // An export has a flush after such a write.
+    // The server of an export flushes after such a write.
     let has_fua = !matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
     assert!(!has_fua || is_broken(without_fua), "FUA does nothing");
 }

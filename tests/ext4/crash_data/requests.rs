@@ -1,4 +1,4 @@
-//! The requests of a workload.
+//! The requests that a workload submits.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use ironmap::units::FilePos;
 use crate::crash_data::history::{CELL, FileId, What, fill, name};
 use crate::crash_data::workload::{DEPTH, FILE_LIMIT, Flight, Kind, Run};
 
-/// How many requests are submitted at most in a row.
+/// The maximum number of requests that are submitted in a row.
 const IN_A_ROW: u64 = 5;
 
 impl Run<'_> {
-    /// A range of a file: within it, at its end, or past that; of cells, sectors or blocks.
+    /// A range within a file, at its end, or past its end. Its length is a multiple of a cell, a sector or a block.
     pub(crate) fn range(&mut self, at: usize) -> Range<u64> {
         let unit = [CELL, 512, 512, 4096][self.rng.below(4) as usize];
         let size = self.files[at].size;
@@ -32,7 +32,7 @@ impl Run<'_> {
         (1 + self.rng.below(most)).next_multiple_of(unit)
     }
 
-    /// The range of a write. An overwrite stays within the file.
+    /// The range of a write. In a workload of overwrites, the range is within the file.
     fn place(&mut self, at: usize) -> Range<u64> {
         let (range, size) = (self.range(at), self.files[at].size);
         match self.kind {
@@ -42,8 +42,8 @@ impl Run<'_> {
         }
     }
 
-    /// The range of an append with a known place: no request in flight moves the end, and no append has failed unreported, which would
-    /// free its place. A long file is cut first.
+    /// The range of an append whose position is known: no request in flight moves the end, and there is no unreported failed append, which
+    /// would move the end back. A long file is truncated first.
     fn place_at_end(&mut self, at: usize) -> Result<Range<u64>> {
         self.queue.poll()?;
         self.take_completed()?;
@@ -67,7 +67,7 @@ impl Run<'_> {
         }
     }
 
-    /// Prepares a write: writes that it overlaps are complete, and its data name it.
+    /// Prepares a write: waits for earlier writes that overlap the range, and fills the buffer with cells of the write's number.
     fn buffer(&mut self, at: usize, range: &Range<u64>) -> Result<(u32, Buffer)> {
         let id = self.files[at].id;
         let overlaps = |flight: &Flight| {
@@ -118,7 +118,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Lets several requests be in flight.
+    /// Submits several requests without waiting for their completions.
     pub(crate) fn several(&mut self, submit: impl Fn(&mut Self) -> Result<()>) -> Result<()> {
         for _ in 0..=self.rng.below(IN_A_ROW) {
             submit(self)?;
@@ -161,14 +161,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// An append landed before the expected end: an append in flight before it must have failed.
+    /// An append began before the expected end, so an earlier append in flight must have failed.
     fn one_has_failed(&mut self, id: FileId) -> Result<()> {
         let failed = self.drain();
         assert!(failed.is_err(), "an append of {} came elsewhere", name(id));
         failed
     }
 
-    /// Waits for this number of requests, or for all that are in flight.
+    /// Waits for this number of requests, or for all requests in flight if there are fewer.
     pub(crate) fn complete(&mut self, count: usize) -> Result<()> {
         self.queue.wait(count.min(self.flights.len()))?;
         self.take_completed()

@@ -1,4 +1,4 @@
-//! The rules of direct writes: durable data are there, and no other data than the written ones appear.
+//! The rules of direct writes: durable data exist, and no other data appear than those that were written.
 
 use std::sync::Arc;
 
@@ -14,24 +14,25 @@ use crate::crash::seen::{Body, Tree, tree};
 use crate::crash_data::history::History;
 use crate::crash_data::workload::{Kind, run};
 
-/// The largest delay of a completion, so that their order differs from that of submission.
+/// The maximum delay of a completion. Delays make the order of completions differ from the order of submissions.
 const LATENCY: u32 = 6;
 
-/// The growth after which a file shows the old content of its last blocks.
+/// The length by which a file is extended in the check. A too long block range would then show its old content.
 const LONGER: u64 = 12 << 10;
 
 pub(crate) struct Writes {
     pub(crate) kind: Kind,
-    /// The log holds the number of each event as a mark.
+    /// The numbers of the events are marks in the log.
     pub(crate) history: History,
-    /// Promises are kept from this event on.
+    /// The event from which on the rules apply.
     pub(crate) since: u64,
-    /// With bigalloc e2fsck 1.47 does not complete truncations: it frees an orphan's cluster, and leaves the extent.
+    /// Whether the volume has clusters. With bigalloc, e2fsck 1.47 does not complete truncations: it frees the cluster of an orphan, but
+    /// leaves the extent.
     pub(crate) clusters: bool,
 }
 
 impl Case<Writes> {
-    /// Runs `count` operations on a recorded device that holds `base`, and closes the volume.
+    /// Runs `count` operations on a recorded device with the volume, and closes the volume.
     pub(crate) fn new(name: String, kind: Kind, volume: &Ram, seed: u64, count: usize) -> Self {
         let (base, size) = (tail::tagged(volume), Some(volume.size()));
         let faults = Faults { seed, latency: LATENCY, ..Faults::default() };
@@ -55,7 +56,7 @@ impl Rules for Writes {
 
     fn check(&self, state: &Crashed<'_>) -> Verdict {
         let now = events(state.log, state.cut);
-        // This look writes nothing.
+        // This check writes nothing to the device.
         self.history.check(&look(&state.image)?.0, now)?;
         if state.one_in(state.plan.fsck_one_in) {
             count(&state.counts.fsck);
@@ -74,8 +75,8 @@ impl Rules for Writes {
 }
 
 impl Writes {
-    /// e2fsck and ironmap recover it to the device: then nothing is wrong, the files hold allowed data, and blocks past their ends
-    /// shows nothing.
+    /// e2fsck and ironmap each recover the volume to the device. Afterwards no fault is found, the files contain only allowed data, and
+    /// blocks past their ends show no old content.
     fn check_closely(&self, state: &Crashed<'_>, now: u64) -> Verdict {
         let Crashed { image, fsck, .. } = state;
         if !self.clusters {
@@ -93,7 +94,7 @@ impl Writes {
     }
 }
 
-/// How many events had happened at a cut of the log.
+/// The number of events before a cut of the log.
 fn events(log: &Log, cut: usize) -> u64 {
     log.marks(cut).max().unwrap_or(0)
 }

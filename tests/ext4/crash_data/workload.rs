@@ -1,4 +1,4 @@
-//! Random direct writes, one after the other and many in flight, mixed with operations that move and free blocks.
+//! Random direct writes, single ones and many in flight, together with operations that move and free blocks.
 
 use std::ops::Range;
 
@@ -11,22 +11,22 @@ use ironmap::{File, FileOptions, Queue, QueueOptions, Result, Volume};
 use crate::common::rng::Rng;
 use crate::crash_data::history::{CELL, ChangeId, FileId, History, What, name};
 
-/// The largest size of a file before its last write.
+/// The maximum size of a file before its last write.
 pub(crate) const FILE_LIMIT: u64 = 128 << 10;
-/// The number of files that are open together.
+/// The number of files that are open at a time.
 const FILES: usize = 6;
-/// The number of requests that are in flight together.
+/// The maximum number of requests in flight.
 pub(crate) const DEPTH: usize = 12;
 
 /// The kinds of workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Everything,
-    /// Without a journal, files are created and synced, and then only overwritten.
+    /// Files are created and synced, and then only overwritten. This is for volumes without a journal.
     Overwrites,
 }
 
-/// A workload under way.
+/// A running workload.
 pub(crate) struct Run<'v> {
     volume: &'v Volume,
     pub(crate) kind: Kind,
@@ -43,17 +43,18 @@ pub(crate) struct Open {
     pub(crate) id: FileId,
     number: InodeNo,
     pub(crate) file: File,
-    /// The size, including all requests in flight.
+    /// The size of the file after all requests in flight.
     pub(crate) size: u64,
     linked: bool,
 }
 
-/// A write that is in flight, known by its number.
+/// A write in flight, identified by its number.
 pub(crate) struct Flight {
     pub(crate) number: u32,
     pub(crate) file: FileId,
     pub(crate) range: Range<u64>,
-    /// The write moves the end of the file, and is not an append: until it completes the place of an append is unknown.
+    /// Whether the write moves the end of the file and is not an append. Until such a write completes, the position of an append is
+    /// unknown.
     pub(crate) moves_end: bool,
     pub(crate) change: ChangeId,
 }
@@ -61,13 +62,13 @@ pub(crate) struct Flight {
 /// The result of a workload.
 pub(crate) struct Outcome {
     pub(crate) history: History,
-    /// The event after which promises are kept.
+    /// The event from which on the rules apply.
     pub(crate) since: u64,
-    /// The result of the last operation, the only one that can fail.
+    /// The result of the last operation. All earlier operations have succeeded.
     pub(crate) result: Result<()>,
 }
 
-/// Runs `count` operations from a seed, until one fails. `mark` is called at each event.
+/// Runs `count` operations from a seed, or fewer if one fails. Calls `mark` at each event.
 pub(crate) fn run(
     volume: &Volume,
     kind: Kind,
@@ -135,7 +136,7 @@ impl Run<'_> {
         }
     }
 
-    /// Creates files without holes, and completes all work on them.
+    /// Creates files without holes, and waits until all work on them is complete.
     fn prepare(&mut self) -> Result<()> {
         for at in 0..FILES {
             self.create()?;

@@ -1,4 +1,4 @@
-//! Damaged directories, trees and attributes: an error that names the place, never a panic or an endless walk.
+//! Damaged directories, trees and attributes: the result is an error that names the position, and never a panic or an endless loop.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::common::rng::Rng;
 
 const HASH_SEED: &str = "00112233-4455-6677-8899-aabbccddeeff";
 
-/// A volume with a linear and a hashed directory of files, with checksums or without.
+/// A volume with a linear directory and a hashed directory, with or without checksums.
 fn image(checksums: bool) -> Image {
     let source = scratch();
     for (dir, count) in [("linear", 5), ("hashed", 400)] {
@@ -36,7 +36,7 @@ fn list(dir: &Ext4Inode) -> Result<usize, Error> {
     dir.read_dir()?.try_fold(0, |count, entry| entry.map(|_| count + 1))
 }
 
-/// Asserts a `Corrupt` error that names this field of this directory.
+/// Asserts an error of kind `Corrupt` that names this directory and this field.
 fn assert_corrupt<T>(result: Result<T, Error>, dir: &Ext4Inode, field: &str) {
     let error = result.err().unwrap_or_else(|| panic!("{field}: no error"));
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
@@ -44,7 +44,7 @@ fn assert_corrupt<T>(result: Result<T, Error>, dir: &Ext4Inode, field: &str) {
     assert_eq!((place.inode, place.field), (Some(dir.number()), field), "{error}");
 }
 
-/// Every field of an entry that can be wrong is checked. The first entry of the linear directory after `.` and `..` begins at byte 24.
+/// A wrong value in each field of an entry is refused. In the linear directory, the first entry after `.` and `..` begins at byte 24.
 #[test]
 fn broken_entries_are_refused_by_field() {
     for (offset, bytes, field) in [
@@ -62,7 +62,7 @@ fn broken_entries_are_refused_by_field() {
         image.poke("linear", 0, offset, bytes);
         let dir = dir(&image, "linear");
         assert_corrupt(list(&dir), &dir, field);
-        // Like Linux, a lookup checks only the length of the entries before its own, and everything of its own entry.
+        // Like Linux, a lookup checks only the length of the entries before the one that it finds. It checks all fields of the found entry.
         match field {
             "rec_len" => assert_corrupt(dir.lookup(b"file-004"), &dir, field),
             "inode" => assert_corrupt(dir.lookup(&third.name), &dir, field),
@@ -71,7 +71,7 @@ fn broken_entries_are_refused_by_field() {
     }
 }
 
-/// With checksums, any changed byte of a directory's block is detected, in entries and in nodes.
+/// With checksums, any changed byte in a block of a directory is detected, in leaves and in nodes.
 #[test]
 fn changed_directory_blocks_fail_their_checksum() {
     for (path, offset, field) in [
@@ -90,7 +90,8 @@ fn changed_directory_blocks_fail_their_checksum() {
     assert_corrupt(list(&dir(&image, "linear")), &dir(&image, "linear"), "det_checksum");
 }
 
-/// A tree that is wrong is an error of the lookup, not a reason to search linearly; listing does not need it.
+/// A broken tree makes a lookup fail, and the directory is not searched linearly instead. A listing succeeds, because it does not use the
+/// tree.
 #[test]
 fn broken_trees_are_refused_by_field() {
     for (offset, bytes, field) in [
@@ -114,7 +115,8 @@ fn broken_trees_are_refused_by_field() {
     }
 }
 
-/// A tree in which every entry leads to the same leaf, with the same hash, ends the lookup with an error and not with a long walk.
+/// A lookup ends with an error if all entries of the tree refer to the same leaf with the same hash. It does not search the leaf again for
+/// each entry.
 #[test]
 fn a_tree_that_leads_in_circles_ends() {
     let image = image(false);
@@ -122,7 +124,7 @@ fn a_tree_that_leads_in_circles_ends() {
     let output = image.ask_debugfs(&format!("dx_hash -h half_md4 -s {HASH_SEED} missing\n"));
     let hash = output.split(" is 0x").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
     let continued = u32::from_str_radix(hash, 16).unwrap() | 1;
-    // Entries that all lead to block 1, each but the first marked as continuing the leaf before it.
+    // All entries refer to block 1. Each entry except the first is marked as a continuation of the previous leaf.
     let count = 123_u16;
     assert!(blocks < u64::from(count));
     let mut entries = Vec::from(1_u32.to_le_bytes());
@@ -136,7 +138,7 @@ fn a_tree_that_leads_in_circles_ends() {
     assert_corrupt(dir.lookup(b"missing"), &dir, "block");
 }
 
-/// Bytes changed anywhere in a directory or in attributes give an error or other names, never a panic or a hang.
+/// Random changes in a directory or in attributes lead to an error or to other names, never to a panic or an endless loop.
 #[test]
 fn random_damage_is_survived() {
     let image = image(false);
@@ -197,7 +199,7 @@ fn impossible_directory_sizes_are_refused() {
     }
 }
 
-/// Names of an encrypted directory and targets of encrypted links are not given out.
+/// Names in an encrypted directory and targets of encrypted links are not returned.
 #[test]
 fn encrypted_names_are_refused() {
     let source = scratch();
@@ -217,7 +219,7 @@ fn encrypted_names_are_refused() {
     assert_eq!(link.read_link().err().map(|e| e.kind()), Some(ErrorKind::Encrypted));
 }
 
-/// Values whose places overlap cannot make more of a volume than its memory limit.
+/// Attribute values may overlap on a damaged volume. Their total size in memory is still limited.
 #[test]
 fn overlapping_values_are_limited() {
     let source = scratch();
@@ -244,7 +246,7 @@ fn overlapping_values_are_limited() {
     assert_eq!(file.xattr(b"user.0299").unwrap().map(|value| value.len()), Some(59_000));
 }
 
-/// A block of attributes whose fields contradict each other is refused, with its checksum or without.
+/// A block of attributes with contradictory fields is refused, with or without a checksum.
 #[test]
 fn broken_attribute_blocks_are_refused() {
     let source = scratch();
@@ -270,7 +272,7 @@ fn broken_attribute_blocks_are_refused() {
             .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
             .unwrap();
         image.poke_block(block, offset, bytes);
-        // A name of 255 bytes still lies within the block; a broken name is not found, a broken list is an error.
+        // A name of 255 bytes still lies within the block. With a broken name, the attribute is not found. A broken list is an error.
         let file = dir(&image, "file");
         if field == "e_name_len" {
             assert_eq!(file.xattr(b"user.name").ok().flatten(), None);
@@ -280,7 +282,7 @@ fn broken_attribute_blocks_are_refused() {
     }
 }
 
-/// A read-only volume lists all names of a directory whose hash tree has a broken root, from any of them on, as Linux does.
+/// If the root of a directory's hash tree is broken, a read-only volume lists all names, starting from any of them, as Linux does.
 #[test]
 fn a_directory_with_a_broken_root_is_listed() {
     for (offset, bytes) in [(0x1C, &[99][..]), (0x1E, &[3]), (0x20, &[0xFF, 0xFF]), (0x22, &[0, 0])]

@@ -1,4 +1,4 @@
-//! Listing and lookup: linear, hashed with every function and depth, inline, and without regard to case.
+//! Listing and lookup in directories of each form: linear, hashed with every function and depth, inline, and case-insensitive.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::common::image::{Image, scratch, words};
 use crate::common::skip::Need;
 use crate::require;
 
-/// `count` different names of all lengths, some not ASCII, some not UTF-8.
+/// A name for each number. The names have all lengths; some are not ASCII, and some are not UTF-8.
 fn name(number: usize) -> Vec<u8> {
     let mut name = format!("{number}-").into_bytes();
     match number % 5 {
@@ -27,7 +27,7 @@ fn name(number: usize) -> Vec<u8> {
     name
 }
 
-/// Every entry that is listed is also found by its name, with the same inode; and so is every expected one.
+/// Asserts that the listing has exactly the expected entries, and that a lookup of each name finds the same inode.
 fn assert_names(fs: &Arc<Ext4>, path: &str, expected: &BTreeMap<Vec<u8>, u64>) {
     let dir = fs.resolve(path.as_bytes(), Follow::All).unwrap();
     let mut listed: BTreeMap<_, _> =
@@ -42,7 +42,7 @@ fn assert_names(fs: &Arc<Ext4>, path: &str, expected: &BTreeMap<Vec<u8>, u64>) {
     assert_eq!(missing, Some(ErrorKind::NotFound));
 }
 
-/// For every feature that changes how a directory is stored, the volume has the tree that was copied in.
+/// For every feature that changes how a directory is stored, a copied tree has the same names and types as its source.
 #[test]
 fn a_copied_tree_has_the_names_and_types_of_its_source() {
     let source = scratch();
@@ -82,7 +82,7 @@ fn a_copied_tree_has_the_names_and_types_of_its_source() {
 
 fn compare_tree(fs: &Arc<Ext4>, root: &Path, options: &str) {
     let typed = !options.contains("^filetype");
-    // Each block except the first holds one unused entry, as long as the block.
+    // Each block except the first contains one unused entry of the length of the block.
     let lost_and_found = fs.resolve(b"lost+found", Follow::All).unwrap();
     assert_eq!(lost_and_found.read_dir().unwrap().map(Result::unwrap).count(), 2, "{options}");
     for dir in fs::read_dir(root).unwrap() {
@@ -108,7 +108,7 @@ fn compare_tree(fs: &Arc<Ext4>, root: &Path, options: &str) {
     }
 }
 
-/// A lookup uses only the tree if there is one, so a wrong hash function would lose names.
+/// If a directory has a tree, a lookup uses only the tree. So a wrong hash function would not find the names.
 #[test]
 fn every_hash_function_finds_every_name() {
     let source = scratch();
@@ -120,7 +120,7 @@ fn every_hash_function_finds_every_name() {
         fs::hard_link(source.path().join("file"), path).unwrap();
     }
     for algorithm in ["legacy", "half_md4", "tea"] {
-        // 1: bytes of a name are signed numbers, 2: unsigned.
+        // Flag 1: the bytes of a name are signed numbers. Flag 2: the bytes are unsigned numbers.
         for flags in [1, 2] {
             let options = "-t ext4 -b 1024 -E hash_seed=00112233-4455-6677-8899-aabbccddeeff";
             let image = Image::populated("64M", &words(options), source.path());
@@ -140,7 +140,7 @@ fn every_hash_function_finds_every_name() {
     }
 }
 
-/// The kernel's names in a directory are found, through a tree of three levels of nodes.
+/// All names in a directory that the kernel filled are found, with a tree of up to three levels of nodes.
 #[test]
 fn kernel_made_directories_of_any_depth_are_found_whole() {
     require!([Need::Root]);
@@ -161,7 +161,7 @@ fn kernel_made_directories_of_any_depth_are_found_whole() {
             if levels == 2 {
                 name.resize(240, b'y');
             }
-            // There are few inodes, with many links each.
+            // The names are hard links, so that few inodes are needed.
             let path = dir.join(std::ffi::OsStr::from_bytes(&name));
             let shared = mount.dir().join(format!("shared-{}", index / 20_000));
             if index % 20_000 == 0 {
@@ -178,7 +178,7 @@ fn kernel_made_directories_of_any_depth_are_found_whole() {
     }
 }
 
-/// Names with one hash that fill several leaves are all found: the lookup continues in the next leaf.
+/// If names with the same hash fill several leaves, all are found, because a lookup continues in the next leaf.
 ///
 /// The eight names have the same legacy hash. A search over nine-digit numbers up to 260,000,000 found them.
 #[test]
@@ -211,8 +211,8 @@ fn names_of_equal_hash_are_found_across_leaves() {
     assert_names(&image.ext4(), "dir", &expected);
 }
 
-/// A directory that ignores case finds names in any case and any normal form, hashed and linear. Bytes that are not UTF-8
-/// must match exactly.
+/// A case-insensitive directory, hashed or linear, finds a name in any case and in any normal form. Names that are not UTF-8 must match
+/// exactly.
 #[test]
 fn names_without_regard_to_case() {
     for (padding, indexed) in [(0, false), (400, true)] {
@@ -261,8 +261,8 @@ fn names_without_regard_to_case() {
     }
 }
 
-/// Names that stand only in the journal's fast commits: added, renamed, removed, in old and in new directories. The kernel
-/// mounts a copy of the same state for comparison.
+/// Names that are recorded only in fast commits of the journal are found: added, renamed and removed ones, in old and new directories. The
+/// kernel mounts a copy of the same state for comparison.
 #[test]
 fn names_in_fast_commits_are_those_that_the_kernel_recovers() {
     require!([Need::Root]);

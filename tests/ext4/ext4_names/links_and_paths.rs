@@ -1,4 +1,4 @@
-//! Symbolic links of every storage, and paths through them.
+//! Symbolic links in each form of storage, and paths that contain links.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use ironmap::units::FilePos;
 
 use crate::common::image::{Image, scratch, words};
 
-/// Targets of all lengths around the limits of each storage are read back unchanged.
+/// Targets with lengths around the limits of each form of storage are read back unchanged.
 #[test]
 fn targets_of_links_are_those_of_the_source() {
     let source = scratch();
@@ -38,7 +38,7 @@ fn targets_of_links_are_those_of_the_source() {
     }
 }
 
-/// Inline files of every size, at every position, give their bytes.
+/// Inline files of every size are read correctly at every position.
 #[test]
 fn content_of_inline_files_is_that_of_the_source() {
     let source = scratch();
@@ -66,7 +66,7 @@ fn kind(fs: &Arc<Ext4>, path: &str, follow: Follow) -> Option<ErrorKind> {
     Some(error.kind())
 }
 
-/// Paths resolve as in the source tree, by the rules of `path_resolution(7)`.
+/// Paths are resolved as in the source tree, by the rules of `path_resolution(7)`.
 #[test]
 fn paths_resolve_as_in_the_kernel() {
     let source = scratch();

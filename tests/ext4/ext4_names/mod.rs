@@ -1,4 +1,4 @@
-//! ext4's name space, compared with other sources: the tree that mke2fs copied, debugfs, and the kernel.
+//! The name space of ext4, compared with other sources: the tree that mke2fs copied, debugfs, and the kernel.
 
 mod corrupt;
 mod directories;

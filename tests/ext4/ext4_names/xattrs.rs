@@ -1,4 +1,4 @@
-//! Extended attributes against the kernel, and against the files that mke2fs copied.
+//! Extended attributes, compared with those of the kernel and of the files that mke2fs copied.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::require;
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The attributes of a file by the system calls.
+/// The attributes of a file, read by system calls.
 fn by_system_calls(path: &Path) -> Attributes {
     let mut names = vec![0; 64 << 10];
     let len = rustix::fs::llistxattr(path, &mut names).unwrap();
@@ -44,8 +44,8 @@ fn set(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
-/// Attributes that the kernel wrote, at any place, are read as the kernel reads them: names, values, and access lists in the form of
-/// its system call.
+/// Attributes that the kernel wrote are read as the kernel reads them, in each form of storage: names, values, and access control lists in
+/// the form of the system call.
 #[test]
 fn attributes_are_those_that_the_kernel_gives() {
     require!([Need::Root], [Need::Tool("setfacl")]);
@@ -95,7 +95,7 @@ fn attributes_are_those_that_the_kernel_gives() {
     }
 }
 
-/// Without the kernel: attributes written by debugfs, with every kind of name that it supports.
+/// Attributes that debugfs wrote are read correctly, with every kind of name that debugfs supports. This test does not need the kernel.
 #[test]
 fn attributes_are_those_that_debugfs_wrote() {
     let source = scratch();

@@ -1,4 +1,5 @@
-//! Journals written by debugfs that hold blocks of a file, so that the file's content shows which copies were replayed.
+//! Journals that debugfs writes. Their transactions contain blocks of a file, so that the content of the file shows which copies were
+//! replayed.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +14,11 @@ use crate::journal::{content, journal, set_sequence};
 const FILE_BLOCKS: usize = 64;
 const MAGIC: [u8; 4] = 0xC03B_3998_u32.to_be_bytes();
 
-/// An image with one file, `data`, of known content, whose blocks the journal overwrites.
+/// An image with the file `data` of known content. The journal overwrites blocks of this file.
 struct Target {
     image: Image,
     block_size: usize,
-    /// Device blocks of the file, in order.
+    /// The device blocks of the file, in order.
     blocks: Vec<u64>,
     number: u64,
     script: String,
@@ -40,7 +41,7 @@ impl Target {
         Self { image, block_size, blocks, number, script: String::new(), writes: 0 }
     }
 
-    /// Adds a transaction: blocks of the file to fill with a byte each, blocks to revoke.
+    /// Adds a transaction: blocks of the file with the byte that fills each, and blocks to revoke.
     fn transaction(&mut self, options: &str, writes: &[(usize, u8)], revokes: &[usize]) {
         let mut bytes = Vec::new();
         for (_, fill) in writes {
@@ -69,7 +70,7 @@ impl Target {
         );
     }
 
-    /// Writes the transactions, with these options of `jo`.
+    /// Writes the transactions with debugfs; `open` contains the options of debugfs's command `jo`.
     fn write(&mut self, open: &str) {
         let script = format!("jo {open}\n{}jc\n", self.script);
         self.script.clear();
@@ -77,7 +78,7 @@ impl Target {
         assert!(!output.contains("failed"), "{output}");
     }
 
-    /// The file as e2fsck's recovery of a copy leaves it.
+    /// The content of the file after e2fsck has recovered a copy of the volume.
     fn oracle(&self) -> Vec<u8> {
         let copy = self.image.copy();
         copy.repair();
@@ -90,7 +91,7 @@ impl Target {
         content(&self.image.open()?, self.number)
     }
 
-    /// The first byte of each changed block.
+    /// The first byte of each block that changed.
     fn fills(&self, content: &[u8]) -> BTreeMap<usize, u8> {
         let blocks = content.chunks(self.block_size).enumerate();
         blocks.map(|(at, block)| (at, block[5])).filter(|(_, fill)| *fill != 0x11).collect()
@@ -113,8 +114,8 @@ impl Target {
     }
 }
 
-/// Every layout of tags, revocations and commit blocks that debugfs can make: `mke2fs` options, `jo` options. Without
-/// metadata_csum `-c` creates checksums of the first version.
+/// Every layout of tags, revocations and commit blocks that debugfs can make: block size, `mke2fs` options, `jo` options. On a volume
+/// without metadata_csum, `-c` makes checksums of version 1.
 const FORMATS: [(usize, &[&str], &str); 10] = [
     (1024, &["-O", "^64bit,^metadata_csum"], ""),
     (4096, &["-O", "64bit,^metadata_csum"], ""),
@@ -135,11 +136,11 @@ fn the_newest_copy_wins_and_revocations_take_back_what_is_older() {
         target.transaction("", &[(0, 0xA0), (1, 0xA1), (2, 0xA2), (3, 0xA3)], &[]);
         target.transaction("", &[(1, 0xB1), (9, 0xEE)], &[]);
         target.transaction("", &[], &[2, 3, 40]);
-        // Revoked before, written again: replayed.
+        // The block is revoked first and written again later, so it is replayed.
         target.transaction("", &[(3, 0xC3)], &[]);
         target.write(open);
         if open == "-c" {
-            // debugfs sums up revoke blocks too. Linux and e2fsck do not, and refuse this journal.
+            // debugfs includes revoke blocks in the checksum. Linux and e2fsck do not, so they refuse this journal.
             let error = target.ours().unwrap_err();
             assert_eq!(error.place().unwrap().field, "h_chksum", "{error}");
             continue;
@@ -164,7 +165,7 @@ fn a_transaction_without_commit_is_not_replayed() {
     }
 }
 
-/// More tags than one descriptor block holds, so that a transaction has several.
+/// A transaction with more tags than fit into one descriptor block has several descriptor blocks, and all are replayed.
 #[test]
 fn a_transaction_has_several_descriptor_blocks() {
     for (block_size, options, open) in FORMATS {
@@ -210,26 +211,27 @@ fn an_external_journal_is_refused_only_where_it_is_needed() {
     assert!(error.to_string().contains("journal_dev"), "{error}");
 }
 
-/// Changes a byte of a block of the journal.
+/// Changes a byte in a block of the journal.
 fn flip(image: &Image, index: u64, byte: usize) {
     let block = image.bmap("<8>", std::iter::once(index))[0];
     let changed = image.block(block)[byte] ^ 0x40;
     image.poke_block(block, byte as u64, &[changed]);
 }
 
-/// The result of the two transactions of [`broken`]. They are in blocks 1 to 8: each has a descriptor, two copies, and a commit.
+/// The expected result for the two transactions of [`broken`]. They are in blocks 1 to 8 of the journal, each with a descriptor, two copies
+/// and a commit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Expect {
     /// Both transactions are replayed.
     Both,
-    /// The log ends before the second.
+    /// The log ends before the second transaction.
     First,
-    /// The log ends before the first.
+    /// The log ends before the first transaction.
     None,
     Corrupt(&'static str),
 }
 
-/// The checksums that debugfs writes: version 2 and 3 if the volume has metadata_csum, otherwise version 1.
+/// The mke2fs options for the checksums that debugfs writes: versions 2 and 3 need metadata_csum, and version 1 needs a volume without it.
 fn options_for(open: &str) -> &'static [&'static str] {
     if open.contains("-v") {
         &["-O", "64bit,metadata_csum"]
@@ -269,24 +271,24 @@ fn broken(open: &str, index: u64, byte: usize, expect: Expect) {
 fn a_broken_block_ends_the_log_or_is_an_error_that_names_it() {
     use Expect::{Corrupt, First, None};
     for version in ["", "-c", "-c -v 2", "-c -v 3"] {
-        // The log ends before a block with a wrong magic number, type or sequence.
+        // A block with a wrong magic number, type or sequence number ends the log.
         broken(version, 1, 0, None);
         broken(version, 1, 7, None);
         broken(version, 5, 0, First);
         broken(version, 8, 0, First);
         broken(version, 8, 11, First);
         broken(version, 8, 7, First);
-        // The journal's superblock.
+        // A fault in the journal's superblock is an error.
         broken(version, 0, 0, Corrupt("h_magic"));
     }
     broken("", 0, 0x0F, Corrupt("s_blocksize"));
     broken("", 0, 0x10, Corrupt("s_maxlen"));
     broken("", 0, 0x1E, Corrupt("s_start"));
-    // The first version sums up the transaction in its commit block.
+    // In version 1, the commit block contains the checksum of the transaction.
     broken("-c", 2, 77, Corrupt("h_chksum"));
     broken("-c", 1, 0x0F, Corrupt("h_chksum"));
     broken("-c", 8, 0x13, Corrupt("h_chksum"));
-    // Without checksums, a wrong target is detected only if it is outside the volume.
+    // Without checksums, a wrong block number is detected only if it is outside the volume.
     broken("", 1, 0x0C, Corrupt("t_blocknr"));
     for version in ["-c -v 2", "-c -v 3"] {
         broken(version, 0, 0x1F, Corrupt("s_checksum"));
@@ -298,13 +300,13 @@ fn a_broken_block_ends_the_log_or_is_an_error_that_names_it() {
     }
 }
 
-/// A broken copy that a later one replaces does not stop the recovery.
+/// A broken copy of a block does not stop the recovery if a later transaction contains a new copy.
 #[test]
 fn a_broken_copy_that_was_replaced_is_not_missed() {
     broken("-c -v 3", 2, 77, Expect::Both);
 }
 
-/// Each block of the log in turn gets noise: the result is an answer, never a panic.
+/// Random bytes in any block of the log lead to a result or to an error, never to a panic.
 #[test]
 fn noise_in_the_journal_is_survived() {
     for open in ["", "-c", "-c -v 2", "-c -v 3"] {
@@ -321,7 +323,7 @@ fn noise_in_the_journal_is_survived() {
             let kept = image.block(at);
             let mut block = kept.clone();
             for _ in 0..1 + round % 5 {
-                // Most decisions depend on the first bytes.
+                // Most decisions depend on the first bytes of a block, so these are changed more often.
                 let reach = [64, 1024][rng.below(2) as usize];
                 block[rng.below(reach) as usize] = rng.next() as u8;
             }
@@ -332,7 +334,7 @@ fn noise_in_the_journal_is_survived() {
     }
 }
 
-/// After the largest number, transactions are numbered from 0 again.
+/// After the maximum transaction number, numbers continue from 0.
 #[test]
 fn transaction_numbers_wrap_around() {
     for (block_size, options, open) in FORMATS {
@@ -348,16 +350,16 @@ fn transaction_numbers_wrap_around() {
     }
 }
 
-/// A revocation also cancels the copies of its own transaction.
+/// A revocation also cancels the copies in its own transaction.
 #[test]
 fn a_transaction_revokes_what_it_writes() {
     for (block_size, options, open) in FORMATS {
         let mut target = Target::new(block_size, options);
         target.transaction("", &[(0, 0xA0), (1, 0xA1), (2, 0xA2)], &[]);
-        // The last: debugfs 1.47.0 writes the next one over the commit block of such a transaction.
+        // This is the last transaction, because debugfs 1.47.0 would write the next transaction over its commit block.
         target.transaction("", &[(0, 0xB0), (1, 0xB1), (3, 0xB3)], &[1, 3]);
         target.write(open);
-        // debugfs sums up revoke blocks too, which Linux and e2fsck do not: they refuse this journal.
+        // debugfs includes revoke blocks in the checksum. Linux and e2fsck do not, so they refuse this journal.
         if open != "-c" {
             let expected = BTreeMap::from([(0, 0xB0), (2, 0xA2)]);
             assert_eq!(target.agrees(), expected, "{options:?} {open}");

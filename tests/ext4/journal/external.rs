@@ -1,4 +1,5 @@
-//! Journals on separate devices, as Linux left them. The oracle is the kernel's recovery of a copy of both devices. Needs root.
+//! Journals on separate devices, as Linux wrote them. The oracle is the kernel's recovery of a copy of the volume and the journal. Needs
+//! root.
 
 use std::fs;
 
@@ -24,7 +25,7 @@ struct Pair {
     journal: Image,
 }
 
-/// A mount of both.
+/// A kernel mount of a volume and its journal device.
 struct Mounted {
     mount: LoopMount,
     _journal: LoopDevice,
@@ -48,8 +49,8 @@ impl Pair {
         Mounted { mount: self.volume.mount(&options), _journal: journal }
     }
 
-    /// Copies of both devices while the volume is mounted and written. The journal is copied last, since every block written home
-    /// in between is also in the journal.
+    /// Copies the volume and its journal while the volume is mounted and written. The journal is copied last: so every block that was
+    /// checkpointed between the two copies is also in the copied journal.
     fn dirty(block_size: u32, options: &str, mount: &str, seed: u64) -> Self {
         let pair = Self::new(block_size, options);
         let mounted = pair.mount(&format!("noatime,commit=600,{mount}"));
@@ -70,7 +71,7 @@ impl Pair {
         beneath::open(&self.volume.location(), &self.options())
     }
 
-    /// Recovers the volume in memory, and compares it with the kernel's recovery of a copy. Neither device is written.
+    /// Recovers the volume in memory, and compares it with the kernel's recovery of a copy. Nothing is written to the devices.
     fn check(&self, mount: &str) -> Recovery {
         let before = [&self.volume, &self.journal].map(|image| fs::read(image.path()).unwrap());
         let volume = self.open().unwrap_or_else(|error| panic!("{error}"));
@@ -84,7 +85,7 @@ impl Pair {
         let with = format!(",journal_path={}", device.node());
         let mut expected = recovered(&copy.volume, &with, Replay::Full).unwrap();
         if mount == "data=journal" {
-            // If a block's newest copy is in the journal, the map leads there.
+            // The map refers to the journal for blocks whose newest copy is there, so maps are not compared.
             expected.values_mut().for_each(|record| record.map = None);
         }
         assert!(expected.len() > 40, "the workload left {} files", expected.len());
@@ -97,7 +98,7 @@ impl Pair {
         recovery
     }
 
-    /// The error of an opening with this journal device.
+    /// The kind and message of the error when the volume is opened with this journal device.
     fn refusal(&self, journal: &Image) -> (ErrorKind, String) {
         let options = VolumeOptions::new().journal(journal.location());
         let error = beneath::open(&self.volume.location(), &options).err().expect("a refusal");
@@ -109,7 +110,7 @@ fn journal(block_size: u32, uuid: &str) -> Image {
     Image::mke2fs("8M", &words(&format!("-O journal_dev -b {block_size} -U {uuid}")))
 }
 
-/// Metadata that the log holds are seen as the kernel recovers them, with blocks of each size and checksums of each kind.
+/// Metadata in the journal are seen as the kernel recovers them, with blocks of each size and checksums of each kind.
 #[test]
 fn metadata_are_recovered() {
     require!([Need::Root]);
@@ -126,7 +127,7 @@ fn metadata_are_recovered() {
     }
 }
 
-/// File data are read from the journal's device if that has the newest copy.
+/// File data are read from the journal device if the newest copy is there.
 #[test]
 fn journaled_data_are_read_from_the_journal() {
     require!([Need::Root]);
@@ -135,8 +136,8 @@ fn journaled_data_are_read_from_the_journal() {
     assert!(recovery.blocks > 20, "{recovery:?}");
 }
 
-/// Without the device, or for writing, the volume is refused by name. A clean volume needs no journal device, but verifies a device that is
-/// given.
+/// A volume that needs recovery is refused without its journal device, and always for writing; the message names the device. A clean volume
+/// needs no journal device, but a given device is verified.
 #[test]
 fn a_volume_is_refused_without_its_journal_and_for_writing() {
     require!([Need::Root]);
@@ -146,7 +147,7 @@ fn a_volume_is_refused_without_its_journal_and_for_writing() {
     let said = error.to_string();
     assert!(said.contains(UUID) && said.contains("--journal"), "{said}");
     let location = dirty.volume.location();
-    // A backup of the superblock does not record that the journal needs recovery.
+    // A backup superblock does not record that the journal needs recovery.
     let backup = VolumeOptions::new().superblock(8193);
     let error = backup.clone().open(&location).err().expect("a refusal");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
@@ -163,7 +164,7 @@ fn a_volume_is_refused_without_its_journal_and_for_writing() {
     assert_eq!(dirty.refusal(&other).0, ErrorKind::InvalidInput);
 }
 
-/// Any other device, and a damaged superblock of the right one, is an error that names the fault.
+/// Another device, or a damaged superblock on the right device, is refused with an error that names the fault.
 #[test]
 fn only_the_journal_of_the_volume_is_taken() {
     require!([Need::Root]);
@@ -193,7 +194,7 @@ fn only_the_journal_of_the_volume_is_taken() {
         damaged.poke_block(2, offset, bytes);
         refused(&damaged, kind, what);
     }
-    // Without checksums, each field is checked separately.
+    // Without checksums, each field is checked individually.
     let dirty = Pair::dirty(1024, "-O ^metadata_csum", "data=ordered", SEED + 4);
     for (offset, bytes, kind, what) in [
         (0x10, &[0xFF; 4][..], ErrorKind::Corrupt, "s_maxlen"),

@@ -1,5 +1,6 @@
-//! A volume with fast commits in its journal, opened for writing: the volume then contains them. The oracles are the output of e2fsck and the view
-//! after the kernel's own recovery of a copy. Reading the volume before that shows the same. Needs root.
+//! A volume whose journal contains fast commits is opened for writing. Afterwards the volume contains their changes. The oracles are the
+//! output of e2fsck and the view after the kernel's own recovery of a copy. A read-only open before the recovery shows the same. Needs
+//! root.
 
 use std::fs::{self, File, OpenOptions as Options};
 use std::io::Write;
@@ -30,7 +31,7 @@ fn fast_commits(image: &Image) -> u32 {
     }
 }
 
-/// Opens the volume for writing, and closes it.
+/// Opens a copy of the volume for writing, and closes it.
 fn recover(dirty: &Image, what: &str) -> Image {
     let image = dirty.copy();
     let options = VolumeOptions::new().write(true);
@@ -42,8 +43,8 @@ fn recover(dirty: &Image, what: &str) -> Image {
     image
 }
 
-/// The view of the dirty volume by a reader, without the parts that are not recorded: the blocks of directories and the nodes of maps, how many
-/// subdirectories there are, and when entries changed.
+/// The view of a read-only open of the dirty volume. Values that fast commits do not record are removed: the blocks of directories and of
+/// map nodes, the number of subdirectories, and the times at which entries changed.
 fn seen(image: &Image) -> View {
     let mut view = Subject::open(image).view();
     for record in view.values_mut() {
@@ -56,7 +57,7 @@ fn seen(image: &Image) -> View {
     view
 }
 
-/// Recovers the volume, and compares it. Returns the number of fast commits.
+/// Recovers the volume, and compares it with the oracles. Returns the number of fast commits.
 fn compare(dirty: &Image, what: &str) -> u32 {
     let recovered = recover(dirty, what);
     let mut subject = Subject::open(&recovered);
@@ -64,7 +65,7 @@ fn compare(dirty: &Image, what: &str) -> u32 {
     assert_same(&seen(dirty), &actual, &format!("{what}, as read before"));
     match recovered_by_kernel(dirty, Replay::Fast) {
         Ok(mut expected) => {
-            // Linux counts no subdirectories when it replays.
+            // Linux does not count subdirectories during the replay.
             let directories = expected.values_mut().filter(|record| record.is(FileType::Directory));
             directories.for_each(|record| (record.links, record.flags) = (None, None));
             assert_same(&expected, &actual, what);
@@ -93,7 +94,7 @@ fn they_become_part_of_the_volume() {
             count += compare(&scenario.dirty(seed), &scenario.name(seed));
         }
     }
-    // Linux decides itself whether to make a full commit instead.
+    // Linux sometimes makes a full commit instead, so only the total is checked.
     assert!(count > 0, "no fast commits");
 }
 
@@ -107,7 +108,7 @@ fn append(path: &Path, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// One change of each kind after a full commit, with a name that is created and removed, and an inode number that is reused.
+/// Makes one change of each kind after a full commit. One name is created and removed, and one inode number is reused.
 fn one_of_each(root: &Path) {
     let at = |name: &str| root.join(name);
     let bytes = |number: u8| vec![number; 20_000];
@@ -150,7 +151,7 @@ fn one_of_each(root: &Path) {
     fs::create_dir(at("new")).unwrap();
     fs::write(at("new/file"), bytes(106)).unwrap();
     synced(at("new/file"));
-    // More names than a block holds.
+    // These names do not fit into one block.
     for number in 0..200 {
         File::create(at(&format!("dir/{number:050}"))).unwrap();
     }
@@ -180,7 +181,7 @@ fn every_kind_of_change_is_recovered() {
     }
 }
 
-/// Power fails during the recovery, at every possible cut: the next opening recovers the volume, with the same result.
+/// If power fails at any point of a recovery, the next open recovers the volume with the same result.
 #[test]
 fn a_recovery_that_is_cut_off_is_done_again() {
     require!([Need::Root]);

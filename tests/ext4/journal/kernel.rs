@@ -1,4 +1,4 @@
-//! Journals that Linux left: the device is copied below a live mount, and Linux's own recovery of the copy is the oracle.
+//! Journals that Linux wrote. The device is copied while the volume is mounted, and the oracle is Linux's own recovery of the copy.
 
 use crate::require;
 use std::fs::{self, File};
@@ -18,21 +18,21 @@ use crate::journal::set_sequence;
 use crate::journal::workload::Workload;
 
 const DEPTH: Depth = Depth { random: 4, stretches: 300 };
-/// The number of steps between two looks at the journal, and the most looks.
+/// The number of operations between two examinations of the journal, and the maximum number of examinations.
 const STEPS: u32 = 30;
 const ROUNDS: u32 = 200;
 
-/// A volume, the operations on it, and the expected journal.
+/// A volume, the operations on it, and the journal that is expected.
 #[derive(Clone, Copy)]
 pub(crate) struct Scenario {
     pub(crate) mke2fs: &'static str,
     pub(crate) mount: &'static str,
     pub(crate) features: JournalFeatures,
-    /// Only operations that fast commits can record; others cause full commits.
+    /// Whether only operations run that fast commits can record. Other operations cause full commits.
     pub(crate) plain: bool,
     /// The number of the first transaction.
     pub(crate) sequence: u32,
-    /// Continue until the log has wrapped around the end of the journal.
+    /// Whether to continue until the log wraps around the end of the journal.
     pub(crate) wrapped: bool,
 }
 
@@ -50,7 +50,7 @@ impl Scenario {
         format!("{}, {}, plain {}, seed {seed}", self.mke2fs, self.mount, self.plain)
     }
 
-    /// The volume as the device holds it at a moment when it is mounted and written.
+    /// A copy of the device while the volume is mounted and written.
     pub(crate) fn dirty(&self, seed: u64) -> Image {
         let size = if self.wrapped { "-J size=4" } else { "-J size=8" };
         let options = format!("-t ext4 {size} {}", self.mke2fs);
@@ -60,7 +60,7 @@ impl Scenario {
         let mut workload = Workload::new(mounted.dir(), seed, self.plain);
         workload.steps(120);
         sync(&mounted);
-        // An orphan: unlinked while it is open.
+        // The file is removed while it is open, so it becomes an orphan.
         let path = mounted.dir().join("orphan");
         let orphan = File::create(&path).unwrap();
         if !self.plain {
@@ -82,8 +82,8 @@ impl Scenario {
         panic!("{}: the log did not wrap", self.name(seed));
     }
 
-    /// Recovers the journal in memory, and compares with the kernel's recovery. Returns the reason if no comparison is
-    /// possible.
+    /// Recovers the journal in memory, and compares the result with the kernel's recovery. If no comparison is possible, returns the
+    /// reason.
     fn run(&self, seed: u64) -> Result<Recovery, String> {
         let what = self.name(seed);
         let dirty = self.dirty(seed);
@@ -99,7 +99,7 @@ impl Scenario {
         let replay = if recovery.fast_commits > 0 { Replay::Fast } else { Replay::Full };
         let mut expected = recovered_by_kernel(&dirty, replay)?;
         if self.mount == "data=journal" {
-            // If a block's newest copy is in the journal, the map leads there.
+            // The map refers to the journal for blocks whose newest copy is there, so maps are not compared.
             expected.values_mut().for_each(|record| record.map = None);
         }
         assert!(expected.len() > 40, "{what}: the workload left {} files", expected.len());
@@ -107,7 +107,7 @@ impl Scenario {
         Ok(recovery)
     }
 
-    /// Runs a seed. If the kernel refuses its own journal, the seed is skipped, and a line names it.
+    /// Runs a seed. If the kernel refuses its own journal, the seed is recorded as skipped.
     fn run_or_note(&self, test: &str, seed: u64) -> Option<Recovery> {
         let result = self.run(seed);
         result.map_err(|refusal| note_part(test, &self.name(seed), refusal.trim())).ok()
@@ -119,35 +119,36 @@ pub(crate) fn sync(mounted: &LoopMount) {
     rustix::fs::syncfs(File::open(mounted.dir()).unwrap()).unwrap();
 }
 
-/// Whether the log continues at the journal's first block after its last one, as debugfs lists the blocks.
+/// Whether the log continues in the first block of the journal after its last block, by debugfs's list of blocks.
 fn wraps(image: &Image) -> bool {
     let blocks = logged_blocks(image);
     blocks.windows(2).any(|pair| pair[1] < pair[0])
 }
 
-/// The recovery by the kernel, which can change inodes in ways that the journal does not record.
+/// The kind of recovery by the kernel. The kernel can change inodes in ways that the journal does not record.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Replay {
     Full,
-    /// A replay of fast commits. If Linux adds names to a directory, it sets the directory's times to the time of the replay. A new file keeps
-    /// blocks past its end that the previous inode with its number had allocated.
+    /// A replay of fast commits. If Linux adds names to a directory, it sets the directory's times to the time of the replay. A new file
+    /// keeps blocks past its end that the previous file with the same inode number had allocated.
     Fast,
 }
 
-/// The kernel's view after it has recovered a copy, or the error if the kernel refuses the mount.
+/// The kernel's view after it has recovered a copy, or the message if the kernel refuses the mount.
 pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View, String> {
     recovered(&dirty.copy(), "", replay)
 }
 
-/// The view of a copied image after the kernel's recovery, with these additional mount options.
+/// The kernel's view after it has recovered this image, which is a copy, with these additional mount options.
 pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<View, String> {
-    // This time is later than all times of the workload, because the loop device takes longer than a tick of the clock for time stamps.
+    // This time is later than all times of the workload, because attaching a loop device takes longer than one tick of the clock for time
+    // stamps.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let begun = (now.as_secs() as i64, now.subsec_nanos());
     drop(copy.try_mount(&format!("rw,noatime{options}"))?);
     let mount = copy.mount(&format!("ro,noload{options}"));
     let mut view = kernel::view_with_maps(mount.dir(), DEPTH, 1);
-    // The recovery repeats a truncation that the journal shows as unfinished, and sets the file's times to the time of the recovery.
+    // The recovery completes an interrupted truncation, and sets the times of the file to the time of the recovery.
     for record in view.values_mut() {
         let times = [&mut record.modified, &mut record.changed];
         times.into_iter().for_each(|time| *time = time.filter(|time| *time < begun));
@@ -158,20 +159,20 @@ pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<V
     Ok(view)
 }
 
-/// Removes values that Linux's replay of fast commits makes up.
+/// Removes values that Linux's replay of fast commits sets without a record in the journal.
 fn as_replayed(record: &mut Record) {
     (record.blocks, record.map) = (None, None);
     if !record.is(FileType::Directory) {
         return;
     }
-    // A new directory gets one link instead of two.
+    // After the replay a new directory has one link instead of two.
     let links = record.links.map(|links| links.max(2));
     let times = [&mut record.accessed, &mut record.modified, &mut record.changed];
     times.into_iter().for_each(|time| *time = None);
     (record.links, record.size) = (links, None);
 }
 
-/// Compares names, everything that stat reports, attributes, targets, maps, and contents. The image must stay unchanged.
+/// Compares names, the results of stat, attributes, link targets, maps and contents. The image must not be changed.
 fn compare(expected: &View, dirty: &Image, what: &str) {
     let before = fs::read(dirty.path()).unwrap();
     let mut subject = Subject::open(dirty);
@@ -196,7 +197,7 @@ fn ordered_data() {
     }
 }
 
-/// Data stands in the journal, some of its blocks escaped, and the log runs over the journal's end.
+/// File data in the journal are replayed. Some of their blocks are escaped, and the log wraps around the end of the journal.
 #[test]
 fn journaled_data() {
     require!([Need::Root]);
@@ -207,11 +208,11 @@ fn journaled_data() {
     }
 }
 
-/// After the largest number, transactions are numbered from 0 again.
+/// After the maximum transaction number, numbers continue from 0.
 #[test]
 fn transaction_numbers_wrap_around() {
     require!([Need::Root]);
-    // The sequence starts slightly below the largest number, so that the log, which begins at a checkpoint, holds numbers of both sides.
+    // The numbers begin slightly below the maximum. The log begins at a checkpoint, so it can contain numbers before and after the wrap.
     for back in [3, 30] {
         let scenario = Scenario { sequence: u32::MAX - back, ..ORDERED };
         let recovery = scenario.run(11).unwrap();
@@ -233,8 +234,8 @@ fn checksums_of_the_first_version_and_asynchronous_commits() {
     }
 }
 
-/// Linux 6.18 can refuse a journal of its own, if blocks have 1 KiB and the fast-commit area is full. Such a seed has no oracle, so it is
-/// skipped, and a line names it.
+/// Fast commits are replayed as the kernel replays them. Linux 6.18 can refuse its own journal if blocks have 1 KiB and the fast-commit
+/// area is full. There is no oracle for such a seed, so the seed is recorded as skipped.
 #[test]
 fn fast_commits() {
     require!([Need::Root]);
@@ -255,11 +256,11 @@ fn fast_commits() {
             }
         }
     }
-    // Linux decides itself whether to make a full commit instead.
+    // Linux sometimes makes a full commit instead, so only the total is checked.
     assert!(fast_commits > 0, "{runs} runs without a fast commit");
 }
 
-/// A byte of the log is wrong: journals that the kernel refuses are refused, and the others give the kernel's result.
+/// A journal with a changed byte is refused if the kernel refuses it. Otherwise ironmap recovers the same tree as the kernel.
 #[test]
 fn broken_journals_are_what_the_kernel_makes_of_them() {
     require!([Need::Root]);
@@ -292,7 +293,7 @@ fn broken_journals_are_what_the_kernel_makes_of_them() {
     assert!(shown > 0 && refused > 0, "{refused} refused, {shown} shown");
 }
 
-/// Blocks of the journal that belong to the log: descriptors, revocations, commits.
+/// The journal blocks that are part of the log: descriptors, revocations and commits.
 fn logged_blocks(image: &Image) -> Vec<u64> {
     let dump = image.ask_debugfs("logdump\n");
     let blocks = dump.lines().filter(|line| line.starts_with("Found expected sequence"));

@@ -1,4 +1,4 @@
-//! The operations on a volume while its journal fills.
+//! The operations that fill the journal of a volume.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, symlink};
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use crate::common::rng::Rng;
 
-/// A seeded sequence of operations on a tree. Each file is synced with its own chance, so that some changes are in the journal
-/// and some are not.
+/// A seeded sequence of operations on a tree. Each file is synced with some probability, so that some changes are in the journal and others
+/// are not.
 pub(crate) struct Workload {
     root: PathBuf,
     rng: Rng,
     files: Vec<PathBuf>,
     dirs: Vec<PathBuf>,
     made: u32,
-    /// Whether operations that Linux does not record in fast commits are left out.
+    /// Whether to omit operations that Linux does not record in fast commits.
     plain: bool,
 }
 
@@ -41,7 +41,7 @@ impl Workload {
             let at = self.below(150_000) as u64;
             let mut bytes = vec![self.below(256) as u8; 1 + self.below(40_000)];
             if self.below(6) == 0 {
-                // Blocks that begin like the journal's own are escaped where data goes through it.
+                // Data blocks that begin with the journal's magic number must be escaped in the journal.
                 for block in bytes.chunks_mut(1024).filter(|block| block.len() >= 4) {
                     block[..4].copy_from_slice(&[0xC0, 0x3B, 0x39, 0x98]);
                 }
@@ -100,7 +100,7 @@ impl Workload {
             }
             11 => symlink("a".repeat(1 + self.below(100)), self.fresh()).unwrap(),
             12 => {
-                // Over another file.
+                // Renames the file over another file.
                 let other = self.below(self.files.len());
                 if other != at {
                     let to = self.files[other].clone();
@@ -130,7 +130,7 @@ impl Workload {
         }
     }
 
-    /// Makes a directory of several blocks and removes it once it is in the journal: its blocks are revoked.
+    /// Makes a directory of several blocks, and removes it after it is in the journal, so that its blocks are revoked.
     pub(crate) fn revoke(&mut self) {
         let dir = self.root.join("revoked");
         fs::create_dir(&dir).unwrap();
@@ -141,7 +141,7 @@ impl Workload {
         fs::remove_dir(&dir).unwrap();
     }
 
-    /// Ends with something durable.
+    /// Writes and syncs a last file, so that the workload ends with a durable change.
     pub(crate) fn sync_last(&mut self) {
         let path = self.root.join("last");
         let file = File::create(path).unwrap();

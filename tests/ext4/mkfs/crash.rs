@@ -1,4 +1,4 @@
-//! Power cuts during mkfs: the device holds the complete new volume, or nothing that can be mistaken for one.
+//! Power cuts during mkfs: the device contains the complete new volume, or nothing that could be mistaken for a volume.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn bytes(device: &Ram) -> Vec<u8> {
 fn a_volume_is_there_as_a_whole_or_not_at_all() {
     for text in ["", "-b 4096", "-b 2048 -O ^metadata_csum"] {
         let base = Ram::new(SIZE);
-        // The device held a sound volume before, too.
+        // The device contains a valid volume before mkfs.
         let before = options("-b 1024").uuid([9; 16]);
         ironmap::tools::make(&base, &before).unwrap();
         let record = Record::new(Arc::new(base.snapshot()));
@@ -30,7 +30,7 @@ fn a_volume_is_there_as_a_whole_or_not_at_all() {
         let mut crashes = Crashes::new(&base, record.log());
         let entries = crashes.log().entries();
         let flush = entries.iter().position(|entry| *entry == Entry::Flush).unwrap();
-        // The old superblock is cleared before anything is written in its place.
+        // The old superblock is overwritten with zeros before a new one is written.
         let only_cleared = |entry: &Entry| match entry {
             Entry::Write { data, .. } => data.iter().all(|byte| *byte == 0),
             _ => true,
@@ -48,7 +48,8 @@ fn a_volume_is_there_as_a_whole_or_not_at_all() {
                     assert!(content == made, "{text}: {name} is a part of the volume");
                     whole += 1;
                 }
-                // Until its superblock is durably cleared, the old volume may exist, whatever else was written.
+                // The old volume may still be found until the flush after its superblock was cleared, even if other blocks have been
+                // written.
                 Ok(_) => assert!(name.cut <= flush + 1, "{text}: {name} is the old volume"),
                 Err(_) => nothing += 1,
             }

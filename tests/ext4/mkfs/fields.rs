@@ -1,4 +1,4 @@
-//! A table of sizes and features, each compared with a volume that mke2fs makes with the same options.
+//! Many sizes and features. Each volume is compared with a volume that mke2fs makes with the same options.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Fields that differ from run to run, count writes, or give a place.
+/// Fields that differ for each volume, count writes, or contain a block number.
 const CHANGING: [&str; 11] = [
     "MMP block number",
     "Filesystem created",
@@ -31,7 +31,7 @@ const CHANGING: [&str; 11] = [
     "mmp_device_name",
 ];
 
-/// The superblock's fields by dumpe2fs.
+/// The fields of the superblock, as dumpe2fs prints them.
 fn fields(image: &Image) -> BTreeMap<String, String> {
     let said = run("dumpe2fs", &["-h".as_ref(), image.path().as_os_str()]);
     let said = String::from_utf8(said).unwrap();
@@ -42,7 +42,7 @@ fn fields(image: &Image) -> BTreeMap<String, String> {
     fields
 }
 
-/// Makes a volume with mke2fs that has the same features and options as `made`.
+/// Makes a volume with mke2fs. It has the same features and options as `made`.
 fn by_mke2fs(size: u64, text: &str, made: &MkfsOptions) -> Image {
     let image = Image::none();
     File::create(image.path()).unwrap().set_len(size).unwrap();
@@ -57,7 +57,8 @@ fn by_mke2fs(size: u64, text: &str, made: &MkfsOptions) -> Image {
     image
 }
 
-/// Makes both volumes, checks ours, and compares all fields of dumpe2fs except `ours`: fields whose layout is our own choice.
+/// Makes a volume with ironmap and one with mke2fs, checks ironmap's, and compares all fields that dumpe2fs prints. The fields in `ours`
+/// are not compared, because ironmap intentionally chooses other values.
 fn compare(size: u64, text: &str, ours: &[&str]) {
     let options = options(text);
     let image = make(size, &options).unwrap_or_else(|error| panic!("{size} {text}: {error}"));
@@ -72,7 +73,7 @@ fn compare(size: u64, text: &str, ours: &[&str]) {
     }
 }
 
-/// Asserts that ironmap itself reads a sound, empty volume.
+/// Asserts that ironmap reads a valid, empty volume.
 fn assert_opens(image: &Image) {
     let volume = image.open().unwrap();
     let fs = volume.ext4().unwrap();
@@ -91,10 +92,11 @@ fn sizes() {
     }
 }
 
-/// A last group that is too small for its metadata is left out; a group that is just large enough is kept.
+/// A last group that is too small for its metadata is omitted. A group that is just large enough is kept.
 #[test]
 fn tails() {
-    // Blocks of 1 KiB make groups of 8 MiB. Whether the reserve is a share of the blocks with or without the omitted tail is our choice.
+    // Blocks of 1 KiB make groups of 8 MiB. The reserve is a share of all blocks; ironmap and mke2fs may differ in whether an omitted last
+    // group counts.
     for size in
         [16_500, 16_900, 17_100, 17_200, 17_300, 17_400, 24_700, 25_000, 8300, 8900, 9000, 9500]
     {
@@ -117,7 +119,7 @@ fn sizes_of_blocks_and_inodes() {
     {
         compare(64 * MIB, text, &[]);
     }
-    // More inodes than the bitmaps of whole groups can have: groups are smaller. The share of reserved blocks is that of before.
+    // A group's bitmap cannot have so many inodes, so the groups are smaller. The number of reserved blocks is computed before this change.
     for text in ["-b 1024 -N 20000", "-b 1024 -N 10000", "-b 2048 -N 30000", "-b 4096 -N 40000"] {
         for size in [16 * MIB, 31 * MIB] {
             compare(size, text, &["Reserved block count"]);
@@ -164,11 +166,11 @@ fn features() {
             compare(size, &format!("-O {names}"), &[]);
         }
     }
-    // The root directory is a block of entries from the start.
+    // The root directory of a new volume is a block of entries, even with inline_data.
     compare(64 * MIB, "-O inline_data", &["Free blocks"]);
 }
 
-/// Bitmaps of a flex group lie without gaps, so that they touch fewer clusters.
+/// The bitmaps of a flex group are contiguous, so that they use fewer clusters.
 #[test]
 fn clusters() {
     let ours = ["Overhead clusters", "Free blocks"];

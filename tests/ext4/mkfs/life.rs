@@ -1,4 +1,4 @@
-//! Use of a new volume: the kernel mounts it and writes to it, resize2fs grows it.
+//! Use of a new volume: the kernel mounts and writes the volume, and resize2fs grows it.
 
 use std::fs::{self, File};
 
@@ -9,7 +9,7 @@ use crate::require;
 
 const MIB: u64 = 1 << 20;
 
-/// Creates files of all sizes in a few directories, and removes or changes some of them.
+/// Creates files of all sizes in some directories, and removes or changes some of them.
 fn fill(root: &std::path::Path) {
     for dir in 0..20 {
         let dir = root.join(format!("directory {dir}"));
@@ -60,7 +60,7 @@ fn the_kernel_writes_to_it() {
     }
 }
 
-/// The resize inode is right if resize2fs and e2fsck agree after growth.
+/// resize2fs grows the volume and e2fsck finds no fault, which shows that the resize inode is valid.
 #[test]
 fn resize2fs_grows_it() {
     require!([Need::Tool("resize2fs")]);

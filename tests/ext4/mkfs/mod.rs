@@ -1,7 +1,7 @@
-//! Volumes made by ironmap are sound for e2fsck, dumpe2fs, resize2fs and the kernel.
+//! e2fsck, dumpe2fs, resize2fs and the kernel accept the volumes that ironmap makes.
 //!
-//! - `fields`: many sizes and features; e2fsck finds nothing, and dumpe2fs prints the same as for a volume by mke2fs.
-//! - `life`: the kernel writes to them, which needs root, and resize2fs grows them.
+//! - `fields`: many sizes and features; e2fsck finds nothing, and dumpe2fs prints the same as for a volume that mke2fs makes.
+//! - `life`: the kernel writes to the volumes, which needs root, and resize2fs grows them.
 //! - `crash`: power cuts at any moment.
 //! - `devices`: refused devices, cleared ranges, and reproducible volumes.
 
@@ -21,7 +21,7 @@ use ironmap::fs::ext4::{Features, MkfsOptions, Superblock};
 
 const UUID: [u8; 16] = *b"\x1f\x0e\x3d\xad\x99\x90\x4a\x3a\x8f\x8e\x3a\x6d\x0b\x7c\x5e\x21";
 
-/// Reads the options that mke2fs and ironmap share, as one writes them for mke2fs.
+/// Parses options in the syntax of mke2fs.
 fn options(text: &str) -> MkfsOptions {
     let mut options = MkfsOptions::new().uuid(UUID).time(1_700_000_000);
     for pair in words(text).chunks_exact(2) {
@@ -43,21 +43,21 @@ fn options(text: &str) -> MkfsOptions {
     options
 }
 
-/// The names of features, as mke2fs takes them: these and no others.
+/// The list of features for mke2fs: exactly these features, and no default ones.
 fn feature_list(features: &Features) -> String {
     let Features { compat, incompat, ro_compat } = features;
     let names = compat.names().chain(incompat.names()).chain(ro_compat.names());
     std::iter::once("none".to_owned()).chain(names).collect::<Vec<_>>().join(",")
 }
 
-/// Makes a volume on an existing file.
+/// Makes a volume in an existing file.
 fn make_on(path: &Path, options: &MkfsOptions) -> Result<Superblock> {
     let mode = OpenMode { write: true, ..OpenMode::default() };
     let device = Psync::new(Arc::new(BlockFile::open(path, &mode)?));
     ironmap::tools::make(&device, options)
 }
 
-/// A new, sparse image of `size` bytes with a volume in it.
+/// A new, sparse image of `size` bytes, with a volume.
 fn make(size: u64, options: &MkfsOptions) -> Result<Image> {
     let image = Image::none();
     File::create(image.path()).unwrap().set_len(size).unwrap();

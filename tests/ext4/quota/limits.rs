@@ -1,4 +1,5 @@
-//! Limits that are set in the quota file's bytes: hard limits hold immediately, soft limits after their time, and projects stay separate.
+//! Limits, which the tests write into the quota file. Hard limits apply immediately, soft limits after their grace time, and projects are
+//! counted separately.
 
 use ironmap::ErrorKind;
 use ironmap::fs::ext4::ROOT;
@@ -13,7 +14,7 @@ const USER: Credentials = Credentials::new(1000, 2000, 0);
 const OTHER: Credentials = Credentials::new(1001, 2001, 0);
 const OPTIONS: &str = "-t ext4 -b 4096 -I 256 -O quota,project";
 
-/// The offsets of fields in an entry.
+/// The offsets of fields in a quota entry.
 const INODES_HARD: usize = 8;
 const INODES_USED: usize = 24;
 const SPACE_HARD: usize = 32;
@@ -26,7 +27,7 @@ fn word(entry: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(entry[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// The places of an id's entry: the quota file's, and copies in the journal.
+/// The positions of an id's entry in the image: in the quota file, and copies in the journal.
 fn entries(image: &[u8], id: u32, said: &Said) -> Vec<usize> {
     let is_entry = |at: &usize| {
         let entry = &image[*at..*at + ENTRY];
@@ -59,7 +60,7 @@ fn write(quota: &Quota, file: InodeNo, block: u64, blocks: usize) -> Result<usiz
     written.map(|count| count / 4096).map_err(|error| error.kind())
 }
 
-/// A user gets to the last block and inode of the hard limits, and not beyond them; a refused operation changes nothing.
+/// A user can allocate blocks and inodes up to the hard limits, and no more. A refused operation changes nothing.
 #[test]
 fn hard_limits_hold() {
     let mut quota = Quota::new("64M", OPTIONS);
@@ -101,7 +102,8 @@ fn hard_limits_hold() {
     assert_eq!(quota.said("user", 1001), Said { bytes: 8 * 4096, inodes: 1 });
 }
 
-/// A soft limit may be exceeded for the time in the quota file. After this time usage cannot grow until it has been below the limit again.
+/// A soft limit may be exceeded for the grace time in the quota file. After this time, usage cannot grow until it has been below the limit
+/// again.
 #[test]
 fn soft_limits_hold_when_their_time_is_over() {
     let mut quota = Quota::new("64M", OPTIONS);
@@ -130,7 +132,7 @@ fn soft_limits_hold_when_their_time_is_over() {
     quota.reopen();
 }
 
-/// An operation that reaches a limit at any point undoes its changes: usage is right afterwards, and no limit was exceeded.
+/// An operation that reaches a limit at any point undoes its changes. Afterwards the usage is correct, and no limit was exceeded.
 #[test]
 fn refusals_change_nothing() {
     let sets = [
@@ -162,7 +164,8 @@ fn refusals_change_nothing() {
     }
 }
 
-/// A directory that passes its project to its files accepts no file of another project, by any path; new files are charged to its project.
+/// A directory with project inheritance accepts no file of another project, by any operation. New files are counted for the project of the
+/// directory.
 #[test]
 fn projects_keep_apart() {
     for options in [OPTIONS, "-t ext4 -b 1024 -I 256 -O project"] {

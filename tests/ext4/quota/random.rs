@@ -1,4 +1,4 @@
-//! Random operations that change the usage of some owner.
+//! Random operations that change the usage of an owner.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use ironmap::{ErrorKind, Result};
 
 use crate::common::rng::Rng;
 
-/// The owners of the files, and the number of names.
+/// The owners of the files, and the number of different names.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope {
-    /// The owner, or `None` for many: ids that are near in the tree and far, and more than the entries of a block.
+    /// The owner, or `None` for many owners: adjacent ids and distant ids, more than fit into one block of the quota file.
     pub(crate) id: Option<u32>,
     pub(crate) names: u64,
 }
@@ -32,7 +32,7 @@ impl Scope {
     }
 }
 
-/// Runs one operation. It may end in any expected error: usage must be right after each of them.
+/// Runs one random operation. The operation may fail with any expected error, and usage must be correct afterwards.
 pub(crate) fn step(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Option<ErrorKind> {
     let error = operation(fs, rng, scope).err()?;
     let accident = matches!(
@@ -45,7 +45,7 @@ pub(crate) fn step(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Opt
 
 fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()> {
     let (dir, name) = place(fs, rng, scope);
-    // The inode is held because another thread may remove it.
+    // The inode is referenced, because another thread may remove the file.
     let found = || fs.lookup(dir, &name).and_then(|inode| fs.hold(inode.number()));
     let pos = FilePos(rng.below(200_000));
     match rng.below(16) {
@@ -110,7 +110,7 @@ fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()
         14 => {
             let attribute = format!("user.{}", rng.below(4));
             let len = [3, 70, 700, 3000, 20_000][rng.below(5) as usize];
-            // Some have the same value, so that they may share it.
+            // Some values are equal, so that files may share them.
             let value = vec![rng.below(2) as u8; len];
             fs.writable().unwrap().setxattr(
                 found()?.number(),
@@ -126,7 +126,7 @@ fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()
     }
 }
 
-/// A name in the root or a directory below it.
+/// A name in the root or in a directory below it.
 fn place(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> (InodeNo, Vec<u8>) {
     let mut name = || format!("name-{}", rng.below(scope.names)).into_bytes();
     let (above, last) = (name(), name());

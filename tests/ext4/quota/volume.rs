@@ -1,4 +1,4 @@
-//! A volume in memory with quota, and the programs that check it.
+//! A volume with quota in memory, and the programs that check it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::common::beneath::over;
 use crate::common::command::{output, run};
 use crate::common::image::{scratch_in, words};
 
-/// The volume's clock, in seconds.
+/// The time of the volume's clock, in seconds.
 pub(crate) const NOW: i64 = 1_700_000_000;
 
 pub(crate) struct Quota {
@@ -23,7 +23,7 @@ pub(crate) struct Quota {
     options: String,
 }
 
-/// The usage of an id by debugfs.
+/// The usage of an id, as debugfs prints it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) bytes: u64,
@@ -37,7 +37,7 @@ fn open(ram: &Arc<Ram>, now: i64) -> Volume {
 }
 
 impl Quota {
-    /// A volume of this size (as mke2fs writes it) made with these options.
+    /// A volume of this size (in mke2fs's syntax), made with these options.
     pub(crate) fn new(size: &str, options: &str) -> Self {
         let dir = scratch_in(Path::new("/dev/shm"));
         let image = dir.path().join("image");
@@ -55,12 +55,12 @@ impl Quota {
         self.dir.path().join("image")
     }
 
-    /// Closes the volume, in which e2fsck and the checker must then find nothing, and opens it again.
+    /// Closes the volume, lets e2fsck and ironmap's check find nothing, and opens the volume again.
     pub(crate) fn reopen(&mut self) {
         self.change(NOW, |_| {});
     }
 
-    /// Closes the volume, changes its bytes, and opens it again at another time.
+    /// Closes the volume, changes its bytes, and opens the volume again at another time.
     pub(crate) fn change(&mut self, now: i64, change: impl FnOnce(&mut Vec<u8>)) {
         self.volume.close().unwrap_or_else(|error| panic!("{}: {error}", self.options));
         self.judge();
@@ -70,7 +70,7 @@ impl Quota {
         self.volume = open(&self.ram, now);
     }
 
-    /// Simulates a crash: only the device's state after a sync remains.
+    /// Simulates a crash after a sync. Later changes are lost.
     pub(crate) fn crash(&mut self) {
         self.fs().sync().unwrap_or_else(|error| panic!("{error}"));
         let left = Arc::new(self.ram.snapshot());
@@ -82,7 +82,7 @@ impl Quota {
         self.ram.store(&File::create(self.image()).expect("a file")).expect("store the image");
         let out = output("e2fsck", &["-fn".as_ref(), self.image().as_os_str()]);
         let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-        // The exit code does not report wrong quota.
+        // The exit code of e2fsck does not report wrong quota.
         let complains = text.contains("? no") || text.contains("QUOTA WARNING");
         assert!(out.status.success() && !complains, "{}: {text}", self.options);
         let device = over(Arc::clone(&self.ram) as _);
@@ -93,7 +93,7 @@ impl Quota {
         assert!(report.is_clean(), "{}: {}", self.options, findings.join("\n"));
     }
 
-    /// The entry of an id that debugfs reads from the quota file of `user`, `group` or `project`, as of the last close.
+    /// The entry of an id that debugfs reads from the quota file of `user`, `group` or `project`. The file is that of the last close.
     pub(crate) fn said(&self, kind: &str, id: u32) -> Said {
         let request = format!("lq {kind}");
         let out = run("debugfs", &["-R".as_ref(), request.as_ref(), self.image().as_os_str()]);

@@ -1,8 +1,8 @@
-//! Intended differences of ironmap from this kernel and from e2fsck, with their reasons.
+//! Intended differences of ironmap from the running kernel and from e2fsck, with their reasons.
 
 use Difference::{Check, Reading, Writing};
 
-/// The refusal that differs.
+/// The kind of result that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Difference {
     Reading,
@@ -10,7 +10,7 @@ pub(super) enum Difference {
     Check,
 }
 
-/// The only program that refuses.
+/// The program that refuses while the other accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Ironmap,
@@ -22,21 +22,20 @@ struct Exception {
     side: Side,
     field: &'static str,
     values: Values,
-    /// A text of ironmap's messages and findings, or of e2fsck's.
+    /// A part of a message or finding of ironmap or of e2fsck.
     said: &'static str,
     reason: &'static str,
 }
 
 type Values = fn(u64) -> bool;
 
-/// Only Linux refuses to read. ironmap does not treat such a volume as sound either: it is not written, and its check finds this
-/// fault.
+/// Only Linux refuses to read the volume. ironmap reads it, but refuses to write it, and its check reports this fault.
 const fn read(field: &'static str, values: Values, said: &'static str) -> Exception {
     let reason = "reading asks for less than a mount: files are rescued, and the fault is found";
     Exception { what: Reading, side: Side::Linux, field, values, said, reason }
 }
 
-/// Only ironmap refuses to write, with this message.
+/// Only ironmap refuses to write the volume, with this message.
 const fn written(
     field: &'static str,
     values: Values,
@@ -46,7 +45,7 @@ const fn written(
     Exception { what: Writing, side: Side::Ironmap, field, values, said, reason }
 }
 
-/// Only ironmap's check has a finding, with this text.
+/// Only ironmap's check reports a fault, with this text.
 const fn found(
     field: &'static str,
     values: Values,
@@ -131,7 +130,7 @@ const EXCEPTIONS: &[Exception] = &[
     found("s_grp_quota_inum", |value| matches!(value, 7 | 12), "without the feature", NAMED),
 ];
 
-/// The reason for an intended difference. `texts` are the messages of the programs.
+/// The reason for a difference, if it is intended. `texts` are the messages of the programs.
 pub(super) fn reason(
     (what, side): (Difference, Side),
     (field, value): (&str, u64),

@@ -1,8 +1,8 @@
-//! The fields, and the values that they get.
+//! The fields of the superblock, and the values that are tried in them.
 
 use std::collections::BTreeSet;
 
-/// The fields of a superblock in their order, with the bytes of a word and the number of words.
+/// The fields of a superblock in order: name, number of bytes in a word, number of words.
 #[rustfmt::skip]
 const FIELDS: &[(&str, usize, usize)] = &[
     ("s_inodes_count", 4, 1), ("s_blocks_count_lo", 4, 1), ("s_r_blocks_count_lo", 4, 1), ("s_free_blocks_count_lo", 4, 1),
@@ -29,11 +29,11 @@ const FIELDS: &[(&str, usize, usize)] = &[
     ("s_checksum", 4, 1),
 ];
 
-/// Fields for which every value is valid, and the magic number of the format.
+/// Fields that are not changed: the magic number, and fields in which every value is valid.
 const LEFT_OUT: &[&str] =
     &["s_magic", "s_uuid", "s_volume_name", "s_last_mounted", "s_mount_opts", "s_hash_seed"];
 
-/// Fields that no mount and no check is known to ask for.
+/// Fields that, as far as known, no mount and no check reads.
 const QUIET: &[&str] = &[
     "s_mtime",
     "s_wtime",
@@ -96,7 +96,7 @@ pub(super) struct Field {
     len: usize,
 }
 
-/// The first word of each field.
+/// The first word of each field, with its position.
 pub(super) fn fields() -> impl Iterator<Item = Field> {
     let place = |at: &mut usize, (name, len, count): &(&'static str, usize, usize)| {
         let field = Field { name, at: *at, len: *len };
@@ -112,7 +112,7 @@ impl Field {
         QUIET.contains(&self.name)
     }
 
-    /// The field's value in a superblock.
+    /// The value of the field in a superblock.
     pub(super) fn get(self, superblock: &[u8]) -> u64 {
         let bytes = &superblock[self.at..][..self.len];
         bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
@@ -122,13 +122,13 @@ impl Field {
         superblock[self.at..][..self.len].copy_from_slice(&value.to_le_bytes()[..self.len]);
     }
 
-    /// Other values: limits, neighbours of the sound one; each bit of a word of features.
+    /// Other values for the field: limits and neighbours of the valid value, or for a word of features each changed bit.
     pub(super) fn hostile(self, sound: &[u8]) -> BTreeSet<u64> {
         let (now, most) = (self.get(sound), u64::MAX >> (64 - 8 * self.len));
         let mut values: BTreeSet<u64> = if self.name.starts_with("s_feature") {
             (0..20).map(|bit| now ^ 1 << bit).collect()
         } else if self.name == "s_checksum_seed" {
-            // Each other seed makes all checksums wrong.
+            // Any other seed makes all checksums wrong.
             [0, now.wrapping_add(1)].into()
         } else {
             let near =

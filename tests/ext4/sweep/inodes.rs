@@ -1,4 +1,5 @@
-//! Each field of the inodes that belong to the file system itself, with hostile values, and maps of those that have one: judged as the superblock is.
+//! Each field of the file system's internal inodes is set to hostile values, and the maps of these inodes are changed. The results are
+//! compared as for the superblock.
 
 use super::exceptions::Side;
 use super::indented;
@@ -7,12 +8,13 @@ use crate::common::image::{Image, words};
 use crate::common::skip::Need;
 use crate::require;
 
-/// Volumes with each inode of the file system itself, and with none of them.
+/// A volume with every internal inode of the file system, and volumes without optional ones.
 const VOLUMES: [&str; 2] = [
     "-t ext4 -b 1024 -g 2048 -N 256 -J size=1 -O orphan_file -I 256",
     "-t ext4 -b 1024 -g 2048 -N 256 -O ^has_journal,^resize_inode,^orphan_file -I 256",
 ];
-/// Bad blocks, the root, user and group quota, the boot loader, undelete, the resize inode, the journal, exclude, replica, the first free one, the orphan file.
+/// Inodes 1 to 13: bad blocks, the root, user quota, group quota, the boot loader, undelete, the resize inode, the journal, exclude,
+/// replica, the first free inode, the orphan file.
 const INODES: std::ops::RangeInclusive<u32> = 1..=13;
 const FIELDS: &[(&str, &[&str])] = &[
     ("mode", &["0", "0100600", "040755", "0120777", "010644", "0170000"]),
@@ -55,7 +57,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("block[5]", &["0", "1", "99999999"]),
     ("checksum", &["7"]),
 ];
-/// Changes of maps and content: of the journal, the resize inode and the orphan file.
+/// Changes to the maps and content of the journal, the resize inode and the orphan file.
 const MAPS: &[&str] = &[
     "punch <8> 3 3",
     "punch <8> 0 0",
@@ -65,7 +67,7 @@ const MAPS: &[&str] = &[
     "punch <12> 31 31",
 ];
 
-/// The volume and the change, the refusal that differs, and the program that refuses alone.
+/// The volume, the change, the program that refuses while the other accepts, and the reason.
 type Exception = (&'static str, &'static str, Side, &'static str);
 
 const EXCEPTIONS: &[Exception] = &[
@@ -89,7 +91,7 @@ fn is_meant(change: &str, what: &str, side: Side) -> bool {
         .any(|exception| (exception.0, exception.1, exception.2) == (change, what, side))
 }
 
-/// Tries each change of a volume; those by which the programs differ.
+/// Applies each change to a volume. Returns the changes whose results differ between the programs.
 fn sweep(mkfs: &str) -> Vec<String> {
     let image = Image::in_memory("6M", &words(mkfs));
     let made = std::fs::read(image.path()).unwrap();
@@ -125,7 +127,7 @@ fn each_field_of_the_file_systems_own_inodes() {
         [Need::Bare("the kernel mounts the image itself")]
     );
     let wrong: Vec<_> = std::thread::scope(|scope| {
-        // A mount waits more than it computes.
+        // The threads run at the same time, because a mount mostly waits.
         let threads = VOLUMES.map(|mkfs| scope.spawn(move || sweep(mkfs)));
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });

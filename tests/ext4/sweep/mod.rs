@@ -1,8 +1,8 @@
-//! Each field of the superblock with hostile values: ironmap opens the volumes that the kernel mounts, for reading and for writing, and its check finds
-//! a fault if `e2fsck -fn` does. [`exceptions`] names the intended differences.
+//! Each field of the superblock is set to hostile values. ironmap must open exactly the volumes that the kernel mounts, for reading and for
+//! writing, and its check must find a fault if `e2fsck -fn` does. [`exceptions`] names the intended differences.
 //!
-//! Fields that no program is known to check are changed together: if each program accepts all of them, none of their values is refused. Otherwise
-//! they are tried in halves, down to one field. `IRONMAP_FIELDS=N` tries a sample.
+//! Fields that no program is known to check are changed together. If all programs accept such a volume, each value is accepted. Otherwise
+//! the fields are tried in halves, down to a single field. `IRONMAP_FIELDS=N` tries a sample of the fields.
 
 mod exceptions;
 mod fields;
@@ -24,14 +24,14 @@ use crate::require;
 const SEED: u64 = 0x4649_454C_4453;
 const SUPERBLOCK: usize = 1024;
 
-/// Volumes of three groups, of clusters, and without checksums and extents.
+/// A volume of three groups, a volume with clusters, and a volume without checksums and extents.
 const VOLUMES: [(&str, &str); 3] = [
     ("6M", "-t ext4 -b 1024 -g 2048 -N 256 -J size=1 -O orphan_file,metadata_csum_seed -I 256"),
     ("12M", "-t ext4 -b 1024 -O bigalloc,^has_journal,^metadata_csum -C 4096 -N 64"),
     ("6M", "-t ext2 -b 1024 -g 2048 -N 128"),
 ];
 
-/// A field and the value that it gets.
+/// A field and the value that is stored in it.
 type Case = (Field, u64);
 
 /// A volume, and the programs that judge it.
@@ -41,7 +41,7 @@ struct Sweep {
     /// Whether the kernel mounts the unchanged volume for writing.
     written: bool,
     bench: Bench,
-    /// The number of runs of the programs.
+    /// The number of times that the programs have run.
     asked: Cell<u32>,
 }
 
@@ -55,7 +55,7 @@ impl Sweep {
         Self { number, bytes, written: !theirs.writing, bench, asked: Cell::new(0) }
     }
 
-    /// The differences that have no reason, of cases that are tried together.
+    /// The unintended differences for a batch of cases, which are applied together.
     fn differences(&self, cases: &[Case]) -> Vec<String> {
         let Some(((field, value), others)) = cases.split_first() else { return Vec::new() };
         let mut bytes = self.bytes.clone();
@@ -78,7 +78,7 @@ impl Sweep {
         ];
         let differ = rows.into_iter().filter(|row| row.1 != row.2 && row.3);
         let sides = differ.map(|row| (row.0, if row.2 { Side::Ironmap } else { Side::Linux }));
-        // A volume that only ironmap reads is not written, and its check finds a fault.
+        // If only ironmap reads a volume, ironmap must refuse to write it, and its check must find a fault.
         let is_kept = ours.writing && ours.check;
         let meant = |row: &(Difference, Side)| {
             let texts = [theirs.text.as_str(), ours.text.as_str()];
@@ -92,7 +92,8 @@ impl Sweep {
         wrong.map(told).inspect(|wrong| println!("{wrong}")).collect()
     }
 
-    /// The cases that are tried together: one of a field that programs ask for, or a value of each of the others.
+    /// The batches of cases that are applied together. For a field that programs check, each case is a separate batch. The other fields
+    /// share batches, with one value of each field.
     fn batches(&self) -> Vec<Vec<Case>> {
         let values = |field: Field| field.hostile(&self.bytes[SUPERBLOCK..]).into_iter();
         let (quiet, asked): (Vec<_>, Vec<_>) = fields().partition(|field| field.is_quiet());
@@ -107,13 +108,13 @@ impl Sweep {
     }
 }
 
-/// The first lines of a program's findings.
+/// The first eight findings of a program, indented.
 fn indented(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.starts_with("Pass ") && !line.is_empty());
     lines.take(8).map(|line| format!("\n    {line}")).collect()
 }
 
-/// Values that were accepted by mistake in the past.
+/// Values that once were accepted by mistake.
 const NAMED: [(&str, &[u64]); 9] = [
     ("s_log_groups_per_flex", &[32, 255]),
     ("s_log_cluster_size", &[3]),
@@ -126,7 +127,7 @@ const NAMED: [(&str, &[u64]); 9] = [
     ("s_def_hash_version", &[7]),
 ];
 
-/// Tries the values of a volume; the differences, and how many values there were.
+/// Tries the values on a volume. Returns the differences and the number of values.
 fn sweep(number: usize) -> (Vec<String>, usize) {
     let sweep = Sweep::new(number);
     let mut batches = sweep.batches();
@@ -160,7 +161,7 @@ fn each_field_of_the_superblock() {
         [Need::Bare("the kernel mounts the image itself")]
     );
     let found: Vec<_> = std::thread::scope(|scope| {
-        // A mount waits more than it computes.
+        // The threads run at the same time, because a mount mostly waits.
         let threads = [0, 1, 2].map(|number| scope.spawn(move || sweep(number)));
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });

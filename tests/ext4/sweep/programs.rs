@@ -1,4 +1,5 @@
-//! The programs that judge a superblock: the kernel, by mounts of a loop device without a process each; e2fsck; ironmap.
+//! The programs that judge a superblock: the kernel, e2fsck and ironmap. The kernel mounts a loop device by a system call, so no process is
+//! started for a mount.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,19 +14,19 @@ use crate::common::command::output;
 use crate::common::image::{Image, scratch_in};
 use crate::common::loop_device::LoopDevice;
 
-/// A limit of processor time: with some damages e2fsck does not end.
+/// A limit of processor time, because e2fsck does not end on some damaged volumes.
 const LIMIT: &str = "--cpu=4";
-/// How many times an unmount is tried: other programs look at loop devices too.
+/// The maximum number of attempts to unmount. Other programs may have the loop device open for a moment.
 const TRIES: usize = 500;
 const CHUNK: usize = 4096;
 
-/// The refusals, and whether there is a fault.
+/// Whether a program refuses to read or to write, and whether its check finds a fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) reading: bool,
     pub(super) writing: bool,
     pub(super) check: bool,
-    /// The reasons that the program gives.
+    /// The messages of the program.
     pub(super) text: String,
 }
 
@@ -35,9 +36,9 @@ impl Verdict {
     }
 }
 
-/// Two copies of a volume in memory: one for the kernel, beneath a loop device, and one for the programs.
+/// Two copies of a volume in memory: one below a loop device for the kernel, and one for e2fsck and ironmap.
 pub(super) struct Bench {
-    // The device is detached before its file is removed.
+    // This field is dropped first, so that the device is detached before its file is removed.
     device: LoopDevice,
     kernels: Image,
     programs: Image,
@@ -45,7 +46,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// The programs for volumes of at most `len` bytes.
+    /// A bench for volumes of at most `len` bytes.
     pub(super) fn new(len: usize) -> Self {
         let image = || Image::within(scratch_in("/dev/shm".as_ref()));
         let (kernels, programs) = (image(), image());
@@ -56,15 +57,15 @@ impl Bench {
         Self { device: LoopDevice::new(kernels.path()), kernels, programs, dir }
     }
 
-    /// The verdict of the kernel, and of e2fsck on a volume that the kernel mounts.
+    /// The verdict of the kernel. If the kernel mounts the volume, e2fsck checks it.
     pub(super) fn linux(&self, bytes: &[u8]) -> Verdict {
         let refuses = |flags| {
-            // The write goes through the device, so that its page cache has the same bytes.
+            // The changes are written through the device, so that the device's page cache has the same bytes.
             write_changes(&self.kernels.path(), self.device.node().as_ref(), bytes);
             self.refuses(flags)
         };
         let writing = refuses(MountFlags::empty());
-        // The kernel mounts for reading any volume that it mounts for writing, so a mount for reading is tried only after a refusal.
+        // The kernel mounts read-only every volume that it mounts for writing, so a read-only mount is tried only after a refusal.
         if writing && refuses(MountFlags::RDONLY) {
             return Verdict { reading: true, writing, check: true, text: String::new() };
         }
@@ -77,7 +78,7 @@ impl Bench {
         Verdict { reading: false, writing, check: !said.status.success(), text }
     }
 
-    /// Whether the kernel refuses to mount the volume with these flags. A mount that becomes read-only is a refusal to write.
+    /// Whether the kernel refuses to mount the volume with these flags. A mount that becomes read-only counts as a refusal to write.
     fn refuses(&self, flags: MountFlags) -> bool {
         if mount(self.device.node(), &self.dir, "ext4", flags, None).is_err() {
             return true;
@@ -88,11 +89,11 @@ impl Bench {
         mounted.contains(StatVfsMountFlags::RDONLY) && !flags.contains(MountFlags::RDONLY)
     }
 
-    /// The verdict of ironmap. A volume that it can open only with a backup superblock counts as refused.
+    /// The verdict of ironmap. A volume that needs a backup superblock counts as refused.
     pub(super) fn ironmap(&self, bytes: &[u8]) -> Verdict {
         self.put(bytes);
         let judged = catch_unwind(AssertUnwindSafe(|| self.judged()));
-        // A panic becomes a verdict, so that the message names the case.
+        // A panic becomes a verdict, so that the message contains the case.
         judged.unwrap_or_else(|_| Verdict { text: "it panics".to_owned(), ..Verdict::default() })
     }
 
@@ -134,12 +135,12 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // A failed test leaves the volume mounted.
+        // After a failed test the volume may still be mounted.
         let _ = unmount(&self.dir, UnmountFlags::DETACH);
     }
 }
 
-/// Writes the chunks that differ from those of a file.
+/// Writes those chunks of `bytes` to a path that differ from the chunks of the old file.
 fn write_changes(old: &Path, to: &Path, bytes: &[u8]) {
     let old = fs::read(old).unwrap();
     let to = File::options().write(true).open(to).unwrap();

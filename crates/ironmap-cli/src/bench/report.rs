@@ -100,63 +100,33 @@ fn integrity(target: &TargetSpec) -> Option<&'static str> {
 /// Counters of writes for the table: writes by the simple path, and the costs of writes for the volume.
 const WRITE_COUNTS: [&str; 5] = ["overwrites", "handles", "conversions", "zeroed", "exclusive"];
 
+/// The columns of measured rows.
+const FIGURES: [&str; 10] = [
+    "IOPS",
+    "MiB/s",
+    "ratio (median of paired rounds)",
+    "its spread",
+    "CPU ns/IO",
+    "CPU ms/GiB",
+    "p50 ns",
+    "p99 ns",
+    "p99.9 ns",
+    "simple hits",
+];
+
 /// Prints the rows as a table, and the notices below it.
 pub(super) fn table(rows: &[Row]) -> io::Result<()> {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
     let counted = rows.iter().any(|row| row.instructions.is_some());
-    let figures: &[&str] = if counted {
-        &["instructions/IO", "above first"]
-    } else {
-        &[
-            "IOPS",
-            "MiB/s",
-            "ratio (median of paired rounds)",
-            "its spread",
-            "CPU ns/IO",
-            "CPU ms/GiB",
-            "p50 ns",
-            "p99 ns",
-            "p99.9 ns",
-            "simple hits",
-        ]
-    };
+    let figures: &[&str] = if counted { &["instructions/IO", "above first"] } else { &FIGURES };
     let writes = rows.iter().any(|row| row.writes);
     let counts: &[&str] = if writes && !counted { &WRITE_COUNTS } else { &[] };
     let work = ["target", "work", "engine", "depth", "batch", "jobs"];
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(work.iter().chain(figures).chain(counts));
     for row in rows {
-        let work = format!("{} {}", row.rw, row.bs);
-        let mut cells = vec![
-            row.label.clone(),
-            work,
-            row.engine.clone(),
-            row.iodepth.to_string(),
-            row.batch.min(row.iodepth as usize).to_string(),
-            row.numjobs.to_string(),
-        ];
-        if counted {
-            cells.push(format!("{:.1}", row.instructions.unwrap_or_default()));
-            cells.push(format!("{:+.1}", row.instructions_above_first.unwrap_or_default()));
-        } else {
-            let counter = |wanted: &str| {
-                let found = row.counters.iter().find(|(name, _)| name == wanted);
-                found.map_or(String::from("-"), |(_, count)| count.to_string())
-            };
-            cells.extend([
-                format!("{:.0}", row.iops),
-                format!("{:.0}", row.mib_s()),
-                format!("{:.3}", row.ratio),
-                format!("{:.3}..{:.3}", row.ratio_min, row.ratio_max),
-                format!("{:.0}", row.cpu_ns_per_io),
-                format!("{:.0}", row.cpu_ms_per_gib()),
-                row.p50.to_string(),
-                row.p99.to_string(),
-                row.p99_9.to_string(),
-                counter("simple_hits"),
-            ]);
-            cells.extend(counts.iter().map(|name| counter(name)));
-        }
+        let mut cells = row.work_cells();
+        cells.extend(if counted { row.instruction_cells() } else { row.figure_cells(counts) });
         table.add_row(cells);
     }
     for column in table.column_iter_mut().skip(3) {
@@ -174,6 +144,49 @@ pub(super) fn table(rows: &[Row]) -> io::Result<()> {
         writeln!(out, "note: {label}: {notice}")?;
     }
     out.flush()
+}
+
+impl Row {
+    /// The cells that say what was measured.
+    fn work_cells(&self) -> Vec<String> {
+        vec![
+            self.label.clone(),
+            format!("{} {}", self.rw, self.bs),
+            self.engine.clone(),
+            self.iodepth.to_string(),
+            self.batch.min(self.iodepth as usize).to_string(),
+            self.numjobs.to_string(),
+        ]
+    }
+
+    fn instruction_cells(&self) -> Vec<String> {
+        vec![
+            format!("{:.1}", self.instructions.unwrap_or_default()),
+            format!("{:+.1}", self.instructions_above_first.unwrap_or_default()),
+        ]
+    }
+
+    /// The cells of [`FIGURES`], then the counters of these names.
+    fn figure_cells(&self, counts: &[&str]) -> Vec<String> {
+        let counter = |wanted: &str| {
+            let found = self.counters.iter().find(|(name, _)| name == wanted);
+            found.map_or(String::from("-"), |(_, count)| count.to_string())
+        };
+        let mut cells = vec![
+            format!("{:.0}", self.iops),
+            format!("{:.0}", self.mib_s()),
+            format!("{:.3}", self.ratio),
+            format!("{:.3}..{:.3}", self.ratio_min, self.ratio_max),
+            format!("{:.0}", self.cpu_ns_per_io),
+            format!("{:.0}", self.cpu_ms_per_gib()),
+            self.p50.to_string(),
+            self.p99.to_string(),
+            self.p99_9.to_string(),
+            counter("simple_hits"),
+        ];
+        cells.extend(counts.iter().map(|name| counter(name)));
+        cells
+    }
 }
 
 #[derive(Serialize)]

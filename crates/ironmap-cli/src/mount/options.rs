@@ -82,87 +82,102 @@ impl Options {
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
-        let number = || {
-            let value = value.unwrap_or_default();
-            value.parse().map_err(|_| format!("-o {name}: {value:?} is no number"))
+        let known = match value {
+            None => self.switch(name) || self.mount_flag(name),
+            Some(value) => self.set(name, value)?,
         };
-        match (name, value) {
-            ("remount", None) => self.remount = true,
-            ("ro", None) => self.read_only = Some(true),
-            ("rw", None) => self.read_only = Some(false),
-            ("noload" | "norecovery", None) => self.no_load = true,
-            ("sync", None) => self.sync = true,
-            ("async", None) => self.sync = false,
-            ("noatime", None) => self.atime = Atime::Never,
-            ("atime" | "relatime", None) => self.atime = Atime::Relative,
-            ("strictatime", None) => self.atime = Atime::Strict,
+        if known || is_for_others(name) {
+            return Ok(());
+        }
+        match ext4_options::judge(name, value) {
+            Some(judged) => judged.map_err(|hint| format!("-o {option}: {hint}")),
+            None if self.sloppy => Ok(()),
+            None => Err(format!("-o {option}: no such option")),
+        }
+    }
+
+    /// Applies an option without a value. Returns false for an unknown name.
+    fn switch(&mut self, name: &str) -> bool {
+        match name {
+            "remount" => self.remount = true,
+            "ro" => self.read_only = Some(true),
+            "rw" => self.read_only = Some(false),
+            "noload" | "norecovery" => self.no_load = true,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
+            "dirsync" => self.sync_names = true,
+            "noatime" => self.atime = Atime::Never,
+            "atime" | "relatime" => self.atime = Atime::Relative,
+            "strictatime" => self.atime = Atime::Strict,
             // Without strictatime and noatime the mount is relatime, the default of Linux.
-            ("nostrictatime", None) if self.atime == Atime::Strict => self.atime = Atime::Relative,
-            ("nostrictatime" | "norelatime", None) => {}
-            ("symfollow", None) => self.no_links = Some(false),
-            ("nosymfollow", None) => self.no_links = Some(true),
-            ("diratime", None) => self.no_directory_atime = false,
-            ("nodiratime", None) => self.no_directory_atime = true,
-            ("allow_other", None) => self.allow_other = true,
-            ("writeback_cache", None) => self.writeback = true,
-            ("uid", Some(_)) => self.uid = Some(number()?),
-            ("gid", Some(_)) => self.gid = Some(number()?),
-            ("threads", Some(_)) => self.threads = Some(number()?.clamp(1, 64) as usize),
-            ("fsname", Some(value)) => self.name = Some(value.to_owned()),
-            ("dev", None) => self.flag(MountOption::Dev, &MountOption::NoDev),
-            ("nodev", None) => self.flag(MountOption::NoDev, &MountOption::Dev),
-            ("suid", None) => self.flag(MountOption::Suid, &MountOption::NoSuid),
-            ("nosuid", None) => self.flag(MountOption::NoSuid, &MountOption::Suid),
-            ("exec", None) => self.flag(MountOption::Exec, &MountOption::NoExec),
-            ("noexec", None) => self.flag(MountOption::NoExec, &MountOption::Exec),
-            // mount(8) sets these flags too; later options change them again.
-            ("user" | "users" | "owner" | "group", _) => {
-                self.flag(MountOption::NoSuid, &MountOption::Suid);
-                self.flag(MountOption::NoDev, &MountOption::Dev);
-                if name.starts_with("user") {
-                    self.flag(MountOption::NoExec, &MountOption::Exec);
-                }
-            }
-            ("dirsync", None) => self.sync_names = true,
-            ("commit", Some(_)) => {
+            "nostrictatime" if self.atime == Atime::Strict => self.atime = Atime::Relative,
+            "nostrictatime" | "norelatime" => {}
+            "diratime" => self.no_directory_atime = false,
+            "nodiratime" => self.no_directory_atime = true,
+            "symfollow" => self.no_links = Some(false),
+            "nosymfollow" => self.no_links = Some(true),
+            "allow_other" => self.allow_other = true,
+            "writeback_cache" => self.writeback = true,
+            "discard" => self.discard = true,
+            "nodiscard" => self.discard = false,
+            _ => return false,
+        }
+        true
+    }
+
+    /// Applies an option that the kernel implements as a flag of the mount. Returns false for an unknown name.
+    fn mount_flag(&mut self, name: &str) -> bool {
+        match name {
+            "dev" => self.flag(MountOption::Dev, &MountOption::NoDev),
+            "nodev" => self.flag(MountOption::NoDev, &MountOption::Dev),
+            "suid" => self.flag(MountOption::Suid, &MountOption::NoSuid),
+            "nosuid" => self.flag(MountOption::NoSuid, &MountOption::Suid),
+            "exec" => self.flag(MountOption::Exec, &MountOption::NoExec),
+            "noexec" => self.flag(MountOption::NoExec, &MountOption::Exec),
+            _ => return self.permission_to_mount(name),
+        }
+        true
+    }
+
+    /// Applies an option that permits users to mount. mount(8) then sets these flags; later options change them again.
+    fn permission_to_mount(&mut self, name: &str) -> bool {
+        let by_users = matches!(name, "user" | "users");
+        if !by_users && !matches!(name, "owner" | "group") {
+            return false;
+        }
+        self.flag(MountOption::NoSuid, &MountOption::Suid);
+        self.flag(MountOption::NoDev, &MountOption::Dev);
+        if by_users {
+            self.flag(MountOption::NoExec, &MountOption::Exec);
+        }
+        true
+    }
+
+    /// Applies an option with a value. Returns false for an unknown name.
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        let number = || value.parse().map_err(|_| format!("-o {name}: {value:?} is no number"));
+        match name {
+            "uid" => self.uid = Some(number()?),
+            "gid" => self.gid = Some(number()?),
+            "threads" => self.threads = Some(number()?.clamp(1, 64) as usize),
+            "fsname" => self.name = Some(value.to_owned()),
+            "commit" => {
                 // The kernel's limit: it counts in milliseconds.
-                let seconds = ext4_options::number(value.unwrap_or_default());
+                let seconds = ext4_options::number(value);
                 let seconds = seconds.filter(|seconds| *seconds <= MOST_SECONDS);
-                let what = || format!("-o {option}: from 0 to {MOST_SECONDS} seconds");
+                let what = || format!("-o {name}={value}: from 0 to {MOST_SECONDS} seconds");
                 self.commit = Some(Duration::from_secs(seconds.ok_or_else(what)?.into()));
             }
-            ("discard", None) => self.discard = true,
-            ("nodiscard", None) => self.discard = false,
-            ("errors", Some(value)) => {
-                let policy = value.parse().map_err(|_| format!("-o {option}: no such option"))?;
+            "errors" => {
+                let policy = value.parse();
+                let policy = policy.map_err(|_| format!("-o {name}={value}: no such option"))?;
                 self.errors = Some(policy);
             }
-            // The kernel checks permissions in any case, and times stay in memory for a while. The other options are for mount(8).
-            (
-                "default_permissions"
-                | "lazytime"
-                | "nolazytime"
-                | "defaults"
-                | "auto"
-                | "noauto"
-                | "nofail"
-                | "_netdev"
-                | "nouser"
-                | "comment"
-                | "silent"
-                | "loud",
-                _,
-            ) => {}
             // The kernel shows these for every mount of FUSE, and mount(8) repeats them for a remount.
-            ("user_id" | "group_id" | "max_read", Some(_)) => {}
-            _ if name.starts_with("x-") || name.starts_with("X-") => {}
-            _ => match ext4_options::judge(name, value) {
-                Some(judged) => judged.map_err(|hint| format!("-o {option}: {hint}"))?,
-                None if self.sloppy => {}
-                None => return Err(format!("-o {option}: no such option")),
-            },
+            "user_id" | "group_id" | "max_read" => {}
+            _ => return Ok(self.permission_to_mount(name)),
         }
-        Ok(())
+        Ok(true)
     }
 
     fn flag(&mut self, on: MountOption, off: &MountOption) {
@@ -297,6 +312,26 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
         }
     }
     Some(own)
+}
+
+/// Whether an option, with or without a value, needs nothing here: mount(8) handles it, the kernel checks permissions in any case, and times stay in
+/// memory for a while.
+fn is_for_others(name: &str) -> bool {
+    const NAMES: [&str; 12] = [
+        "default_permissions",
+        "lazytime",
+        "nolazytime",
+        "defaults",
+        "auto",
+        "noauto",
+        "nofail",
+        "_netdev",
+        "nouser",
+        "comment",
+        "silent",
+        "loud",
+    ];
+    NAMES.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::adapter::Server;
 use super::daemon::{self, Ready};
 use super::end::End;
 use super::unmount::{Ending, lost, said_by_fusermount};
-use super::{Mount, Options, remount};
+use super::{Log, Mount, Options, remount};
 use crate::{interrupt, target};
 
 /// `MS_BIND`, which rustix only defines for another call.
@@ -151,81 +151,11 @@ fn serve_volume(
     options: Options,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::host(dir.display(), error);
-    // A background process changes its directory, so the path must be absolute first.
-    let dir = &dir.canonicalize().map_err(failed)?;
-    if !dir.is_dir() {
-        return Err(Failure::host(dir.display(), rustix::io::Errno::NOTDIR));
-    }
-    let no_load = options.no_load || report.context().no_load();
-    if no_load && !options.is_read_only() {
-        return Err(Failure::usage("-o noload: only with ro"));
-    }
-    let mut open = VolumeOptions::new().write(!options.is_read_only()).no_load(no_load);
-    if let Some(interval) = options.commit {
-        open = open.commit(interval);
-    }
-    let volume = report
-        .context()
-        .with_opening(open)
-        .open(location)
-        .map_err(|error| Failure::open(&error))?;
-    if !args.quiet {
-        volume.notices().iter().for_each(|notice| report.note(notice));
-        tell_owner(&options, &volume, report);
-    }
-    report.context().tell_faults(location, volume.faults());
-    check_changes(&options, &volume).map_err(|error| Failure::at(location, &error))?;
-    check_policy(&options, &volume)?;
-    if options.discard && !options.is_read_only() {
-        volume
-            .fs()
-            .writable()
-            .and_then(|writer| writer.set_discard(true))
-            .map_err(|error| Failure::at(location, &error))?;
-    }
-    for line in volume.fs().take_notices() {
-        report.warning(format!("{location}: {line}"));
-    }
-    let name = location.to_string();
-    // A path in /proc/mounts must be valid in any directory.
-    let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
-    let shown = location.with_paths(&absolute).to_string();
-    let is_root = rustix::process::geteuid().is_root();
-    let config = options.for_kernel(&shown, is_root);
-    let beyond = options.beyond_fuser(&config);
-    if beyond.is_some() && !is_root {
-        return Err(Failure::usage("-o nosymfollow: only root can set it; leave it out"));
-    }
-    let (threads, writes) = (options.threads(), !options.is_read_only());
+    let dir = &directory(dir)?;
+    let volume = open_volume(args, location, &options, report)?;
+    let (name, writes) = (location.to_string(), !options.is_read_only());
     let ending = Ending::new().map_err(|error| Failure::host("a pipe", error))?;
-    let mount = Mount::new(volume.clone(), options, ending.place(writes));
-    let mount = mount.map_err(|error| Failure::at(&name, &error))?;
-    let (notifier, device) = (Arc::clone(&mount.notifier), Arc::clone(&mount.device));
-    let log = Arc::clone(&mount.log);
-    let server = Server::new(mount, threads);
-    let (connection, mount) = (server.connection(), server.mount());
-    let session = Session::new(server, dir, &config);
-    let session = session.map_err(|error| not_mounted(dir, error))?;
-    if let Some(flags) = beyond {
-        // No thread serves the mount yet, so the call must send no request: it changes only the flags of the mount.
-        let set = rustix::mount::mount_remount(dir, flags | OF_MOUNT_ALONE, "");
-        set.map_err(|errno| failed(errno.into()))?;
-    }
-    let _ = notifier.set(session.notifier());
-    let to_kernel = session.as_fd().try_clone_to_owned();
-    let _ = connection.set(to_kernel.map_err(|error| Failure::host(FUSE, error))?);
-    let end = End::of(dir, connection).map_err(|error| Failure::host(dir.display(), error))?;
-    let _ = device.set(end.device());
-    let end = Arc::new(end);
-    let by_signal = Arc::clone(&end);
-    let wait_for_pages = move || {
-        if let Some(mount) = mount.upgrade() {
-            mount.wait_for_all_pages();
-        }
-    };
-    interrupt::on_signal(move || by_signal.by_signal(wait_for_pages.clone()))
-        .map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
+    let Mounted { session, end, log } = attach(location, dir, &volume, options, &ending)?;
     if writes && args.verbose && !args.quiet {
         report.note(format_args!(
             "sync -f and syncfs(2) commit nothing here, because FUSE does not pass them on; ironmap sync {} does",
@@ -250,6 +180,104 @@ fn serve_volume(
     let ended = closed.and(served).inspect_err(|failure| log.to_system(failure));
     ending.report(&ended);
     ended
+}
+
+/// The absolute path of the directory of a mount. A background process changes its own directory, so a relative path would lead elsewhere.
+fn directory(dir: &Path) -> Result<PathBuf, Failure> {
+    let absolute = dir.canonicalize().map_err(|error| Failure::host(dir.display(), error))?;
+    if !absolute.is_dir() {
+        return Err(Failure::host(absolute.display(), rustix::io::Errno::NOTDIR));
+    }
+    Ok(absolute)
+}
+
+/// Opens the volume of a mount, and applies the options that concern the volume.
+fn open_volume(
+    args: &Args,
+    location: &Location,
+    options: &Options,
+    report: &mut Report,
+) -> Result<Volume, Failure> {
+    let no_load = options.no_load || report.context().no_load();
+    if no_load && !options.is_read_only() {
+        return Err(Failure::usage("-o noload: only with ro"));
+    }
+    let mut open = VolumeOptions::new().write(!options.is_read_only()).no_load(no_load);
+    if let Some(interval) = options.commit {
+        open = open.commit(interval);
+    }
+    let opened = report.context().with_opening(open).open(location);
+    let volume = opened.map_err(|error| Failure::open(&error))?;
+    if !args.quiet {
+        volume.notices().iter().for_each(|notice| report.note(notice));
+        tell_owner(options, &volume, report);
+    }
+    report.context().tell_faults(location, volume.faults());
+    check_changes(options, &volume).map_err(|error| Failure::at(location, &error))?;
+    check_policy(options, &volume)?;
+    if options.discard && !options.is_read_only() {
+        let set = volume.fs().writable().and_then(|writer| writer.set_discard(true));
+        set.map_err(|error| Failure::at(location, &error))?;
+    }
+    for line in volume.fs().take_notices() {
+        report.warning(format!("{location}: {line}"));
+    }
+    Ok(volume)
+}
+
+/// A mount that no thread serves yet.
+struct Mounted {
+    session: Session<Server>,
+    end: Arc<End>,
+    log: Arc<Log>,
+}
+
+/// Mounts an open volume at a directory. From then on a signal unmounts it.
+fn attach(
+    location: &Location,
+    dir: &Path,
+    volume: &Volume,
+    options: Options,
+    ending: &Ending,
+) -> Result<Mounted, Failure> {
+    let failed = |error: io::Error| Failure::host(dir.display(), error);
+    // A path in /proc/mounts must be valid in any directory.
+    let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
+    let shown = location.with_paths(&absolute).to_string();
+    let is_root = rustix::process::geteuid().is_root();
+    let config = options.for_kernel(&shown, is_root);
+    let beyond = options.beyond_fuser(&config);
+    if beyond.is_some() && !is_root {
+        return Err(Failure::usage("-o nosymfollow: only root can set it; leave it out"));
+    }
+    let (threads, writes) = (options.threads(), !options.is_read_only());
+    let mount = Mount::new(volume.clone(), options, ending.place(writes));
+    let mount = mount.map_err(|error| Failure::at(location, &error))?;
+    let (notifier, device) = (Arc::clone(&mount.notifier), Arc::clone(&mount.device));
+    let log = Arc::clone(&mount.log);
+    let server = Server::new(mount, threads);
+    let (connection, mount) = (server.connection(), server.mount());
+    let session = Session::new(server, dir, &config);
+    let session = session.map_err(|error| not_mounted(dir, error))?;
+    if let Some(flags) = beyond {
+        // No thread serves the mount yet, so the call must send no request: it changes only the flags of the mount.
+        let set = rustix::mount::mount_remount(dir, flags | OF_MOUNT_ALONE, "");
+        set.map_err(|errno| failed(errno.into()))?;
+    }
+    let _ = notifier.set(session.notifier());
+    let to_kernel = session.as_fd().try_clone_to_owned();
+    let _ = connection.set(to_kernel.map_err(|error| Failure::host(FUSE, error))?);
+    let end = Arc::new(End::of(dir, connection).map_err(|errno| failed(errno.into()))?);
+    let _ = device.set(end.device());
+    let by_signal = Arc::clone(&end);
+    let wait_for_pages = move || {
+        if let Some(mount) = mount.upgrade() {
+            mount.wait_for_all_pages();
+        }
+    };
+    interrupt::on_signal(move || by_signal.by_signal(wait_for_pages.clone()))
+        .map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
+    Ok(Mounted { session, end, log })
 }
 
 /// Refuses a mount for writing if the format's metadata cannot be changed: most programs would fail in the middle of their work.

@@ -79,7 +79,7 @@ fn a_wrong_line_gets_the_line_to_type() {
                 2,
                 "--journal: ironmap integrity reads no volume",
             ),
-            ("touch --truncated image:/new", 3, "only read"),
+            ("touch --truncated image:/new", 3, "only be read"),
             (
                 "cp image:/a",
                 2,
@@ -108,7 +108,7 @@ fn a_lock_names_its_holder() {
     let said = text(&bench.run(["ls", "image:/"]).stderr);
     let seen = format!(" (pid {})\n", std::process::id());
     // A file system such as overlayfs uses other inode numbers than /proc/locks, which hides the holder.
-    let hidden = said.ends_with("locked by another program: which cannot be seen from here\n");
+    let hidden = said.ends_with("locked by another program: its process is not visible in /proc\n");
     assert!(
         said.contains("locked by another program: ") && (said.ends_with(&seen) || hidden),
         "{said}"

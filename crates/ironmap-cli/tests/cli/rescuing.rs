@@ -83,8 +83,8 @@ fn a_damaged_superblock_is_passed_over_only_for_reading() {
     for (args, code, what) in [
         (&["touch", "image:/new"][..], 4, "s_checksum"),
         (&["tune", "-L", "x", "image"], 4, "s_checksum"),
-        (&["touch", "--superblock", "8193", "image:/new"], 3, "only read"),
-        (&["touch", "--truncated", "image:/new"], 3, "only read"),
+        (&["touch", "--superblock", "8193", "image:/new"], 3, "only be read"),
+        (&["touch", "--truncated", "image:/new"], 3, "only be read"),
         (&["ls", "--superblock", "77", "image:/"], 3, "block 77 holds no superblock"),
         (&["check", "image"], 4, "e2fsck"),
     ] {

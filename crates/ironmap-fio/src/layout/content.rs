@@ -5,17 +5,17 @@ use ironmap::{Error, ErrorKind, Result};
 /// The content of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Nothing: the file grows with the writes.
+    /// No content: the writes extend the file.
     Grows,
-    /// The size, without space.
+    /// The full size, without allocated blocks.
     Sparse,
-    /// The size, with space that reads as zeros.
+    /// The full size, with unwritten extents, which read as zeros.
     Preallocated,
-    /// The fill of fio's buffers, so that reads find written extents.
+    /// The full size, filled with the content of fio's buffers, so that the extents are written.
     Written,
 }
 
-/// The way to create a file that is missing or too short.
+/// How to create a missing file, or to extend a file that is too short.
 pub(crate) struct Layout<'a> {
     pub(crate) size: u64,
     pub(crate) content: Content,

@@ -1,4 +1,4 @@
-//! Files of mounted file systems. Jobs only read them, so new files are filled.
+//! Files of mounted file systems. Jobs only read these files, so a new file is written completely.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};

@@ -1,4 +1,4 @@
-//! Files before the jobs begin: their sizes, and their creation.
+//! Determines the sizes of files, and creates files, before the jobs begin.
 
 mod content;
 mod host;
@@ -10,7 +10,7 @@ pub(crate) use self::content::{Content, Layout};
 use crate::options::{Options, Source};
 use crate::shared;
 
-/// The size of a regular file; `None` if it does not exist.
+/// The size of a regular file. `None` if the file does not exist.
 pub(crate) fn size(options: &Options, path: &[u8]) -> Result<Option<u64>> {
     let Source::Volume(name) = &options.source else { return host::size(path) };
     shared::expect(name, options.writes);
@@ -19,8 +19,8 @@ pub(crate) fn size(options: &Options, path: &[u8]) -> Result<Option<u64>> {
     lent.close().and(size)
 }
 
-/// Creates a file and the directories above it, or extends an existing file. The content is kept, except that a file for writes is written
-/// again as a whole.
+/// Creates a file and the directories above it, or extends an existing file. The content of an existing file is kept, but a file that the
+/// job will write is first overwritten completely.
 pub(crate) fn lay_out(options: &Options, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let Source::Volume(name) = &options.source else { return host::lay_out(path, layout) };
     let lent = shared::open(name, options.engine, true)?;

@@ -11,7 +11,7 @@ use super::content::{Content, Layout};
 
 const WHO: Credentials = Credentials::new(0, 0, 0o022);
 
-/// The size of a regular file; `None` if it does not exist.
+/// The size of a regular file. `None` if the file does not exist.
 pub(super) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
     match volume.fs().resolve(path, Follow::All) {
         Ok(inode) if inode.file_type() == FileType::Regular => Ok(Some(inode.size())),
@@ -21,8 +21,8 @@ pub(super) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
     }
 }
 
-/// Creates a file and the directories above it, or extends an existing file. The content is kept, except that a file for writes is written
-/// again as a whole.
+/// Creates a file and the directories above it, or extends an existing file. The content of an existing file is kept, but a file that the
+/// job will write is first overwritten completely.
 pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let number = make(volume.fs(), path, layout)?;
     if layout.content == Content::Written {
@@ -31,8 +31,8 @@ pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> 
     volume.fs().sync()
 }
 
-/// Creates or extends the file without writing it. A lock serializes this, because with create_serialize=0 all jobs may create one name with
-/// different sizes at the same time, and no job may shorten another job's file.
+/// Creates or extends the file without writing its content. A lock serialises the calls: with create_serialize=0, several jobs may create
+/// the same file with different sizes at the same time, and no job may shorten the file of another job.
 fn make(fs: &Arc<dyn FileSystem>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
     static ONE: Mutex<()> = Mutex::new(());
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,7 +11,7 @@ use super::stream::{Input, Stream};
 use super::{sparse, stream};
 use crate::failure::Failure;
 
-/// The maximum length of the headers before a member (a long name, extended headers), which are held in memory.
+/// The maximum length of the headers before a member (a long name, extended headers). They are read into memory.
 const HEADERS_MAX: u64 = 8 << 20;
 const BLOCK: u64 = 512;
 
@@ -23,13 +23,13 @@ pub(crate) struct Archive {
     position: u64,
     /// The global extended headers, which apply to all later members.
     global: Overrides,
-    /// The number of unread bytes of the last member's content, and of the padding after it.
+    /// The number of unread bytes of the last member's content, and of the padding after this content.
     content: u64,
     padding: u64,
     ended: bool,
 }
 
-/// A member of an archive. The archive holds only the ranges of its content that are not holes, in this order.
+/// A member of an archive. The archive contains only those ranges of the member's content that are not holes, in the order of `data`.
 pub(crate) struct Member {
     /// The path from the root, without `.` and `..`, and without a slash at the beginning or end. Empty for the root.
     pub(crate) path: Vec<u8>,
@@ -48,7 +48,7 @@ pub(crate) struct Member {
 
 /// The reason why an archive cannot be read.
 enum Wrong {
-    /// A fault in its content.
+    /// A fault in the content of the archive.
     Format(String),
     /// An error of the device, the pipe or the decompression.
     Read(io::Error),
@@ -147,7 +147,7 @@ impl Archive {
         loop {
             let block = self.block()?;
             if block == [0; BLOCK as usize] {
-                // The format requires two empty blocks. One is accepted, as GNU tar does.
+                // The format requires two empty blocks. A single empty block is accepted, as by GNU tar.
                 self.ended = true;
                 self.drain()?;
                 return Ok(None);
@@ -193,7 +193,7 @@ impl Archive {
         let kind = kind_of(header, &path)?;
         let again = header.entry_type().as_byte() == b'1';
         let place = normal(&path);
-        // Such a member would replace the root, and so the whole content of the volume.
+        // A member with an empty path that is not a directory would replace the root, with all content of the volume.
         if place.is_empty() && (again || kind != FileType::Directory) {
             let path = String::from_utf8_lossy(&path);
             return Err(Wrong::Format(format!("{path} is the root, but not a directory")));
@@ -222,7 +222,8 @@ impl Archive {
         Ok(Member { path: place, stat, link, target, xattrs, access_list, data })
     }
 
-    /// The size of a member's content, and its ranges in the archive. The content of the ranges follows.
+    /// The size of a member, and the ranges of its content that the archive contains. The next bytes of the archive are the content of
+    /// these ranges.
     fn ranges(
         &mut self,
         header: &Header,
@@ -255,7 +256,7 @@ impl Archive {
         Ok((whole, data))
     }
 
-    /// The map of GNU tar's old sparse format: in the header, and in the blocks after it.
+    /// The map of GNU tar's old sparse format. The map is in the header, and in the blocks after the header.
     fn old_map(&mut self, header: &Header) -> Result<Vec<(u64, u64)>, Wrong> {
         let gnu = header.as_gnu().ok_or("a sparse file has a header of another format")?;
         let (mut map, mut more) = (Vec::new(), gnu.is_extended());
@@ -344,7 +345,7 @@ impl Archive {
     }
 }
 
-/// The type of a member of this path.
+/// The type of a member with this path.
 fn kind_of(header: &Header, path: &[u8]) -> Result<FileType, Wrong> {
     Ok(match header.entry_type().as_byte() {
         0 | b'0' if path.ends_with(b"/") => FileType::Directory,
@@ -388,7 +389,7 @@ fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wro
         Some(time) => time,
         None => Timestamp { seconds: number(header.mtime(), &old.mtime)? as i64, nanoseconds: 0 },
     };
-    // Linux gives symbolic links all permissions, whatever an archive says.
+    // Linux gives symbolic links all permissions. The mode in the archive is ignored.
     let mode = match kind {
         FileType::Symlink => 0o777,
         _ => number(header.mode().map(u64::from), &old.mode)? as u32 & 0o7777,
@@ -423,7 +424,7 @@ fn number(field: io::Result<u64>, raw: &[u8]) -> Result<u64, Wrong> {
     field.map_err(|error| Wrong::Format(error.to_string()))
 }
 
-/// Whether Linux supports a device number: it has 12 bits for the major number, and 20 for the minor number.
+/// Whether Linux supports a device number: Linux has 12 bits for the major number, and 20 bits for the minor number.
 pub(crate) fn is_device_number((major, minor): (u32, u32)) -> bool {
     major < 1 << 12 && minor < 1 << 20
 }
@@ -433,7 +434,8 @@ fn padded(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(BLOCK)
 }
 
-/// Normalises a path: removes `.`, and slashes at the ends and in a row. `..` leads up, but never above the root.
+/// Normalises a path: removes `.` components, slashes at the beginning and at the end, and repeated slashes. `..` leads up, but never above
+/// the root.
 pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in path.split(|byte| *byte == b'/') {

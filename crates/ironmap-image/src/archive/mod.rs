@@ -1,4 +1,4 @@
-//! Reads tar archives: a stream of members, once from the beginning to the end, with bounded memory.
+//! Reads tar archives: a stream of members, which is read once from the beginning to the end, with bounded memory.
 //!
 //! The formats are those of POSIX (ustar, pax), GNU tar and Unix V7, uncompressed or compressed by gzip or zstd.
 

@@ -100,7 +100,7 @@ impl Overrides {
     }
 }
 
-/// Decodes the name of an extended attribute. GNU tar writes `=` as `%3D`, because `=` ends a keyword, and therefore `%` as `%25`.
+/// Decodes the name of an extended attribute. GNU tar writes `=` as `%3D`, because `=` ends a keyword, and writes `%` as `%25`.
 fn decoded(name: &[u8]) -> Vec<u8> {
     let (mut decoded, mut rest) = (Vec::with_capacity(name.len()), name);
     while let Some(first) = rest.first() {
@@ -117,7 +117,7 @@ fn decoded(name: &[u8]) -> Vec<u8> {
 
 const WRONG_SPARSE: Wrong = "the map of a sparse file is wrong";
 
-/// Splits off the first record, `LENGTH KEY=VALUE\n`. The length includes the whole record.
+/// Splits off the first record, `LENGTH KEY=VALUE\n`. The length counts all bytes of the record, including its own digits.
 fn split(records: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = records.iter().take(20).position(|byte| *byte == b' ')?;
     let len: usize = std::str::from_utf8(&records[..space]).ok()?.parse().ok()?;
@@ -175,7 +175,7 @@ pub(crate) fn push(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
 mod tests {
     use super::*;
 
-    /// A value may hold line breaks. The length includes its own digits, even if they add a digit.
+    /// A value may contain line breaks. The length of a record counts its own digits, even if this makes the length one digit longer.
     #[test]
     fn records_are_read_as_they_are_written() {
         for len in [0, 1, 2, 70, 71, 72, 73, 74, 75, 76, 77, 78, 79, 80, 960, 970, 979, 980] {

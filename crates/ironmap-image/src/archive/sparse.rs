@@ -2,7 +2,7 @@
 
 use super::pax::Wrong;
 
-/// The maximum number of ranges of a file, because a map is held in memory.
+/// The maximum number of ranges of a file. The map of a file is read into memory, so its length must be limited.
 pub(super) const MOST: usize = 1 << 20;
 /// The block size of an archive, in bytes.
 const BLOCK: usize = 512;
@@ -29,8 +29,8 @@ pub(super) fn checked(
     Ok(ranges)
 }
 
-/// Reads the map before the content. The map is in blocks of 512 bytes, and holds numbers, each with a line break. The first one is the number
-/// of ranges. `block` returns the next block.
+/// Reads the map that is stored before the content. The map fills blocks of 512 bytes with decimal numbers, one on each line. The first
+/// number is the number of ranges. `block` returns the next block.
 pub(super) fn in_front<E: From<Wrong>>(
     mut block: impl FnMut() -> Result<[u8; 512], E>,
 ) -> Result<Vec<(u64, u64)>, E> {
@@ -68,7 +68,7 @@ pub(super) fn in_front<E: From<Wrong>>(
 #[derive(Default)]
 pub(crate) struct Written {
     ranges: Vec<(u64, u64)>,
-    /// Holes up to this length are written as zeros.
+    /// Holes of at most this length are written as zeros.
     gap: u64,
 }
 
@@ -96,10 +96,11 @@ impl Written {
         &self.ranges
     }
 
-    /// The map before the content, in whole blocks. `None` if the file takes no more space with its holes written as zeros.
+    /// The map that is written before the content, padded to blocks. `None` if the file needs no more space when its holes are written as
+    /// zeros.
     pub(crate) fn map(&self, size: u64) -> Option<Vec<u8>> {
         let end = self.ranges.last().map_or(0, |(start, len)| start + len);
-        // If the file ends with a hole, the last entry is its size, at which GNU tar truncates the file.
+        // If the file ends with a hole, the last entry is the size of the file. GNU tar truncates the file to this size.
         let last = (end < size).then_some((size, 0));
         let mut map = format!("{}\n", self.ranges.len() + usize::from(last.is_some()));
         for (start, len) in self.ranges.iter().chain(&last) {
@@ -138,7 +139,7 @@ mod tests {
         assert!(whole.map(40960).is_none() && whole.map(41000).is_none());
     }
 
-    /// A file never has more ranges than a reader accepts, and the ranges hold all its data.
+    /// A file never has more ranges than a reader accepts, and the ranges contain all its data.
     #[test]
     fn the_smallest_holes_of_a_file_of_many_are_given_up() {
         let mut written = Written::default();

@@ -16,7 +16,7 @@ use crate::stop::Stop;
 /// The number of bytes of one read from a file or a pipe.
 const BUFFER: usize = 256 << 10;
 
-/// The first bytes of compressed files: gzip (RFC 1952), zstd (RFC 8878), and formats that are recognised, but not read.
+/// The first bytes of compressed files: gzip (RFC 1952), zstd (RFC 8878), and formats that are recognised but not supported.
 const GZIP: &[u8] = &[0x1F, 0x8B];
 const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 const ZSTD_SKIPPED: &[u8] = &[0x2A, 0x4D, 0x18];
@@ -35,7 +35,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Skips up to `len` bytes, as far as the end of the stream. Returns the number of skipped bytes.
+    /// Skips `len` bytes, or fewer if the stream ends before. Returns the number of skipped bytes.
     pub(super) fn skip(&mut self, len: u64) -> io::Result<u64> {
         match self {
             Self::Plain(source) => {
@@ -67,7 +67,7 @@ pub(super) fn open(input: Input) -> io::Result<Stream> {
     unpacked(source).map(Stream::Packed)
 }
 
-/// The bytes of a compressed file.
+/// The decompressed bytes of a file.
 pub(crate) fn decompressed(input: Input) -> io::Result<Box<dyn Read + Send>> {
     unpacked(BufReader::with_capacity(BUFFER, input))
 }
@@ -83,7 +83,8 @@ fn is_skipped_frame(head: &[u8]) -> bool {
 }
 
 fn unpacked(mut source: BufReader<impl Read + Send + 'static>) -> io::Result<Box<dyn Read + Send>> {
-    // A read from a pipe may be short, so the head is read until it is full. Less than a block is not a tar archive.
+    // A read from a pipe may be short, so reads are repeated until the first block is complete. A file shorter than a block is not a tar
+    // archive.
     let mut head = Vec::new();
     (&mut source).take(512).read_to_end(&mut head)?;
     let begins = |magic: &[u8]| head.starts_with(magic);
@@ -107,9 +108,9 @@ fn unpacked(mut source: BufReader<impl Read + Send + 'static>) -> io::Result<Box
 /// A file. A signal interrupts its reads, even while they wait for data.
 pub(crate) struct Input {
     file: File,
-    /// The request to stop, for a file whose reads wait for data.
+    /// The request to stop. Only for a file whose reads may wait for data.
     waits: Option<Stop>,
-    /// The open file has other readers, so the reads do not use its position.
+    /// The open file has other readers, so reads do not use the position of the descriptor.
     is_shared: bool,
     at: u64,
     /// The end of the bytes to read, if the file can be read at any position.
@@ -129,7 +130,7 @@ impl Input {
         Self { file, waits: None, is_shared: false, at, end }
     }
 
-    /// Opens `len` bytes of a file from position `at`.
+    /// Opens the range of `len` bytes at position `at` of a file.
     pub(crate) fn part(path: &Path, at: u64, len: u64) -> io::Result<Self> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(at))?;
@@ -220,10 +221,10 @@ impl<R: BufRead> Read for Gzip<R> {
     }
 }
 
-/// Whether a further member of gzip follows. Zeros up to the end of the file are skipped.
+/// Whether another gzip member follows. Zeros up to the end of the file are skipped.
 ///
 /// # Errors
-/// Other bytes follow. gzip(1) drops them with a warning, and tar(1) fails.
+/// Bytes of another kind follow. gzip(1) ignores them with a warning, and tar(1) fails.
 fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
     let mut padded = false;
     loop {
@@ -242,14 +243,14 @@ fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
     }
 }
 
-/// The error for a complete stream with other bytes after it.
+/// The error for bytes after the end of a complete stream.
 fn trailing(format: &str, part: &str) -> io::Error {
     io::Error::other(format!(
         "{format}: trailing bytes follow the last {part}, where the stream ends: remove them, or give the output of {format} -dc"
     ))
 }
 
-/// Reads the frames of zstd in order. Skippable frames are skipped.
+/// Reads the frames of a zstd file in order. Skippable frames are skipped.
 struct Zstd<R> {
     source: R,
     decoder: FrameDecoder,
@@ -317,7 +318,7 @@ mod tests {
         stream.read_to_end(&mut found).map(|_| found)
     }
 
-    /// Consecutive members of gzip are one stream. Only zeros may follow the last member, and gzip(1) ignores them.
+    /// Consecutive gzip members form one stream. Only zeros may follow the last member, and gzip(1) ignores them.
     #[test]
     fn zeros_past_the_last_member_of_gzip_are_ignored() {
         let member = |text: &[u8]| {
@@ -334,7 +335,7 @@ mod tests {
         assert!(read(all[..all.len() - 1].to_vec()).is_err());
     }
 
-    /// Any number of bytes after a complete stream are reported as trailing. A truncated stream is not reported as such.
+    /// Any number of bytes after a complete stream are reported as trailing. A truncated stream is not reported as trailing bytes.
     #[test]
     fn trailing_bytes_are_no_truncation() {
         let level = flate2::Compression::fast();
@@ -355,7 +356,7 @@ mod tests {
         }
     }
 
-    /// Consecutive frames are one stream, with skippable frames in between. A truncated frame is an error.
+    /// Consecutive frames form one stream, even with skippable frames between them. A truncated frame is an error.
     #[test]
     fn all_frames_are_read() {
         let frame = |text: &[u8]| {

@@ -19,7 +19,8 @@ use crate::spared::Spared;
 use crate::target::{Subject, Target};
 use crate::volumes::Volumes;
 
-/// Starts the progress display. A thread counts the files during the copy. With `links`, further names of a file become hard links.
+/// Starts the progress display. A thread counts the files during the copy. With `links`, further names of a file are copied as hard links,
+/// so they have no content to count.
 pub(super) fn start(
     options: &CopyOptions,
     volumes: &mut Volumes,
@@ -54,7 +55,7 @@ impl Tree {
         options.sources.iter().map(tree).collect()
     }
 
-    /// A failure is not reported here, because the copy fails in the same way and reports it.
+    /// A failure is not reported here, because the copy fails in the same way and reports the failure.
     fn of_volume(target: &Target, follow: Follow, volumes: &mut Volumes) -> Option<Self> {
         let found = volumes.file(target, follow).ok()?;
         Some(Self::Volume(Arc::clone(found.name.fs()), found.number()))

@@ -23,7 +23,7 @@ pub enum Times {
     Now,
     /// The timestamps of the source.
     Kept,
-    /// The source's modification time, also as the access time: earlier reads of the tree then make no difference.
+    /// The modification time of the source, also as the access time. Earlier reads of the source then do not change the copy.
     Changed,
 }
 
@@ -52,7 +52,8 @@ impl Keep {
         self.xattrs || self.mode
     }
 
-    /// Whether an attribute is kept. Access control lists count as a part of the mode. XFS also shows them to root in its own form, which is skipped.
+    /// Whether an attribute is kept. Access control lists count as a part of the mode. XFS also shows these lists to root as attributes in
+    /// a form of its own, which are skipped.
     pub(super) fn xattr(self, name: &[u8]) -> bool {
         if is_access_list(name) {
             self.mode

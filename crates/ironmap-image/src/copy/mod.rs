@@ -1,4 +1,4 @@
-//! Copies of trees: into volumes, out of them, and within them.
+//! Copies trees into volumes, out of volumes, and within volumes.
 
 pub(crate) mod count;
 pub(crate) mod into;
@@ -21,7 +21,7 @@ pub struct CopyOptions {
     pub sources: Vec<Subject>,
     /// Directories are copied with everything below them, and a special file is copied as a special file.
     pub recurses: bool,
-    /// Whether a symbolic link that the user named is copied itself.
+    /// Whether a symbolic link that the user named is followed, or is copied as a link.
     pub follow: Follow,
     /// The attributes that a copy into a volume keeps. A copy out of a volume keeps everything that the host can store.
     pub keep: Keep,
@@ -67,7 +67,7 @@ impl CopyOptions {
     }
 }
 
-/// Copies to a destination: a directory to copy into, or the name of the copy. The failure of a file goes to the report, and the copy goes on.
+/// Copies to a destination: a directory to copy into, or the name of the copy. The failure of a file is reported, and the copy continues.
 ///
 /// # Errors
 /// The options contradict each other, or the destination cannot be reached.

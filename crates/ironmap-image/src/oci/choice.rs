@@ -38,7 +38,7 @@ impl Platform {
         Self { os: "linux".to_owned(), architecture: architecture.to_owned(), variant: None }
     }
 
-    /// Whether this platform includes the other one. A platform without a variant includes all variants.
+    /// Whether this platform includes `other`. A platform without a variant includes all variants.
     pub(super) fn takes(&self, other: &Self) -> bool {
         let variant = self.variant.is_none() || self.variant == other.variant;
         (&self.os, &self.architecture) == (&other.os, &other.architecture) && variant
@@ -73,13 +73,13 @@ pub(super) struct Candidate<'a, T> {
     /// The digest as `algorithm:encoded`.
     pub(super) digest: String,
     pub(super) platform: Option<Platform>,
-    /// It is an index, which may hold further images.
+    /// The image is an index, which may name further images.
     pub(super) is_index: bool,
     pub(super) image: T,
 }
 
 impl<T> Candidate<'_, T> {
-    /// Whether `image` is a name of the candidate, with or without the registry, or the beginning of its digest.
+    /// Whether `image` is a name of the candidate (with or without the registry) or the beginning of the candidate's digest.
     fn is(&self, image: &str) -> bool {
         let named = |name: &&str| {
             name.strip_suffix(image).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))

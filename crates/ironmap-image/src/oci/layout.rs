@@ -15,9 +15,10 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::stop::Stop;
 
-/// The maximum length of an index or manifest. The specification asks registries to accept 4 MiB, but archives of ten thousands of layers need more.
+/// The maximum length of an index or manifest. The specification requests that registries accept 4 MiB, but an image with tens of thousands
+/// of layers needs more.
 const LARGEST: u64 = 16 << 20;
-/// The maximum memory for the names of an archive. An archive of images has some hundred names for each image.
+/// The maximum memory for the names of an archive. An archive of images contains a few hundred names for each image.
 const NAMES: usize = 16 << 20;
 /// The maximum number of links to follow from a name of an archive.
 const LINKS: u32 = 8;
@@ -36,21 +37,21 @@ enum Files {
 /// An archive of images.
 struct Packed {
     path: PathBuf,
-    /// Its decompressed content, if it is compressed.
+    /// The decompressed content, if the archive is compressed.
     unpacked: Option<Arc<File>>,
 }
 
 /// A member of an archive.
 enum Kept {
-    /// The position and the length of its content.
+    /// The position and the length of the member's content.
     Content(u64, u64),
     /// The path of the member that the link leads to.
     Link(Vec<u8>),
 }
 
 impl Layout {
-    /// Opens a directory, or an archive with a member that shows an archive of images. `None` for any other file, and for an archive that can
-    /// be read only once. `spool` stores the content of a compressed archive that may hold images.
+    /// Opens a directory, or an archive of images, which a member of the archive shows. `None` for any other file, and for an archive that
+    /// can be read only once. `spool` stores the content of a compressed archive that may contain images.
     ///
     /// # Errors
     /// The archive cannot be read, or is damaged.
@@ -71,7 +72,7 @@ impl Layout {
         let mut packed = Packed { path: path.to_owned(), unpacked: None };
         let mut archive = packed.members(stop)?;
         let is_plain = archive.is_plain();
-        // Most archives are layers, which may have millions of members.
+        // Most archives are layers, which may have millions of members. So the loop stops early if it can.
         loop {
             let Some(member) = archive.next()? else { return Ok(None) };
             if marks.iter().any(|mark| member.path == mark.as_bytes())
@@ -79,7 +80,7 @@ impl Layout {
             {
                 break;
             }
-            // In an uncompressed archive, a skip reads nothing, so all members can be checked.
+            // In an uncompressed archive, members are skipped without reading them, so all members are checked.
             if !is_plain && !may_be_of_images(&member) {
                 return Ok(None);
             }
@@ -195,7 +196,8 @@ impl Packed {
     }
 }
 
-/// Whether a member shows that the archive holds images. Its content is checked too, because any tree may have a file of its name.
+/// Whether a member shows that the archive contains images. The member's content is checked too, because any tree may contain a file with
+/// the same name.
 fn shows_images(archive: &mut Archive, member: &Member) -> Result<bool, Failure> {
     let len = match member.data[..] {
         [(0, len)] if len == member.stat.size && len <= LARGEST => len,
@@ -206,8 +208,8 @@ fn shows_images(archive: &mut Archive, member: &Member) -> Result<bool, Failure>
     Ok(is_of_images(&member.path, &content))
 }
 
-/// Whether an archive with this member may hold images: the member is a directory, or has a name as in layouts and in the output of `docker save`.
-/// A layer soon has a member with another name.
+/// Whether an archive with this member may contain images: the member is a directory, or its name occurs in layouts or in the output of
+/// `docker save`. One of the first members of a layer has another name.
 fn may_be_of_images(member: &Member) -> bool {
     if member.stat.file_type == FileType::Directory {
         return true;

@@ -1,7 +1,7 @@
-//! Finds the layers of an image. The source is an OCI image layout, which has a file `oci-layout`, an `index.json`, and blobs that are named by
-//! their digests (OCI image specification 1.1, "Image Layout", "Image Index", "Image Manifest"); or the older output of `docker save` and
-//! `podman save`, which has a `manifest.json` (Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset Format").
-//! Both forms may be a directory or an archive of the directory.
+//! Finds the layers of an image. The source is an OCI image layout, which has a file `oci-layout`, an `index.json`, and blobs that are
+//! named by their digests (OCI image specification 1.1, "Image Layout", "Image Index", "Image Manifest"); or the older output of `docker
+//! save` and `podman save`, which has a `manifest.json` (Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset
+//! Format"). Either form may be a directory or an archive of that directory.
 
 mod choice;
 mod layout;
@@ -80,11 +80,12 @@ struct Saved {
     layers: Vec<String>,
 }
 
-/// The layers of the image at a path, the lowest first. `None` if the source has neither form. `spool` stores the content of a compressed archive.
+/// The layers of the image at a path, the lowest layer first. `None` if the source has neither of the two forms. `spool` stores the content
+/// of a compressed archive.
 ///
 /// # Errors
-/// A file cannot be read or violates the specification; there are several images, and none is chosen or for this machine; a layer has an
-/// unknown type (an encrypted layer, for example).
+/// A file cannot be read or violates the specification; there are several images, and the user chose none, and none is for this machine; a
+/// layer has an unknown type (an encrypted layer, for example).
 pub(crate) fn layers(
     path: &Path,
     mut choice: Choice<'_>,
@@ -94,7 +95,7 @@ pub(crate) fn layers(
     let Some(layout) = Layout::open(path, &[MARK, MANIFEST], stop, spool)? else { return Ok(None) };
     let Some(version) = layout.read(MARK)? else {
         let manifest = layout.read(MANIFEST)?;
-        // A file of this name alone proves nothing, because any tree may have one.
+        // The name of the file does not prove that this is an image, because any tree may contain a `manifest.json`.
         let Some(images) = manifest.as_deref().and_then(saved) else { return Ok(None) };
         return layers_of_saved(&layout, &images, choice).map(Some);
     };
@@ -131,7 +132,7 @@ pub(crate) fn layers(
                 blob(&layout, image)?;
                 name = name_of_blob(&layout, image)?;
             }
-            // If a document is both, tools differ in how they read it.
+            // Tools differ in how they read a document that is both.
             Document { manifests: Some(_), .. } => {
                 return Err(layout.wrong(&name, "is both an image index and an image manifest"));
             }
@@ -173,7 +174,8 @@ fn layers_of_saved(
     image.layers.iter().map(place).collect()
 }
 
-/// An image of `manifest.json`. Its configuration names its platform, and has the image's digest (Docker Image Specification v1.2, "Image JSON").
+/// An image of `manifest.json`. The image's configuration names the platform, and the digest of the configuration is the digest of the
+/// image (Docker Image Specification v1.2, "Image JSON").
 fn candidate_of_saved<'a>(
     layout: &Layout,
     image: &'a Saved,
@@ -202,7 +204,7 @@ fn platform_of(layout: &Layout, config: &str) -> Option<Platform> {
     serde_json::from_slice(&layout.read(config).ok()??).ok()
 }
 
-/// The images of an index. An image with several names is listed once.
+/// The images of an index. An image with several names occurs once.
 fn candidates(images: &[Descriptor]) -> Vec<Candidate<'_, &Descriptor>> {
     let mut all: Vec<Candidate<'_, &Descriptor>> = Vec::new();
     for image in images {

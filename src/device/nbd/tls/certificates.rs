@@ -107,13 +107,13 @@ fn explained(place: &str, error: &rustls::Error) -> io::Error {
             (PermissionDenied, NO_CERTIFICATE.to_owned())
         }
         rustls::Error::AlertReceived(alert) => {
-            (PermissionDenied, format!("the server refuses it ({alert:?})"))
+            (PermissionDenied, format!("the server refuses the TLS session ({alert:?})"))
         }
         rustls::Error::InvalidMessage(_) => {
             (InvalidData, format!("the server sends something else than TLS ({error})"))
         }
         rustls::Error::DecryptError => {
-            (InvalidData, "the bytes from the server are damaged".to_owned())
+            (InvalidData, "data from the server cannot be decrypted".to_owned())
         }
         other => (InvalidData, other.to_string()),
     };
@@ -124,7 +124,7 @@ fn explained(place: &str, error: &rustls::Error) -> io::Error {
 fn certificate(refused: &CertificateError) -> String {
     use CertificateError as Refused;
     let why = match refused {
-        Refused::UnknownIssuer | Refused::BadSignature => "is of no trusted authority",
+        Refused::UnknownIssuer | Refused::BadSignature => "is not signed by a trusted authority",
         Refused::Expired | Refused::ExpiredContext { .. } => "has expired",
         Refused::NotValidYet | Refused::NotValidYetContext { .. } => "is not valid yet",
         Refused::Revoked => "was revoked",
@@ -137,9 +137,9 @@ fn certificate(refused: &CertificateError) -> String {
     if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
         why.to_owned()
     } else if words.contains("UnsupportedCertVersion") {
-        "is of version 1, and version 3 is needed (openssl x509 -extfile makes one)".to_owned()
+        "has version 1, but version 3 is required (openssl x509 -extfile makes one)".to_owned()
     } else if words.contains("CaUsedAsEndEntity") {
-        "belongs to an authority (CA:true)".to_owned()
+        "is the certificate of an authority (CA:true), not of a server or client".to_owned()
     } else {
         format!("{why} ({words})")
     }
@@ -260,7 +260,7 @@ fn authorities_of_the_system() -> Result<RootCertStore> {
     let found = rustls_native_certs::load_native_certs();
     let (taken, _) = roots.add_parsable_certificates(found.certs);
     if taken == 0 {
-        let what = "this system has no trusted authorities for TLS: tls-certificates=DIR names one";
+        let what = "this system has no trusted authorities for TLS: tls-certificates=DIR names a directory with their certificates";
         return Err(Error::new(ErrorKind::NotFound, what));
     }
     Ok(roots)

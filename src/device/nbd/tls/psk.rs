@@ -81,7 +81,10 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
     // A user's name may contain colons; a key contains no colon.
     let Some(digits) = found.into_iter().find(|key| !key.contains(&b':')) else {
-        return Err(Error::new(ErrorKind::NotFound, format!("it has no key of the user {user:?}")));
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("the file has no key of the user {user:?}"),
+        ));
     };
     let key = unhex(digits)
         .ok_or_else(|| wrong(format!("the key of {user:?} is not in hexadecimal digits")))?;
@@ -114,7 +117,7 @@ fn content(path: &Path) -> Result<Vec<u8>> {
         let _ = poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&time));
     }
     if bytes.len() as u64 > MAX_FILE {
-        return Err(Error::unsupported(format!("a file of keys has more than {MAX_FILE} bytes")));
+        return Err(Error::unsupported(format!("the key file has more than {MAX_FILE} bytes")));
     }
     Ok(bytes)
 }
@@ -215,7 +218,10 @@ impl Session for Psk {
         self.encrypt_waiting()?;
         let wire = self.stream.get_ref();
         if wire.to_send.len() - wire.sent > MAX_UNSENT {
-            let what = format!("{}: the server accepts no answers to its messages", self.place);
+            let what = format!(
+                "{}: the server sends TLS messages but does not receive the responses",
+                self.place
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Ok(state)
@@ -243,7 +249,8 @@ impl Session for Psk {
     }
 
     fn refusal(&self) -> Refusal {
-        let what = "the server ends the connection: it may not know the user, or have another key";
+        let what =
+            "the server ends the connection: it may not know the user, or may have another key";
         Refusal { what, is_certain: false }
     }
 }
@@ -260,12 +267,12 @@ fn explained(place: &str, error: &openssl::ssl::Error) -> io::Error {
         };
         (PermissionDenied, format!("the server refuses {refused} ({alert})"))
     } else if reason == "certificate verify failed" {
-        let why = "the server shows a certificate instead of knowing the key";
+        let why = "the server sent a certificate instead of using the pre-shared key";
         (PermissionDenied, why.to_owned())
     } else if reason == "decryption failed or bad record mac" {
-        (InvalidData, "the bytes from the server are damaged".to_owned())
+        (InvalidData, "data from the server cannot be decrypted".to_owned())
     } else {
-        (InvalidData, format!("the server does not speak TLS with such keys ({reason})"))
+        (InvalidData, format!("the server does not support TLS with pre-shared keys ({reason})"))
     };
     io::Error::new(kind, format!("{place}: {why}"))
 }

@@ -158,7 +158,7 @@ impl Pump {
     fn end_with_io(&mut self, error: io::Error) {
         let error = match is_cut(&error) {
             true if self.has_heard => {
-                let what = format!("{}: the connection was cut", self.place);
+                let what = format!("{}: the connection was closed", self.place);
                 io::Error::new(io::ErrorKind::ConnectionAborted, what)
             }
             true => self.session.refusal().error(&self.place),

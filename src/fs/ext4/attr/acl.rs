@@ -1,5 +1,5 @@
-//! POSIX access control lists: their on-disk form, and the form of the system calls, in which every entry has an id. This
-//! module also applies the rules of acl(5): how lists and permission bits affect each other, and what a new file inherits.
+//! POSIX access control lists: the on-disk form, and the form of the system calls, in which every entry has an id. This module also applies
+//! the rules of acl(5) for the relation of lists and permission bits, and for inheritance by new files.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -59,14 +59,14 @@ pub(super) fn to_syscall_format(stored: &[u8], place: Place) -> Result<Vec<u8>> 
     Ok(value)
 }
 
-/// The mode and the lists that a new inode gets from its directory.
+/// The mode and the lists of a new inode, after inheritance from its directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inherited {
     /// The permissions and the type.
     pub(crate) mode: u32,
-    /// The stored access list, if the permission bits cannot express the whole list.
+    /// The access list in the on-disk form; `None` if the permission bits express the complete list.
     access: Option<Vec<u8>>,
-    /// The default list of a new directory.
+    /// The default list of a new directory, in the on-disk form.
     default: Option<Vec<u8>>,
 }
 
@@ -80,7 +80,8 @@ struct Entry {
 struct Acl(Vec<Entry>);
 
 impl Inode {
-    /// The access list that an inode of this mode inherits from its directory. The umask applies only if the directory has no default list.
+    /// The mode and the lists that a new inode in this directory inherits. `mode` is the requested mode. The umask applies only if the
+    /// directory has no default list.
     ///
     /// # Errors
     /// The errors of reading attributes.
@@ -117,7 +118,7 @@ impl Attributes<'_> {
         Attributes(&inode).put(h, &ACCESS, access, SetXattr::Any)
     }
 
-    /// Changes the inode's access list, if it has one, to match a new mode. The caller sets the mode itself.
+    /// Changes the inode's access list, if the inode has one, to match a new mode. The caller sets the mode.
     ///
     /// # Errors
     /// The errors of reading attributes.
@@ -127,7 +128,7 @@ impl Attributes<'_> {
         self.put(h, &ACCESS, &acl.stored(), SetXattr::Any)
     }
 
-    /// Sets the access list, or removes it if `value` is empty, and updates the permissions.
+    /// Sets the access list and updates the permissions. If `value` is empty, removes the list.
     pub(super) fn set_access_acl(&self, h: &mut Handle<'_>, value: &[u8]) -> Result<()> {
         let Some(acl) = Acl::parse(value)? else {
             return self.remove(h, &ACCESS).map(|_| ());
@@ -144,7 +145,7 @@ impl Attributes<'_> {
         })
     }
 
-    /// Sets the default list of a directory, or removes it if `value` is empty.
+    /// Sets the default list of a directory. If `value` is empty, removes the list.
     pub(super) fn set_default_acl(&self, h: &mut Handle<'_>, value: &[u8]) -> Result<()> {
         match Acl::parse(value)? {
             None => self.remove(h, &DEFAULT).map(|_| ()),
@@ -226,13 +227,13 @@ impl Acl {
         bytes
     }
 
-    /// Whether the permission bits express the whole list.
+    /// Whether the permission bits express the complete list.
     fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// The indexes of the three entries that correspond to permission bits, with the shift of these
-    /// bits in a mode. If the list has a mask, the mask takes the place of the group entry.
+    /// The indexes of the three entries that correspond to permission bits, with the shift of these bits in a mode. If the list has a mask,
+    /// the group bits correspond to the mask instead of the group entry.
     fn classes(&self) -> Vec<(usize, u32)> {
         let masked = self.0.iter().any(|entry| entry.tag == MASK);
         let shift = |entry: &Entry| match entry.tag {
@@ -246,7 +247,7 @@ impl Acl {
         shifts.filter_map(|(at, shift)| shift.map(|shift| (at, shift))).collect()
     }
 
-    /// Removes permissions that the mode does not have.
+    /// Removes permissions that are not set in the mode.
     fn restrict(&mut self, mode: u32) {
         for (at, shift) in self.classes() {
             self.0[at].perm &= (mode >> shift) as u16 & 7;
@@ -260,7 +261,7 @@ impl Acl {
         }
     }
 
-    /// Returns the mode with its permission bits replaced by those of the list.
+    /// Returns the mode with its permission bits replaced by the permissions of the list.
     fn apply(&self, mode: u32) -> u32 {
         let bits = |all, (at, shift): (usize, u32)| all | u32::from(self.0[at].perm) << shift;
         mode & !0o777 | self.classes().into_iter().fold(0, bits)

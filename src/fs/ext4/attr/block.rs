@@ -43,8 +43,8 @@ impl Attributes<'_> {
         Ok(header.is_ok_and(|(header, _)| header.h_refcount.get() > 1))
     }
 
-    /// Rewrites a block, unless it is shared. Two inodes that share the block may call this at the same time,
-    /// each under its own lock. The reference count is therefore checked under the block's lock.
+    /// Rewrites a block if no other inode shares it. Two threads may call this for two inodes that share the block, each with the lock of
+    /// its own inode. The reference count is therefore checked while the block is locked.
     pub(super) fn rewrite_xattr_block(
         &self,
         h: &mut Handle<'_>,
@@ -80,7 +80,7 @@ impl Attributes<'_> {
         if last {
             let count = u64::from(self.fs.superblock.cluster_blocks);
             h.free_blocks(block, count, Freed::Metadata)?;
-            // An attribute block has one reference to each of its values, even if several inodes share the block.
+            // A value inode counts one reference for this block, even if several inodes share the block.
             for value in values {
                 self.drop_value(h, *value)?;
             }

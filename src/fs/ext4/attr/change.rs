@@ -1,5 +1,5 @@
-//! Setting and removing attributes. An attribute is stored in the inode if it fits, otherwise in a
-//! block. If it fits in neither, its value is stored in a separate inode.
+//! Setting and removing attributes. An attribute is stored in the inode if it fits there, otherwise in a block. If neither has enough
+//! space, the value is stored in a separate inode.
 
 use std::sync::atomic::Ordering;
 
@@ -19,11 +19,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// The remains of a changed attribute, to be dropped: its old home, and the inode of its old value.
+/// The old version of a changed attribute, which must be released: the list that contained the attribute, and the inode of the old value if
+/// there is one.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Attributes<'_> {
-    /// Sets an attribute. Name and value have the system calls' form. If the attribute is an access list, the permissions change too.
+    /// Sets an attribute. The name and the value have the form of the system calls. If the attribute is an access list, the permissions are
+    /// also changed.
     ///
     /// # Errors
     /// `AttributeNameLength` and `AttributeTooBig` for a name or value that the system calls refuse; `Unsupported` for a prefix that cannot be set;
@@ -54,7 +56,7 @@ impl Attributes<'_> {
     /// Removes an attribute.
     ///
     /// # Errors
-    /// `NoData` if the attribute does not exist, unless it is an access list; the errors for the name as in [`set_xattr`](Self::set_xattr).
+    /// `NoData` if the attribute does not exist and is not an access list; the errors for the name as in [`set_xattr`](Self::set_xattr).
     pub(crate) fn remove_xattr(&self, h: &mut Handle<'_>, name: &[u8]) -> Result<()> {
         let name = Name::parse(name)?;
         name.check_type(self)?;
@@ -69,13 +71,14 @@ impl Attributes<'_> {
     /// Drops the attribute block and the values of an inode that is being deleted. The inode must not be used afterwards.
     ///
     /// # Errors
-    /// The errors of [`Handle::renew`], which is called between large values, because there may be many. The remaining values can be dropped later.
+    /// The errors of [`Handle::renew`], which is called between large values, because there may be too many for one transaction. After an
+    /// error, the remaining values can be dropped later.
     pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>) -> Result<()> {
         let block = self.read_xattr_block()?;
         let mut lists = Lists::new(self, block.as_ref())?;
         let credits = self.xattr_credits();
         if let Some((_, number)) = &block {
-            // If other inodes share the block, they keep its values.
+            // If other inodes share the block, the values of the block stay in use.
             if !self.is_shared(*number)? {
                 self.drop_values(h, &mut lists, Home::Block, credits)?;
             }
@@ -93,7 +96,7 @@ impl Attributes<'_> {
         self.drop_values(h, &mut lists, Home::Inode, credits)
     }
 
-    /// Sets an attribute whose value has the on-disk form.
+    /// Sets an attribute. `value` has the on-disk form.
     pub(super) fn put(
         &self,
         h: &mut Handle<'_>,
@@ -139,7 +142,7 @@ impl Attributes<'_> {
         stored
     }
 
-    /// Removes an attribute. Returns whether it existed.
+    /// Removes an attribute. Returns whether the attribute existed.
     pub(super) fn remove(&self, h: &mut Handle<'_>, name: &Name<'_>) -> Result<bool> {
         let block = self.read_xattr_block()?;
         let mut lists = Lists::new(self, block.as_ref())?;
@@ -150,7 +153,8 @@ impl Attributes<'_> {
 
     /// Stores changed lists. `made` is the new inode of a value, if one was created.
     ///
-    /// Blocks and values without references are dropped last, so that a reader without the inode's lock still finds everything the inode refers to.
+    /// Blocks and values without references are dropped last. A reader without the inode's lock therefore finds all blocks and values to
+    /// which the inode refers.
     ///
     /// # Errors
     /// `NoSpace` and `Quota`; nothing is changed in that case.
@@ -187,7 +191,7 @@ impl Attributes<'_> {
         self.say_attributes_are_used(h)
     }
 
-    /// Stores the list in the block. Returns the new block of the inode and the released block.
+    /// Stores the block's list. Returns the inode's attribute block after the change, and the block that the inode has released.
     fn store_block(
         &self,
         h: &mut Handle<'_>,
@@ -215,7 +219,7 @@ impl Attributes<'_> {
             }
             return Ok((Some(block), None));
         }
-        // The other inodes keep the old block with its references, so the new block takes new references to the values.
+        // Other inodes keep the old block and its references to values, so the new block needs additional references to these values.
         let new = self.create_xattr_block(h, &content)?;
         for value in kept.iter().filter(|value| Some(**value) != made) {
             self.share_value(h, *value)?;
@@ -223,7 +227,7 @@ impl Attributes<'_> {
         Ok((Some(new), released(block)))
     }
 
-    /// Drops the large values of a list, each together with its entry. `credits` is the cost of dropping one value.
+    /// Drops the large values of a list, and the entry of each value. `credits` is the number of blocks changed by dropping one value.
     fn drop_values(
         &self,
         h: &mut Handle<'_>,
@@ -250,7 +254,7 @@ impl Attributes<'_> {
         Ok(())
     }
 
-    /// Sets the attribute feature in the superblock. Recent versions of mke2fs set it when they make a volume.
+    /// Sets the attribute feature in the superblock. Recent versions of mke2fs set this feature on new volumes.
     fn say_attributes_are_used(&self, h: &mut Handle<'_>) -> Result<()> {
         if self.fs.superblock.compat.contains(Compat::EXT_ATTR) {
             return Ok(());
@@ -274,29 +278,29 @@ impl Inode {
         }
         let block = self.read_xattr_block().ok().flatten();
         let lists = Lists::new(self, block.as_ref());
-        // A new value, an old value, and the value inodes that a new block shares with the old block.
+        // In addition: a new value, an old value, and the value inodes to which both the old and the new block refer.
         let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
         let credits = credits + self.fs.superblock.value_credits() + shared;
-        // The operation that changes attributes also modifies other blocks.
+        // The limit leaves credits for the other blocks that the calling operation changes.
         let most =
             self.fs.writing().map_or(credits, |writing| writing.transactions.limit() / 4 * 3);
         credits.min(most)
     }
 
-    /// The number of value inodes for which an inode is charged.
+    /// The number of value inodes that are charged to the quota of this inode's owner.
     pub(crate) fn value_inodes(&self) -> Result<usize> {
         let block = self.read_xattr_block()?;
         Ok(Lists::new(self, block.as_ref())?.charged().values as usize)
     }
 }
 
-/// An attribute block that an inode has released, and the value inodes that the block refers to.
+/// An attribute block that an inode has released, and the value inodes to which the block refers.
 struct Released {
     block: FsBlock,
     values: Vec<InodeNo>,
 }
 
-/// Stores the list in the inode, if the list was changed.
+/// Stores the inode's list in the inode, if the list was changed.
 pub(super) fn set_area(inode: &mut InodeMut<'_>, area: Option<&[u8]>) {
     let at = GOOD_OLD_SIZE + inode.extra_size();
     if let Some((to, area)) = inode.bytes().get_mut(at..).zip(area) {

@@ -31,9 +31,9 @@ pub(crate) struct NewInode<'a> {
 /// The initial content of `i_block`.
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
-    /// An empty block map, for a regular file, a directory or a long link.
+    /// An empty map, for a regular file, a directory or a symbolic link with a long target.
     Mapped,
-    /// The target of a short link, at most 59 bytes long.
+    /// The target of a symbolic link, at most 59 bytes long.
     Target(&'a [u8]),
     /// The major and minor numbers of a device node.
     Device(u32, u32),
@@ -42,7 +42,7 @@ pub(crate) enum Body<'a> {
 }
 
 impl Handle<'_> {
-    /// Initialises a newly allocated inode. The previous content of its slot in the inode table is lost.
+    /// Initialises a newly allocated inode. The previous content of the inode's slot in the inode table is overwritten.
     ///
     /// # Errors
     /// The errors of [`update_inode`](Self::update_inode); `InvalidInput` for a target that is too long.
@@ -61,7 +61,7 @@ impl Handle<'_> {
 
 fn fill_inode(sb: &Superblock, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
     inode.begin();
-    // A new generation number tells users of a previous file with this inode number that the file is a different one.
+    // The generation number changes, so that a program with a handle of an earlier file with this inode number detects the new file.
     let earlier = inode.generation()?;
     let bytes = inode.bytes();
     bytes.fill(0);

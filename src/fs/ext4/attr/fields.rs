@@ -1,7 +1,8 @@
 //! Setters of an inode's fields, the counterpart of the decoder in [`Inode`](super::super::inode::Inode).
 //!
-//! Each setter changes bytes of an inode in the inode table. It is called within [`Ext4::update_inode`](super::super::Ext4::update_inode),
-//! which updates the checksum. A field that the inode has no room for is skipped, as in Linux.
+//! Each setter changes bytes of an inode in the inode table. Setters are called within
+//! [`Ext4::update_inode`](super::super::Ext4::update_inode), which updates the checksum. If the inode has no space for a field, the field
+//! is skipped, as in Linux.
 
 use zerocopy::little_endian::U32;
 
@@ -56,7 +57,7 @@ impl InodeMut<'_> {
         self.set_time(times.created, Stamp::Created)
     }
 
-    /// Sets pending time stamps, except those that have been set in the meantime.
+    /// Sets pending time stamps, except time stamps that this change has already set.
     pub(crate) fn set_waiting(&mut self, stamps: Waiting) -> Result<()> {
         let set = self.times_set();
         let unless = |time, stamp: Option<Timestamp>| stamp.filter(|_| !set.contains(time));
@@ -131,7 +132,7 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Sets the project id; `Unsupported` if the inode has no room for it.
+    /// Sets the project id; `Unsupported` if the inode has no space for a project id.
     pub(crate) fn set_project(&mut self, project: u32) -> Result<()> {
         let there = self.has_extra(32);
         match self.extra().filter(|_| there) {
@@ -148,7 +149,8 @@ impl InodeMut<'_> {
         Ok(self.fields()?.i_generation.get())
     }
 
-    /// Sets the generation. Checksums of extent nodes and directory blocks depend on it; these blocks are not updated.
+    /// Sets the generation. The checksums of extent nodes and directory blocks depend on the generation; this function does not update
+    /// these blocks.
     pub(crate) fn set_generation(&mut self, generation: u32) -> Result<()> {
         self.fields()?.i_generation.set(generation);
         Ok(())
@@ -160,7 +162,7 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Sets the block of attributes.
+    /// Sets the number of the attribute block.
     pub(crate) fn set_xattr_block(&mut self, block: Option<FsBlock>) -> Result<()> {
         let block = block.map_or(0, |block| block.0);
         let fields = self.fields()?;
@@ -177,7 +179,7 @@ impl InodeMut<'_> {
     /// Changes the number of blocks that the inode uses, including its map and its attribute block.
     ///
     /// # Errors
-    /// `FileTooLarge` if no field can hold the number; `Corrupt` if more blocks are removed than the inode has.
+    /// `FileTooLarge` if the number is too large for the field; `Corrupt` if more blocks are removed than the inode has.
     pub(crate) fn add_blocks(&mut self, sb: &Superblock, change: i64) -> Result<()> {
         let shift = sb.block_size.shift() - 9;
         let huge = sb.ro_compat.contains(RoCompat::HUGE_FILE);
@@ -190,7 +192,7 @@ impl InodeMut<'_> {
             let place = Place::new("inode").field("i_blocks");
             return Err(place.corrupt(format!("{sectors} sectors, {change} blocks to add")));
         };
-        // The unit is 512 bytes while the count fits into 48 bits. For larger counts it is a block, and a flag records this.
+        // The unit of the count is 512 bytes if the count fits into 48 bits. Otherwise the unit is a block, and a flag records this unit.
         let (count, in_blocks) =
             if sectors >> 48 == 0 { (sectors, false) } else { (sectors >> shift, true) };
         if count >> 48 != 0 || (count >> 32 != 0 && !huge) {
@@ -231,8 +233,8 @@ impl Stamp {
     }
 }
 
-/// Encodes a time stamp in two words. The first holds 32 bits of signed seconds. The second holds two more bits of seconds, which
-/// extend the range only upwards, and 30 bits of nanoseconds. Without the second word (`wide` is false), times end in 2038.
+/// Encodes a time stamp in two words. The first word contains 32 bits of signed seconds. The second word contains 30 bits of nanoseconds,
+/// and two more bits of seconds, which extend the range only to later times. Without the second word (`wide` is false), times end in 2038.
 fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
     const FIRST: i64 = i32::MIN as i64;
     let last = i64::from(i32::MAX) + if wide { 3 << 32 } else { 0 };
@@ -248,7 +250,8 @@ fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    /// The two bits count the 32-bit epochs since 1901. The first and the last time of each epoch must differ from those of the adjacent epochs.
+    /// The two bits count the 32-bit epochs since 1901. The first and the last time of each epoch must be encoded differently from the
+    /// times of the adjacent epochs.
     #[test]
     fn times_take_34_bits() {
         for epoch in 0..4_i64 {

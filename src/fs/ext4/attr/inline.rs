@@ -1,4 +1,5 @@
-//! Content in the inode: the first 60 bytes in `i_block`, the remaining bytes in the attribute `system.data`, which exists even if it is empty.
+//! Content in the inode (inline data). The first 60 bytes are in `i_block`, and the remaining bytes in the attribute `system.data`. This
+//! attribute exists even if its value is empty.
 
 use super::super::disk::extent;
 use super::super::features::Incompat;
@@ -17,7 +18,8 @@ use crate::units::FilePos;
 const FRONT: usize = 60;
 
 impl Attributes<'_> {
-    /// Stores the content of a file or link without blocks in the inode, and sets the size. Returns false if the inode has no room for it.
+    /// Stores the content of a file or symbolic link in the inode, and sets the size. The inode must have no blocks. Returns false if the
+    /// inode has no space for the content.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -48,8 +50,8 @@ impl Attributes<'_> {
         Ok(true)
     }
 
-    /// Removes the content from the inode and returns it. Afterwards the map is empty and the size is unchanged. The caller writes the content to
-    /// blocks.
+    /// Removes the content from the inode and returns it. On return, the map is empty and the size is unchanged. The caller writes the
+    /// content to blocks.
     ///
     /// # Errors
     /// `Corrupt`.

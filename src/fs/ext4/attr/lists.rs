@@ -19,19 +19,19 @@ const INODE_HEADER: usize = 4;
 /// The length of the zeros that end a list.
 const END: usize = 4;
 
-/// The list that holds an attribute.
+/// The list that contains an attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Home {
     Inode,
     Block,
 }
 
-/// Both lists, and which lists have changed.
+/// Both lists of an inode, and whether each list has changed.
 pub(super) struct Lists<'a> {
     inode: &'a Inode,
     in_inode: Vec<Entry<'a>>,
     in_block: Vec<Entry<'a>>,
-    /// Values in the older form. Their owner is not charged for them.
+    /// Value inodes in the older form, which are not charged to the owner.
     free: Vec<InodeNo>,
     inode_changed: bool,
     block_changed: bool,
@@ -39,7 +39,7 @@ pub(super) struct Lists<'a> {
     charged_before: Charged,
 }
 
-/// The amount that an inode is charged for large values.
+/// The amount that is charged to an inode for large values.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Charged {
     /// The charge in `i_blocks`.
@@ -63,7 +63,7 @@ impl<'a> Lists<'a> {
         let is_free = |number: InodeNo| match inode.fs.inode(number) {
             Ok(value) => Ok(inode.is_owner_of(&value).then_some(number)),
             Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
-            // A damaged value causes an error only when a caller reads this value.
+            // A damaged value is not an error here. It causes an error when a caller reads the value.
             Err(_) => Ok(None),
         };
         let all = values(&in_inode).chain(values(&in_block));
@@ -105,7 +105,7 @@ impl<'a> Lists<'a> {
         None
     }
 
-    /// The list with room for an attribute: the inode's list if possible, since it needs no block.
+    /// The list with enough space for an attribute. The inode's list is preferred, because it needs no block.
     pub(super) fn room_for(&self, entry: &Entry<'_>) -> Option<Home> {
         [Home::Inode, Home::Block].into_iter().find(|home| self.fits(entry, *home))
     }
@@ -122,7 +122,7 @@ impl<'a> Lists<'a> {
         room.is_some_and(|room| taken + space(entry) + END <= room)
     }
 
-    /// Adds an attribute. Attributes in a block are sorted, because the kernel's search relies on their order.
+    /// Adds an attribute. Attributes in a block are sorted, because the kernel's search relies on the order.
     pub(super) fn insert(&mut self, entry: Entry<'a>, home: Home) {
         let (list, changed) = self.list(home);
         *changed = true;
@@ -133,7 +133,8 @@ impl<'a> Lists<'a> {
         list.insert(at, entry);
     }
 
-    /// Removes the last attribute of a list whose value is in a separate inode. Returns that inode and the charge for it.
+    /// Removes the last attribute with a separate value inode from a list. Returns the number of the value inode and the charge for this
+    /// value.
     pub(super) fn take_large(&mut self, home: Home) -> Option<(InodeNo, Charged)> {
         let charged = self.charged();
         let (list, changed) = self.list(home);
@@ -143,7 +144,7 @@ impl<'a> Lists<'a> {
         Some((number, charged - self.charged()))
     }
 
-    /// Empties the block's list, because the inode releases the block.
+    /// Empties the block's list. The caller releases the block.
     pub(super) fn clear_block(&mut self) {
         self.in_block.clear();
     }
@@ -166,7 +167,7 @@ impl<'a> Lists<'a> {
         values(&self.in_inode).chain(values(&self.in_block)).count()
     }
 
-    /// The inode's charge for values in separate inodes, whether or not the values are shared.
+    /// The charge for the inode's values in separate inodes. A shared value is also charged in full.
     pub(super) fn charged(&self) -> Charged {
         let sb = self.superblock();
         let mut charged = Charged::default();
@@ -182,7 +183,7 @@ impl<'a> Lists<'a> {
         charged
     }
 
-    /// The change of the inode's charge since the lists were read.
+    /// The change of this charge since the lists were read.
     pub(super) fn charge_added(&self) -> Charged {
         self.charged() - self.charged_before
     }
@@ -190,7 +191,7 @@ impl<'a> Lists<'a> {
     /// The new content of the inode's attribute area, or `None` if the list is unchanged.
     ///
     /// # Errors
-    /// `Corrupt` if the list does not fit, because values that overlapped need separate space.
+    /// `Corrupt` if the list does not fit. This can happen if values overlapped on the device, because each value gets its own space here.
     pub(super) fn inode_area(&self) -> Result<Option<Vec<u8>>> {
         if !self.inode_changed {
             return Ok(None);
@@ -203,7 +204,7 @@ impl<'a> Lists<'a> {
                 return Err(place.corrupt("there is no room for the list"));
             };
             magic.copy_from_slice(&MAGIC.to_le_bytes());
-            // Hashes serve only to find blocks to share, and values in an inode are not shared.
+            // Hashes are used only to find attribute blocks to share. A value stored in the inode therefore has no hash.
             lay_out(&self.in_inode, list, 0, |entry| match entry.value {
                 Value::Here(_) => 0,
                 Value::Inode(..) => entry.hash,
@@ -223,7 +224,7 @@ impl<'a> Lists<'a> {
             Value::Here(value) => hash_of_value(entry.name, value),
             Value::Inode(..) => entry.hash,
         };
-        // If the hash of any entry is unknown, the block's hash would be useless, so it is set to zero.
+        // If the hash of an entry is unknown, the block's hash cannot be computed and is set to zero.
         let hashes = self.in_block.iter().map(hash_of);
         let all = hashes.clone().fold(0_u32, |all, hash| all.rotate_left(16) ^ hash);
         let known = hashes.clone().all(|hash| hash != 0);
@@ -253,7 +254,7 @@ fn order<'a>(entry: &'a Entry<'_>) -> (NameIndex, usize, &'a [u8]) {
     (entry.index, entry.name.len(), entry.name)
 }
 
-/// The space that an attribute takes: its entry with the name, and its value, each padded to a multiple of 4 bytes.
+/// The space that an attribute needs in a list: the entry with its name, and the value, each padded to a multiple of 4 bytes.
 fn space(entry: &Entry<'_>) -> usize {
     let value = match entry.value {
         Value::Here(value) => value.len().next_multiple_of(4),
@@ -262,8 +263,8 @@ fn space(entry: &Entry<'_>) -> usize {
     size_of::<RawXattrEntry>() + entry.name.len().next_multiple_of(4) + value
 }
 
-/// Writes a list into `area`, which is zero from `first` on. Entries are placed upwards from
-/// `first`, values downwards from the end. Value offsets count from the start of `area`.
+/// Writes a list into `area`, which is zero from `first` on. Entries are placed in ascending order from `first`, and values in descending
+/// order from the end of `area`. Value offsets count from the start of `area`.
 fn lay_out(
     list: &[Entry<'_>],
     area: &mut [u8],

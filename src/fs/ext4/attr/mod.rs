@@ -1,5 +1,5 @@
-//! The attributes of an inode: fields, extended attributes, access lists, and content in the inode itself. [`read`] decodes extended
-//! attributes; the other modules change an inode within a transaction.
+//! The attributes of an inode: fields, extended attributes, access control lists, and inline data. [`read`] decodes extended attributes;
+//! the other modules change an inode within a transaction.
 
 mod acl;
 mod block;
@@ -23,7 +23,7 @@ pub(crate) use create::{Body, NewInode};
 pub(crate) use fields::Times;
 pub(super) use read::seal_xattr_block;
 
-/// A handle for changes to the attributes of an inode.
+/// An inode whose attributes may be changed.
 #[derive(Clone, Copy)]
 pub(crate) struct Attributes<'i>(&'i InodeToChange<'i>);
 

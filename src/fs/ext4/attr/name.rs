@@ -7,7 +7,7 @@ use crate::fs::FileType;
 /// The maximum length of a name in Linux's system calls, including its prefix.
 pub(in crate::fs::ext4) const MAX_FULL_NAME: usize = 255;
 
-/// `e_name_index`: the prefix of the name in the system calls.
+/// `e_name_index`: a number that represents the prefix of a name in the system calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::fs::ext4) struct NameIndex(pub(in crate::fs::ext4) u8);
 
@@ -20,8 +20,8 @@ impl NameIndex {
     pub(in crate::fs::ext4) const SYSTEM: Self = Self(7);
     pub(in crate::fs::ext4) const ENCRYPTION: Self = Self(9);
 
-    /// The prefix, or `None` for an attribute that no system call shows. Such an index is unknown,
-    /// or is used only by Linux itself (9, the encryption context).
+    /// The prefix; `None` for an attribute that system calls do not show. This is an unknown index, or index 9 (the encryption context),
+    /// which only Linux itself uses.
     pub(in crate::fs::ext4) fn prefix(self) -> Option<&'static str> {
         Some(match self.0 {
             0 => "",
@@ -46,7 +46,7 @@ pub(super) struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// The name of the attribute that holds the content of an inline file.
+    /// The name of the attribute that contains inline data.
     pub(super) const INLINE_DATA: Self = Self { index: NameIndex::SYSTEM, name: b"data" };
 
     /// Splits a name into its prefix and the remaining name.

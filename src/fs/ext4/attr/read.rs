@@ -1,4 +1,5 @@
-//! Extended attributes: their lists in the inode and in a separate block. A value lies in its list or in a separate inode.
+//! Extended attributes. An inode has a list of attributes in the inode and a list in a separate block. A value is stored in the list or in
+//! a separate inode.
 
 use zerocopy::FromBytes;
 
@@ -14,9 +15,10 @@ use crate::fs::ext4::superblock::Superblock;
 use crate::fs::{FileType, InodeFlags, Xattr};
 use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
-/// The maximum length of a value in Linux's system calls. ironmap refuses larger values too.
+/// The maximum length of a value in Linux's system calls. ironmap also refuses larger values.
 pub(in crate::fs::ext4) const MAX_VALUE: usize = 64 << 10;
-/// The maximum total length of an inode's values in bytes. Values may overlap or share an inode, so the space on the device does not limit the total.
+/// The maximum total length of an inode's values in bytes. In a damaged list, values may overlap or share an inode, so the space on the
+/// device does not limit the total.
 const MAX_VALUES: usize = 16 << 20;
 
 /// An entry of a list.
@@ -31,7 +33,7 @@ pub(in crate::fs::ext4) struct Entry<'a> {
 #[derive(Clone, Copy)]
 pub(in crate::fs::ext4) enum Value<'a> {
     Here(&'a [u8]),
-    /// The number of the separate inode that holds the value, and the value's length.
+    /// The number of the separate inode that contains the value, and the value's length.
     Inode(InodeNo, usize),
 }
 
@@ -44,7 +46,7 @@ impl Entry<'_> {
         Some([prefix, self.name].concat())
     }
 
-    /// Whether this is `system.data`, which holds the content of an inline file.
+    /// Whether this is `system.data`, which contains inline data.
     pub(in crate::fs::ext4) fn is_inline_data(&self) -> bool {
         self.index == NameIndex::SYSTEM && self.name == b"data"
     }
@@ -103,8 +105,8 @@ impl Inode {
     /// The extended attributes in on-disk order, with the names and values that the system calls return.
     ///
     /// # Errors
-    /// `Corrupt` for damaged attributes; `LimitExceeded` for a value above 64 KiB, which the system
-    /// calls do not return either, and for values above 16 MiB in total.
+    /// `Corrupt` for damaged attributes; `LimitExceeded` for a value above 64 KiB, which Linux's system calls also refuse, and for values
+    /// above 16 MiB in total.
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
         self.read_current(Self::all_xattrs)
     }
@@ -166,7 +168,7 @@ impl Inode {
         Ok(None)
     }
 
-    /// The part of an inline file's content that is not in `i_block`.
+    /// The part of inline data that is not in `i_block`.
     pub(in crate::fs::ext4) fn inline_rest(&self) -> Result<&[u8]> {
         self.inline_attribute().map(Option::unwrap_or_default)
     }
@@ -184,7 +186,7 @@ impl Inode {
         }
     }
 
-    /// The list in the inode itself.
+    /// The list in the inode; `None` if the inode has no list.
     pub(in crate::fs::ext4) fn ibody(&self) -> Option<List<'_>> {
         let (magic, list) = self.xattr_area.split_at_checked(4)?;
         let place = Place::new("attribute in the inode").inode(self.number);
@@ -218,7 +220,7 @@ impl Inode {
         Ok(Some((block, number)))
     }
 
-    /// The list in a block of attributes.
+    /// The list in an attribute block.
     pub(in crate::fs::ext4) fn block_list<'a>(&self, block: &'a (Block, FsBlock)) -> List<'a> {
         let (bytes, number) = block;
         let place = Place::new("attribute").inode(self.number).block(*number);
@@ -230,7 +232,7 @@ impl Inode {
         self.ibody().into_iter().chain(block.map(|block| self.block_list(block)))
     }
 
-    /// An attribute's value in the system calls' form. If the entry has a hash, the hash is verified.
+    /// An attribute's value in the form of the system calls. If the entry has a hash, the hash is verified.
     fn value(&self, entry: &Entry<'_>, place: Place) -> Result<Vec<u8>> {
         let value = match entry.value {
             Value::Here(value) => {
@@ -287,13 +289,14 @@ impl Inode {
         Ok(value)
     }
 
-    /// Whether this inode owns a value in the older form. Before reference counts existed, a value's inode named its owner, and there was no hash.
+    /// Whether this inode owns a value in the older form. In this form, the value inode contains its owner's number and generation instead
+    /// of a reference count, and there is no hash.
     pub(in crate::fs::ext4) fn is_owner_of(&self, value: &Self) -> bool {
         let owner = u64::from(value.stat().modified.seconds as u32);
         owner == self.number.0 && value.generation == self.generation
     }
 
-    /// Reads the content of a value inode. Its blocks are metadata.
+    /// Reads the content of a value inode. The blocks of a value inode are metadata.
     fn read_value(&self, size: usize, block_size: BlockSize) -> Result<Vec<u8>> {
         let place = Place::new("attribute's value").inode(self.number);
         let mut value = Vec::with_capacity(size);
@@ -309,7 +312,7 @@ impl Inode {
     }
 }
 
-/// The checksum of a value in a separate inode, which is stored even on volumes without metadata checksums.
+/// The checksum of a value in a separate inode. It is stored even on volumes without metadata checksums.
 pub(in crate::fs::ext4) fn value_checksum(sb: &Superblock, value: &[u8]) -> u32 {
     let seed = sb.seed.map_or_else(|| crc32c_raw(!0, &sb.uuid), |seed| seed.0);
     crc32c_raw(seed, value)
@@ -324,12 +327,12 @@ fn words(value: &[u8]) -> impl Iterator<Item = u32> + Clone {
     })
 }
 
-/// `e_hash` of an attribute with an inline value.
+/// `e_hash` of an attribute whose value is in the list.
 pub(in crate::fs::ext4) fn hash_of_value(name: &[u8], value: &[u8]) -> u32 {
     hash(name, words(value), u32::from)
 }
 
-/// `e_hash` of an attribute whose value lies in a separate inode and has this checksum.
+/// `e_hash` of an attribute whose value is in a separate inode. `checksum` is the checksum of the value.
 pub(in crate::fs::ext4) fn hash_of_checksum(name: &[u8], checksum: u32) -> u32 {
     hash(name, std::iter::once(checksum), u32::from)
 }
@@ -339,7 +342,8 @@ fn hash(name: &[u8], value: impl Iterator<Item = u32>, widen: fn(u8) -> u32) -> 
     value.fold(name, |hash, word| hash.rotate_left(16) ^ word)
 }
 
-/// The two possible values of `e_hash` for a name and the words of its value: the name's bytes are taken as unsigned, or as signed.
+/// The two possible values of `e_hash` for a name and the words of its value. The first treats the bytes of the name as unsigned, the
+/// second as signed.
 pub(in crate::fs::ext4) fn entry_hashes(
     name: &[u8],
     value: &(impl Iterator<Item = u32> + Clone),
@@ -349,7 +353,7 @@ pub(in crate::fs::ext4) fn entry_hashes(
 
 /// Verifies `e_hash` against the name and the words of the value. If `e_hash` is 0, there is no hash to verify.
 ///
-/// Linux once took the bytes of the name as signed, so volumes contain both hashes.
+/// Some versions of Linux treat the bytes of the name as signed, so volumes may contain both hashes.
 fn verify_hash(
     entry: &Entry<'_>,
     value: &(impl Iterator<Item = u32> + Clone),

@@ -1,7 +1,7 @@
-//! Large values. Each lies in a separate inode, which several attributes may share.
+//! Large values. Each value is stored in a separate inode, which several attributes may share.
 //!
-//! The time stamp fields of such an inode hold other data: `i_atime` is the value's checksum; `i_ctime` and
-//! `i_version` are the number of references. The inode's blocks are metadata and go through the journal.
+//! The time stamp fields of a value inode contain other data: `i_atime` is the value's checksum; `i_ctime` and `i_version` are the number
+//! of references. The blocks of a value inode are metadata and are written to the journal.
 
 use super::super::alloc::{Freed, FreshInode};
 use super::super::disk::extent::INIT_MAX_LEN;
@@ -30,8 +30,8 @@ pub(super) struct Made {
     pub(super) checksum: u32,
 }
 
-/// The inode of a value. No thread locks it. A thread that changes an attribute with a reference to it changes the reference count in
-/// one update, under the lock of the inode's block. Only the thread that drops the last reference changes anything else.
+/// The inode of a value. Threads do not lock value inodes. The reference count is changed in one update, while the block of the inode table
+/// is locked. Other fields are changed only by the thread that drops the last reference.
 struct ValueInode(InodeNo);
 
 impl MayChange for ValueInode {
@@ -44,10 +44,10 @@ impl Superblock {
     /// The maximum number of blocks changed by creating one value and dropping another.
     pub(super) fn value_credits(&self) -> u32 {
         let blocks = self.block_size.blocks_for(MAX_VALUE as u64) as u32;
-        // The inode, and the two blocks that record it; bitmaps and descriptors; nodes of its map.
+        // The blocks of the value; the inode, its bitmap and its descriptor; block bitmaps and descriptors; nodes of the map.
         let making = blocks + 3 + 2 * self.groups.min(GROUPS) + 4;
-        // Unmapping begins another transaction if the remaining credits might not suffice for the longest extents. The
-        // reserve below prevents this, because half a change of attributes must not be committed.
+        // Unmapping starts a new transaction if the remaining credits might be too few for the longest extents. The reserve below prevents
+        // this, because a partial change of attributes must not be committed.
         let dropping = 3 + 64 + 2 * (u32::from(INIT_MAX_LEN) / self.blocks_per_group);
         making + dropping
     }
@@ -74,7 +74,7 @@ impl Attributes<'_> {
         self.init_value(h, &fresh)?;
         let count = self.fs.superblock.block_size.blocks_for(value.len() as u64) as u32;
         if let Err((error, mapped)) = self.map_runs(h, &fresh, &runs, count) {
-            // These blocks were not written yet.
+            // The blocks of the remaining runs were not mapped or written yet.
             for (start, len) in &runs[mapped..] {
                 h.free_blocks(*start, u64::from(*len), Freed::Data)?;
             }
@@ -104,7 +104,7 @@ impl Attributes<'_> {
             links: 1,
             flags: InodeFlags::EA_INODE,
             time: h.now(),
-            // A value in the older form is recognised by its generation, which equals its owner's, so this one must differ.
+            // A value inode in the older form has the generation of its owner. The generation of this value inode must therefore differ.
             generation: !self.generation,
             project: stat.project.unwrap_or(0),
             body: Body::Mapped,
@@ -112,7 +112,7 @@ impl Attributes<'_> {
         h.init_inode(fresh, &new)
     }
 
-    /// Maps the first `count` blocks of these runs, one run after the other. If it fails, it returns the number of blocks that were mapped.
+    /// Maps the first `count` blocks of these runs, one run after the other. An error contains the number of runs that were mapped.
     fn map_runs(
         &self,
         h: &mut Handle<'_>,
@@ -134,7 +134,7 @@ impl Attributes<'_> {
         Ok(())
     }
 
-    /// Allocates the blocks of a value in as many runs as needed. If there are too few free blocks, it allocates none.
+    /// Allocates the blocks of a value in as many runs as needed. If there are too few free blocks, no block is allocated.
     fn allocate_runs(
         &self,
         h: &mut Handle<'_>,

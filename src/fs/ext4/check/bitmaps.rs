@@ -27,7 +27,7 @@ impl Checker<'_> {
         }
         let sb = &self.fs.superblock;
         let place = Place::new("superblock");
-        // Linux recomputes these counters at every mount, so a wrong value does no harm.
+        // Linux recomputes these counters at every mount, so a wrong counter is harmless.
         for (field, stored, expected) in [
             (
                 "s_free_blocks_count",
@@ -73,7 +73,7 @@ impl Checker<'_> {
         free
     }
 
-    /// Checks that a group without a bitmap uses only the blocks of the file system's own structures.
+    /// Checks that a group with an uninitialised block bitmap uses only blocks of the file system's own structures.
     fn check_uninit_group(&mut self, group: u32, start: u64, end: u64) {
         let mut at = start;
         let site = self.counter_site(group, "bg_flags");
@@ -153,7 +153,7 @@ impl Checker<'_> {
         FindingSite::of_group(group, Place::new("group descriptor").block(block).field(field))
     }
 
-    /// Compares a bitmap's checksum. A small descriptor stores only the lower half of the checksum.
+    /// Compares the stored checksum of a bitmap with the computed checksum. A small descriptor stores only the lower half of the checksum.
     fn check_bitmap_sum(&mut self, mut site: FindingSite, stored: u32, computed: Option<u32>) {
         let small = usize::from(self.fs.superblock.descriptor_size) == SMALL;
         if let Some(computed) = computed {

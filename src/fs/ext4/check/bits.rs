@@ -9,7 +9,7 @@ pub(super) struct Bits(Vec<u64>);
 
 impl Bits {
     pub(super) fn new(count: u64) -> Self {
-        // An additional word permits 64-bit reads at any position.
+        // The additional word permits a 64-bit read at any bit position.
         Self(vec![0; count.div_ceil(WORD) as usize + 1])
     }
 
@@ -38,7 +38,7 @@ impl Bits {
                 let first = at + u64::from(before.trailing_zeros());
                 clash = Some(first..first);
             }
-            // The run continues if it ends at this word and the bits from its end on were set.
+            // The run continues if it ends in this word or just before it, and the next bits in the word were also set.
             if let Some(run) = clash.as_mut().filter(|run| run.end >= at) {
                 let ones = (!(before >> (run.end - at))).trailing_zeros();
                 run.end = (run.end + u64::from(ones)).min(at + count);
@@ -63,8 +63,8 @@ impl Bits {
         words.map(|at| u64::from((self.word(at) & mask(range.end - at)).count_ones())).sum()
     }
 
-    /// The runs in which `count` bits from `at` on differ from a bitmap on disk. Each is a range of
-    /// bits in the bitmap, and whether the bitmap has these bits set.
+    /// The runs of differences between `count` bits from `at` on and a bitmap on disk. The result contains the range of each run in the
+    /// bitmap, and whether the bits are set in the bitmap.
     pub(super) fn differences(
         &self,
         at: u64,
@@ -107,7 +107,7 @@ fn word_of(bitmap: &[u8], index: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// At every offset, operations on ranges give the same result as operations on single bits.
+    /// Operations on ranges give the same result as operations on single bits, at each offset in a word.
     #[test]
     fn ranges_are_as_single_bits() {
         for start in [0, 1, 63, 64, 65, 100] {
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Differences are reported as runs, each with its direction, even if the group does not begin at a word boundary.
+    /// Each run of differences is reported with its direction (set on disk or not), even if the group does not begin at a word boundary.
     #[test]
     fn differences_are_runs() {
         let mut bits = Bits::new(300);

@@ -33,7 +33,7 @@ pub(super) struct Reading {
     pub(super) inode: Found,
     /// The index in the list of directories.
     index: usize,
-    /// 64-bit hashes of the names found so far. The hash function is keyed, so collisions do not happen in practice.
+    /// 64-bit hashes of the names found so far. The hash function has a random key, so a crafted directory cannot cause collisions.
     names: HashSet<u64>,
     keys: RandomState,
     pub(super) tree: Option<Tree>,
@@ -72,7 +72,7 @@ impl Checker<'_> {
         let blocks = self.blocks_of(&reading.inode, broken);
         let unit = self.fs.superblock.block_size.bytes() as u64;
         let size = reading.inode.size() / unit;
-        // A damaged map was already reported. Such a map may be endless, and then a check of its tree would not end.
+        // A damaged map was already reported. The tree of such a map is not checked, because the map may be endless.
         if reading.inode.flags().contains(InodeFlags::INDEX) && !broken {
             reading.tree = self.check_tree(&reading.inode, &blocks);
         }
@@ -100,16 +100,16 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a block of a directory with a damaged map is read for the first time. An endless map may contain a block repeatedly.
+    /// Whether a block of a directory with a damaged map is read for the first time. A damaged map may contain the same block many times.
     fn first_reading(&mut self, block: FsBlock) -> bool {
         let count = self.fs.superblock.blocks_count;
         !self.broken_blocks.get_or_insert_with(|| Bits::new(count)).set(block.0)
     }
 
-    /// The map, merged into runs. A damaged map may be endless, so the result ends at the first fault.
+    /// The map of an inode, merged into runs. A damaged map may be endless, so the result ends at the first fault.
     pub(super) fn blocks_of(&mut self, inode: &Found, broken: bool) -> Vec<Data> {
         let mut blocks = Vec::new();
-        // A block is accepted only once as a node, and only once as data.
+        // In a damaged map, a block is accepted only once as a node and only once as data.
         let mut nodes = HashSet::new();
         let (fs, mut quiet) = (self.fs, Findings::default());
         let (reader, findings) = (&mut self.reader, &mut quiet);
@@ -144,7 +144,7 @@ impl Checker<'_> {
             end -= TAIL;
             if let Err(error) = verify_tail(seed, &content[..end], &content[end..], place) {
                 self.findings.error(place, &error);
-                // A block that has no room for the checksum may have entries up to its end.
+                // A block without space for the checksum may contain entries up to its end.
                 if content[end + 7] != crate::fs::ext4::disk::dir::TAIL_FILE_TYPE {
                     end += TAIL;
                 }
@@ -246,7 +246,7 @@ impl Checker<'_> {
         self.inodes.count_name(entry.target);
     }
 
-    /// Whether a directory is an orphan without a name. Its parent's link count does not include it.
+    /// Whether a directory is an orphan without a name. The link count of its former parent does not include this directory.
     fn is_removed(&self, reading: &Reading) -> bool {
         reading.inode.raw().i_links_count.get() == 0 && self.is_orphan(&reading.inode)
     }
@@ -290,7 +290,7 @@ impl Checker<'_> {
         {
             let (name, stored) = (entry.name.to_vec(), entry.file_type);
             let what = Kind::EntryType { name, stored, actual };
-            // Type 0 means "unknown"; readers then take the type from the inode.
+            // Type 0 means "unknown". Readers then use the type in the inode.
             let severity = if stored == 0 { Severity::Note } else { what.severity() };
             self.findings.add_as(severity, place.field("file_type"), what);
         }

@@ -13,12 +13,12 @@ use crate::fs::FileType;
 use crate::fs::check::Kind;
 use crate::fs::ext4::dir_block::entry_code;
 
-/// The minimum length of an encrypted name, which is a block of the cipher.
+/// The minimum length of an encrypted name: one block of the cipher.
 const SHORTEST_NAME: usize = 16;
-/// The length of the random bytes at the end of a context, which differ for each inode. The bytes before them are the policy.
+/// The length of the nonce at the end of an encryption context, which differs for each inode. The bytes before the nonce are the policy.
 const NONCE: usize = 16;
 
-/// The policies of encrypted inodes. Each policy has a number, so that an inode needs only eight bytes of memory.
+/// The policies of encrypted inodes. Each policy gets a number, so that the record of an inode needs only eight bytes of memory.
 #[derive(Default)]
 pub(super) struct Policies {
     numbers: HashMap<Vec<u8>, u32>,
@@ -37,7 +37,7 @@ impl Policies {
     }
 }
 
-/// The policy in a context; `None` if the context is invalid. All contexts of unknown versions count as one policy.
+/// The policy in an encryption context; `None` if the context is invalid. All contexts of unknown versions have the same (empty) policy.
 fn policy(context: &[u8]) -> Option<&[u8]> {
     match (context.first()?, context.len()) {
         (1, 28) | (2, 40) => Some(&context[..context.len() - NONCE]),
@@ -47,7 +47,7 @@ fn policy(context: &[u8]) -> Option<&[u8]> {
 }
 
 impl Checker<'_> {
-    /// Checks that an encrypted inode has a context. Without one, its content and names are lost.
+    /// Checks that an encrypted inode has an encryption context. Without the context, the content and the names cannot be decrypted.
     pub(super) fn check_policy(&mut self, number: u32, inode: &Found) {
         let context = self.fs.inode(inode.number).and_then(|inode| inode.encryption_context());
         let what = match context {
@@ -56,15 +56,15 @@ impl Checker<'_> {
                 None => format!("{} bytes that are not a valid context", context.len()),
             },
             Ok(None) => "the inode is encrypted, but has no context".to_owned(),
-            // Faults of the attributes or of the inode are reported elsewhere.
+            // Other checks report faults of the attributes or of the inode.
             Err(_) => return,
         };
         let place = Place::new("encryption context").inode(inode.number);
         self.findings.add(place, Kind::Damaged { what });
     }
 
-    /// Checks an entry of an encrypted directory. The name must be encrypted, and its inode must
-    /// have the directory's policy, because the kernel refuses to open any other file there.
+    /// Checks an entry of an encrypted directory. The name must be encrypted. The inode must have the policy of the directory, because the
+    /// kernel refuses to open a file with another policy there.
     pub(super) fn check_encrypted(
         &mut self,
         reading: &Reading,

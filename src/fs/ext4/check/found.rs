@@ -1,4 +1,4 @@
-//! An inode in the table.
+//! An inode that was read from the inode table.
 
 use zerocopy::FromBytes;
 
@@ -11,7 +11,7 @@ use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
 
-/// An inode in the table.
+/// An inode that was read from the inode table.
 pub(super) struct Found {
     pub(super) number: InodeNo,
     pub(super) block: FsBlock,
@@ -45,7 +45,7 @@ impl Found {
         u64::from(self.raw.i_size_lo.get()) | u64::from(self.raw.i_size_high.get()) << 32
     }
 
-    /// The checksum seed for structures that belong to the inode.
+    /// The checksum seed for the inode and for the blocks that belong to it.
     pub(super) fn seed(&self, fs: &Ext4) -> Option<u32> {
         let seed = fs.superblock.seed?;
         Some(seed.of_inode(self.number, self.raw.i_generation.get()))
@@ -58,7 +58,7 @@ impl Found {
         (usize::from(size), rest)
     }
 
-    /// The bytes after the last field, which hold attributes.
+    /// The bytes after the last field, which contain extended attributes.
     pub(super) fn xattr_area(&self) -> &[u8] {
         let (size, rest) = self.extra();
         if size == 0 { &[] } else { rest.get(size..).unwrap_or_default() }

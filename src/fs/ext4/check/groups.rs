@@ -13,17 +13,17 @@ use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("group descriptor");
 
-/// A group as its descriptor describes it, and which of the descriptor's fields are reliable.
+/// A group descriptor, and whether its location of the inode table is usable.
 pub(super) struct Group {
     pub(super) descriptor: Descriptor,
-    /// The number of the block that holds the descriptor.
+    /// The number of the block that contains the descriptor.
     pub(super) block: FsBlock,
     /// Whether the inode table lies within the volume.
     pub(super) has_table: bool,
 }
 
 impl Group {
-    /// The number of inodes in the table that are initialised, whether or not they are in use.
+    /// The number of initialised inodes in the inode table, both used and unused inodes.
     pub(super) fn initialised_inodes(&self, per_group: u32) -> u32 {
         if self.descriptor.inodes_uninit {
             return 0;
@@ -87,7 +87,7 @@ impl Checker<'_> {
             trusted = false;
         }
         if !trusted {
-            // The descriptor is unreliable, so both bitmaps and the whole table are taken as initialised.
+            // The descriptor is unreliable, so the check treats both bitmaps and the complete inode table as initialised.
             descriptor.inodes_uninit = false;
             descriptor.blocks_uninit = false;
             descriptor.unused_inodes = 0;
@@ -122,7 +122,7 @@ impl Checker<'_> {
                 self.findings.add(site, Kind::Invalid { stored, rule });
             }
         } else if flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 {
-            // Without the feature, the flag is ignored, so it matters only if inodes of the group are in use.
+            // Without the feature, Linux ignores the flag, so the flag is a fault only if inodes of the group are in use.
             let used = flags & INODE_UNINIT != 0 && found.free_inodes < sb.inodes_per_group;
             let severity = if used { Severity::Repairable } else { Severity::Note };
             let rule = "not initialised, on a volume without the feature";
@@ -145,7 +145,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Adds the superblocks, the descriptors, and the blocks reserved for more descriptors.
+    /// Adds the blocks of superblocks and descriptors, and the blocks reserved for more descriptors.
     fn fixed_by_geometry(&self, fixed: &mut Vec<Fixed>) {
         let sb = &self.fs.superblock;
         let per_block = (sb.block_size.bytes() / usize::from(sb.descriptor_size)) as u32;
@@ -185,12 +185,12 @@ impl Checker<'_> {
         if let Some(block) = sb.mmp_block {
             fixed.push(Fixed { start: block.0, count: 1, structure: "MMP block" });
         }
-        // In a small last group, the range ends at the volume's end.
+        // If the last group is small, its ranges are cut at the volume's end.
         for fixed in fixed {
             fixed.count = fixed.count.min(sb.blocks_count.saturating_sub(fixed.start));
         }
     }
 }
 
-/// The name of blocks that belong to the resize inode.
+/// The structure name of blocks that belong to the resize inode.
 pub(super) const RESERVED_DESCRIPTORS: &str = "reserved group descriptors";

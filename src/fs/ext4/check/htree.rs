@@ -1,4 +1,4 @@
-//! Checks hash trees of directories: their nodes, the order of entries, and the hash range of each block.
+//! Checks the htrees of directories: the nodes, the order of entries, and the hash range of each block.
 
 use std::ops::Range;
 
@@ -26,17 +26,18 @@ const ENTRY: usize = size_of::<RawDxEntry>();
 /// The `hash_version` of encrypted names. This hash is keyed, so the checker cannot compute it.
 const SIPHASH: u8 = 6;
 
-/// The role that a block of the directory has in the tree.
+/// The role of a directory block in the tree.
 #[derive(Clone, Copy, Debug, Default)]
 enum Role {
     #[default]
     Unknown,
     Node,
-    /// A leaf for hashes from the first number up to the second. If the lowest bit of the second is set, names with that hash may be here too.
+    /// A leaf for hashes from the first number up to the second number (exclusive). If the lowest bit of the second number is set, the leaf
+    /// may also contain names whose hash equals the second number.
     Leaf(u32, u32),
 }
 
-/// A directory's tree.
+/// The htree of a directory.
 pub(super) struct Tree {
     roles: Vec<Role>,
     /// The hash function, if it is known.
@@ -61,14 +62,14 @@ impl Tree {
         matches!(self.roles.get(block as usize), Some(Role::Node))
     }
 
-    /// The hash of a name, if a name with this hash must not be in this block.
+    /// The hash of a name, if the name must not be in this block; otherwise `None`.
     pub(super) fn misplaced(&self, block: u64, name: &[u8]) -> Option<u32> {
         let Some(Role::Leaf(first, end)) = self.roles.get(block as usize) else { return None };
         let wanted = match &self.folded {
             Some(fs) => Wanted::folded(name, fs).ok()?,
             None => Wanted::exact(name),
         };
-        // Another version of Unicode may fold the name differently.
+        // The kernel's version of Unicode may fold this name differently, so its position is not checked.
         if wanted.depends_on_tables() {
             return None;
         }
@@ -83,7 +84,7 @@ impl Checker<'_> {
     /// Checks the nodes from the root on. Returns `None` if the root is too damaged to locate the other nodes.
     pub(super) fn check_tree(&mut self, inode: &Found, blocks: &[Data]) -> Option<Tree> {
         let count = blocks.last().map_or(0, |data| data.first + data.count);
-        // Holes are reported elsewhere. A hole may have any size, so such a tree is not checked.
+        // Holes are reported elsewhere. A hole may have any size, so the tree of a directory with holes is not checked.
         if count == 0 || blocks.iter().map(|data| data.count).sum::<u64>() != count {
             return None;
         }
@@ -154,7 +155,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a node and the subtree below it. The recursion ends, because the level falls at each step and each block has only one role.
+    /// Checks a node and the subtree below it. The recursion ends, because the level decreases at each step and each block has only one
+    /// role.
     fn check_node(&mut self, inode: &Found, blocks: &[Data], tree: &mut Tree, node: &Node<'_>) {
         let Some(count) = self.check_capacity(inode, node) else { return };
         let &Node { bytes, entries, levels, ref hashes, place } = node;
@@ -162,7 +164,7 @@ impl Checker<'_> {
         let Ok(entries) = <[RawDxEntry]>::ref_from_bytes(entries) else { return };
         let mut first = hashes.start;
         for (index, entry) in entries.iter().enumerate() {
-            // The first entry has no hash; these bytes hold the node's capacity.
+            // The first entry has no hash; its bytes contain the node's capacity.
             if index > 0 {
                 let hash = entry.hash.get();
                 if hash < first || hash >= hashes.end {

@@ -1,4 +1,4 @@
-//! Checks inodes: every field that depends on other fields, and the blocks of the map.
+//! Checks inodes: fields that depend on other fields, and the blocks of the map.
 
 use super::found::Found;
 use super::map::{Data, Piece, Walk};
@@ -19,18 +19,18 @@ use crate::units::FsBlock;
 const PLACE: Place = Place::new("inode");
 /// The offset in `i_block` of the words that an inode without blocks does not use.
 const SPARE_WORDS: usize = 16;
-/// The flag in `i_flags` of an inode of the AFS server.
+/// The flag in `i_flags` that marks an inode of the AFS server.
 const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
 
 /// The totals of an inode's map.
 #[derive(Default)]
 pub(super) struct Extent {
-    /// The number of blocks of content and of the map, in whole clusters.
+    /// The number of blocks of content and of the map, rounded up to complete clusters.
     pub(super) blocks: u64,
     /// The block after the last mapped block, and the block after the last written block.
     pub(super) end: u64,
     pub(super) written_end: u64,
-    /// The blocks that are no holes.
+    /// The number of mapped blocks.
     pub(super) data: u64,
     pub(super) sound: bool,
 }
@@ -110,9 +110,10 @@ impl Checker<'_> {
             let (stored, rule) = (u64::from(mode), "not the type of a file that can be here");
             self.findings.add(inode.place("i_mode"), Kind::Invalid { stored, rule });
         }
-        // An inode with an invalid type still has its number, its links and its blocks.
+        // An inode with an invalid type is recorded as a regular file, because its links and its blocks must still be checked.
         let file_type = file_type.unwrap_or(FileType::Regular);
-        // An inode that the superblock names may have any value here, except one that could be the number of the next orphan.
+        // An inode that is reserved or named in the superblock may have any value here, except a value that could be the number of the next
+        // orphan.
         let special = reserved || self.fs.superblock.orphan_file == Some(inode.number);
         let dtime = raw.i_dtime.get();
         if dtime != 0 && !orphan && (!special || self.is_low(dtime)) {
@@ -127,7 +128,7 @@ impl Checker<'_> {
         let has_map = self.check_flags_of_inode(inode, file_type);
         let extent = if has_map { self.check_map(inode, file_type) } else { Extent::default() };
         self.check_size(inode, file_type, has_map, &extent);
-        // The orphan file must not have attributes; its own check examines the field.
+        // The orphan file must not have attributes. The check of the orphan file examines this field.
         let orphans = self.fs.superblock.orphan_file == Some(inode.number);
         let attributes = if orphans { Charged::default() } else { self.check_xattrs(inode) };
         self.check_space(inode, has_map, &extent, attributes);
@@ -141,7 +142,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks an unused inode. Unless it was never written, it has a valid checksum and the time of its deletion.
+    /// Checks an unused inode. It is either all zeros, or has a valid checksum and a deletion time.
     pub(super) fn check_unused(&mut self, number: u32, inode: &Found) {
         if inode.bytes.iter().any(|byte| *byte != 0) {
             self.check_sum(inode);
@@ -155,7 +156,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a time of deletion is an inode number that remains from an orphan list: one that small, unless the volume's clock was that low.
+    /// Whether a deletion time is probably an inode number that remains from an orphan list. This is so if the value is a valid inode
+    /// number, and none of the superblock's time stamps is that low.
     fn is_low(&self, dtime: u32) -> bool {
         let low = |time: u32| (1..self.fs.superblock.inodes_count).contains(&time);
         let sb = &self.superblock;
@@ -169,7 +171,7 @@ impl Checker<'_> {
         self.findings.checksum(inode.place("i_checksum"), stored, computed);
     }
 
-    /// Checks fields that must be zero or within bounds.
+    /// Checks fields that must be zero or must not exceed a limit.
     fn check_fields(&mut self, inode: &Found, file_type: FileType) {
         let (raw, sb) = (inode.raw(), &self.fs.superblock);
         let findings = &mut self.findings;
@@ -245,8 +247,8 @@ impl Checker<'_> {
                 self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
             }
         }
-        // Old kernels left bytes after a device number, so such bytes alone are no fault. Together with one
-        // of these flags, which a device never has, they show that the inode was overwritten.
+        // Old kernels left nonzero bytes after a device number, so these bytes alone are not a fault. A special file never has one of these
+        // flags. The bytes and the flag together indicate that the inode was overwritten.
         if !mapped
             && flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
             && inode.raw().i_block[SPARE_WORDS..].iter().any(|byte| *byte != 0)
@@ -257,7 +259,7 @@ impl Checker<'_> {
         mapped && !inline && !short
     }
 
-    /// Whether a link has no blocks and stores its target in the inode.
+    /// Whether a symbolic link has no blocks and stores its target in the inode.
     fn is_short_link(&self, inode: &Found) -> bool {
         if inode.flags().contains(InodeFlags::EXTENTS) || inode.size() >= SHORT_LINK {
             return false;
@@ -270,7 +272,7 @@ impl Checker<'_> {
         u64::from(inode.raw().i_blocks_lo.get()) <= sectors
     }
 
-    /// Walks the map and claims its blocks.
+    /// Walks the map, and marks its blocks as used.
     pub(super) fn check_map(&mut self, inode: &Found, file_type: FileType) -> Extent {
         if inode.number.0 == u64::from(RESIZE) && self.has_resize_inode() {
             return self.check_resize_inode(inode);
@@ -306,15 +308,15 @@ impl Checker<'_> {
     }
 }
 
-/// The claims of one file. Several blocks of the file may share a cluster.
+/// The state while the blocks of one file are marked as used. Several blocks of the file may be in one cluster.
 struct Claims {
     cluster: u64,
-    /// The number of the last claimed cluster in the file and on the volume.
+    /// The numbers of the last marked cluster, in the file and on the volume.
     last: Option<(u64, u64)>,
 }
 
 impl Claims {
-    /// Claims blocks of content. Returns whether the claims are valid, and the number of blocks in newly claimed clusters.
+    /// Marks blocks of content as used. Returns whether no other structure uses them, and the number of blocks in newly marked clusters.
     fn data(
         &mut self,
         usage: &mut Usage,
@@ -336,7 +338,7 @@ impl Claims {
         let (mut start, end) = (data.start, data.start + data.count);
         let (first, last) = (data.first / ratio, (data.first + data.count - 1) / ratio);
         if self.last == Some((first, usage.cluster(start))) {
-            // The file has already claimed this cluster.
+            // The cluster was already marked for this file.
             start = (start / ratio + 1) * ratio;
         }
         self.last = Some((last, usage.cluster(end - 1)));

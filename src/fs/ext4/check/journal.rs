@@ -61,7 +61,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the journal inode that the superblock names although has_journal is not set. A volume whose journal was removed may have one.
+    /// Checks the journal inode that the superblock names although has_journal is not set. A volume whose journal was removed may contain
+    /// this inode.
     fn check_left_journal(&mut self) {
         let number = self.superblock.s_journal_inum.get();
         if self.fs.superblock.compat.contains(Compat::HAS_JOURNAL) || number == 0 {
@@ -98,7 +99,8 @@ impl Checker<'_> {
         u32::try_from(inode.number.0).is_ok_and(|number| self.orphans.contains(&number))
     }
 
-    /// Follows the orphan list, in which `i_dtime` is the number of the next inode. Each orphan is accepted only once, so the walk ends.
+    /// Follows the orphan list, in which `i_dtime` contains the number of the next inode. Each orphan is accepted only once, so the walk
+    /// ends.
     fn listed_orphans(&mut self) {
         let mut place = Place::new("superblock").field("s_last_orphan");
         let mut next = self.superblock.s_last_orphan.get();
@@ -138,7 +140,7 @@ impl Checker<'_> {
             self.findings.add(inode.place("i_size"), Kind::Invalid { stored, rule });
         }
         self.findings.expect(inode.place("i_file_acl"), attributes, 0_u64);
-        // Faults of the orphan file's map are reported in the pass over all inodes.
+        // The pass over all inodes reports faults of the orphan file's map.
         let mut remaining = blocks.min(MAX_BLOCKS);
         let listed = self.orphans.len();
         for data in self.blocks_of(&inode, true) {

@@ -1,4 +1,4 @@
-//! Walks the maps of inodes completely: extent trees and indirect blocks.
+//! Walks complete maps of inodes: extent trees and indirect blocks.
 
 use std::ops::Range;
 
@@ -19,9 +19,9 @@ use crate::units::FsBlock;
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
-/// The maximum number of blocks of a file, which 32-bit numbers can address.
+/// The maximum number of blocks of a file. File block numbers have 32 bits.
 const MAX_BLOCKS: u64 = 1 << 32;
-/// The number of entries by which the declared capacity of a node may fall short of the space in its block.
+/// The maximum difference between the number of entries that fit into a node and the node's declared capacity.
 const SPARE: usize = 2;
 /// The number of direct pointers in an inode.
 pub(super) const DIRECT: u64 = 12;
@@ -29,7 +29,7 @@ pub(super) const DIRECT: u64 = 12;
 /// A piece of a map.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Piece {
-    /// A block of the map itself.
+    /// A node of the map.
     Node(u64),
     /// Blocks of content.
     Data(Data),
@@ -45,7 +45,7 @@ pub(super) struct Data {
     pub(super) written: bool,
 }
 
-/// A walk of one inode's map, with its reader and its findings.
+/// A walk of one inode's map, with the reader and the list of findings.
 pub(super) struct Walk<'w, 'a> {
     pub(super) fs: &'w Ext4,
     pub(super) reader: &'w mut Reader<'a>,
@@ -56,8 +56,8 @@ pub(super) struct Walk<'w, 'a> {
 }
 
 impl Walk<'_, '_> {
-    /// Passes all pieces of the map to `visit` in file order. `visit` returns whether a piece is valid; the
-    /// blocks below an invalid node are skipped. The walk ends, because each block may be a node only once.
+    /// Calls `visit` for all pieces of the map in file order. `visit` returns whether a piece is valid. The blocks below an invalid node
+    /// are skipped. The walk ends, because each block may be a node only once.
     pub(super) fn run(&mut self, visit: &mut dyn FnMut(&mut Findings, Piece) -> bool) {
         let raw = self.inode.raw();
         if self.inode.flags().contains(InodeFlags::EXTENTS) {
@@ -73,8 +73,8 @@ impl Walk<'_, '_> {
         self.findings.add(place, what);
     }
 
-    /// Walks a node of an extent tree and the subtree below it. The depth falls at each step, so the recursion ends.
-    /// Below the root, the expected depth is known, and `bounds` begins with the first block in the parent's entry.
+    /// Walks a node of an extent tree and the subtree below it. The depth decreases at each step, so the recursion ends. `depth` is the
+    /// expected depth; it is `None` for the root. Below the root, `bounds` begins with the first block in the parent's entry.
     fn node(
         &mut self,
         bytes: &[u8],
@@ -94,7 +94,7 @@ impl Walk<'_, '_> {
             return self.wrong(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
         if found > MAX_DEPTH && depth.is_none() {
-            // The blocks of a tree that is too deep still belong to the file.
+            // The tree is too deep, but its blocks belong to the file, so the walk continues.
             let (stored, rule) = (u64::from(found), "deeper than the trees that Linux reads");
             self.findings.add(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
@@ -242,8 +242,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Walks a tree that maps `blocks` of the file. Its root is `level` levels above the blocks
-    /// that point to data. The level falls at each step, so the recursion ends.
+    /// Walks a tree that maps `blocks` of the file. The root of the tree is `level` levels above the blocks that point to data. The level
+    /// decreases at each step, so the recursion ends.
     fn subtree(
         &mut self,
         root: u32,
@@ -283,7 +283,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Adds the data blocks of a block of pointers, merged into runs. The pointer 0 stands for a hole.
+    /// Calls `visit` for the data blocks of a block of pointers, merged into runs. The pointer 0 represents a hole.
     fn pointers(
         &mut self,
         bytes: &[u8],

@@ -1,15 +1,15 @@
 //! The check of a volume, which reads all metadata and changes nothing.
 //!
-//! The passes, in order: superblock and groups; inodes with their maps and attributes; directories with their hash trees;
-//! names, which determine the reachable inodes and their link counts; bitmaps and counters; quota. Before the first pass, the
-//! journal is recovered in memory, so that the check reads the recovered volume. Then the orphans are collected.
+//! The passes, in order: superblock and groups; inodes with their maps and attributes; directories with their htrees; names (reachability
+//! and link counts); bitmaps and counters; quota. Before the first pass, the journal is recovered in memory, so that the check reads the
+//! recovered volume, and the orphans are collected.
 //!
-//! Ordinary reads stop at the first fault, but a check must continue. It therefore has its own walks of the
-//! structures. It shares the layouts, the checksums, the name hashes and the recovery with ordinary reads.
+//! Ordinary reads stop at the first fault, but a check must continue. The check therefore has separate code that walks the structures. The
+//! layouts, the checksums, the name hashes and the recovery are shared with ordinary reads.
 //!
-//! **Memory**: one bit for each cluster; 200 bytes for each group; six bytes for each inode of groups with used inodes; 32
-//! bytes for each directory; 48 bytes for each attribute block; 8 bytes for each encrypted inode, and each policy once; the map
-//! of one directory, and 16 bytes for each of its names; 32 MiB of read metadata; the first 100,000 findings.
+//! **Memory**: one bit for each cluster; 200 bytes for each group; six bytes for each inode of groups with used inodes; 32 bytes for each
+//! directory; 48 bytes for each attribute block; 8 bytes for each encrypted inode, and each distinct policy; the map of one directory, and
+//! 16 bytes for each name in it; 32 MiB of cached metadata; the first 100,000 findings.
 
 mod bitmaps;
 mod bits;
@@ -50,11 +50,11 @@ use crate::fs::check::{Findings, Pass, Progress, Report};
 use crate::units::FsBlock;
 
 impl Ext4 {
-    /// Checks the whole volume in the state after the journal's recovery. Writes nothing. `progress` is called with the progress of the check.
+    /// Checks the complete volume in the state after the journal's recovery. Writes nothing. `progress` receives progress reports.
     ///
     /// # Errors
-    /// Faults of the volume are not errors; they are in the report. `Io` only if the superblock cannot be read again, and errors of memory
-    /// allocation.
+    /// Faults of the volume are in the report and are not errors. `Io` if the superblock cannot be read again; `Corrupt` if the volume was
+    /// opened with a backup of the superblock; errors of memory allocation.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         if self.superblock.copy != 0 {
             let what = "a volume that is read by a backup of its superblock is not checked: e2fsck repairs the superblock";
@@ -77,7 +77,7 @@ struct Checker<'a> {
     directories: Vec<Directory>,
     /// The attribute blocks by number, each with the inodes that use it.
     xattr_blocks: HashMap<FsBlock, SharedBlock>,
-    /// The number of attributes that refer to each inode of a large value.
+    /// The number of attributes that refer to each value inode (the inode of a large value).
     value_uses: HashMap<u32, u64>,
     /// Inodes in the orphan list or the orphan file.
     orphans: HashSet<u32>,

@@ -1,4 +1,4 @@
-//! Checks names: every inode must be reachable from the root, and its number of names must equal its link count.
+//! Checks names: each used inode must be reachable from the root, and its number of names must equal its link count.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that each directory is reachable from the root, and that its `..` names its parent.
+    /// Checks that each directory is reachable from the root, and that its entry `..` refers to its parent.
     fn check_parents(&mut self) {
         if self.inodes.get(ROOT_NUMBER).is_none_or(|record| !record.is_directory()) {
             let what = Kind::Damaged { what: "the root is not a directory in use".to_owned() };
@@ -29,7 +29,7 @@ impl Checker<'_> {
         }
         // The state of each directory: not visited, on the current path, reachable from the root, or lost.
         let mut state = vec![Reach::Unknown; self.directories.len()];
-        // The index of one directory of each loop.
+        // The index of one directory in each loop of directories.
         let mut looped = HashSet::new();
         for index in 0..self.directories.len() {
             let mut walked = Vec::new();
@@ -64,7 +64,7 @@ impl Checker<'_> {
             let root = directory.number == ROOT_NUMBER;
             let actual = if root { ROOT_NUMBER } else { directory.parent };
             let orphan = self.orphans.contains(&directory.number);
-            // A file below a lost directory is lost together with the directory.
+            // Only the topmost lost directory of each subtree is reported.
             let lost = actual == 0 || looped.contains(&index);
             if lost && !orphan {
                 self.findings.add(place, Kind::Unconnected);
@@ -94,7 +94,7 @@ impl Checker<'_> {
                     self.findings.add(place, Kind::Unconnected);
                 }
             } else if directory && many && links == 1 {
-                // A directory that ever had more links than the field can count keeps a link count of 1.
+                // If the link count of a directory has ever exceeded the field, the directory keeps a link count of 1.
             } else if links != names && !(links == 0 && self.orphans.contains(&number)) {
                 let (stored, names) = (u32::from(links), u32::from(names));
                 self.findings.add(place, Kind::LinkCount { stored, names });

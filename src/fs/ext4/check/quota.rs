@@ -34,14 +34,15 @@ struct File {
     seen: HashSet<u32>,
     /// The accounts of the ids that the tree contains.
     found: HashMap<u32, Account>,
-    /// The blocks of entries that were read, and the positions of their entries that the tree has not reached yet.
+    /// `leaves` are the blocks of entries that were read. `strays` contains the positions and the ids of entries in these blocks that the
+    /// tree has not reached.
     leaves: HashSet<u32>,
     strays: BTreeMap<(u32, usize), u32>,
 }
 
 impl Checker<'_> {
-    /// Charges an inode to its owners. Inodes that only the superblock names are not charged. Inodes of
-    /// attribute values are not charged either; the inodes that use the values are charged instead.
+    /// Charges an inode to its user, group and project. Inodes without a directory entry that only the superblock names are not charged.
+    /// Value inodes are not charged; the inodes that use the values are charged instead.
     pub(super) fn account(&mut self, inode: &Found, blocks: u64, inodes: u64) {
         let sb = &self.fs.superblock;
         let Ok(number) = u32::try_from(inode.number.0) else { return };
@@ -135,7 +136,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads the tree below a block. `levels` falls at each step, so the recursion ends. `prefix` is the upper part of the ids below.
+    /// Reads the tree below a block. `levels` decreases at each step, so the recursion ends. `prefix` contains the upper bits of all ids in
+    /// this subtree.
     fn quota_tree(&mut self, file: &mut File, block: u32, levels: u32, prefix: u32) {
         let Some(content) = self.quota_block(file, block) else {
             let what = format!("its block {block} does not exist");
@@ -174,7 +176,7 @@ impl Checker<'_> {
 }
 
 impl File {
-    /// Reads the entry of an id from its block. The block may contain entries of other ids too.
+    /// Reads the entry of an id from a block of entries. The block may also contain entries of other ids.
     fn entry(&mut self, block: u32, content: &[u8], id: u32) {
         if self.leaves.insert(block) {
             let entries = entries(content).map(|(at, entry)| ((block, at), entry.dqb_id.get()));

@@ -1,4 +1,4 @@
-//! Reads metadata in pieces of several blocks, because a check reads nearly all metadata and much of it is contiguous.
+//! Reads metadata in pieces of several blocks, because a check reads nearly all metadata and many metadata blocks are contiguous.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use crate::fs::ext4::Ext4;
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
-/// The size of a read at a random position in bytes. If a block is larger than this, a read has the size of a block.
+/// The size in bytes of a piece, which is the unit of a read at a random position. If the block size is larger, a piece is one block.
 const PIECE: usize = 16 << 10;
-/// The maximum number of pieces in one read. Only sequential reads reach it.
+/// The maximum number of pieces in one read. Only sequential reads reach this maximum.
 const AHEAD: u64 = 64;
-/// The maximum memory of cached pieces in bytes.
+/// The maximum size in bytes of the cached pieces.
 const KEPT: usize = 32 << 20;
 
 /// The reader of metadata in the state after the journal's recovery.
 pub(super) struct Reader<'a> {
     fs: &'a Ext4,
-    /// Pieces by number. Pieces that were read in one request share a buffer.
+    /// The cached pieces by number. Pieces that were read in one request share a buffer.
     pieces: Cache<u64, Piece>,
     blocks_per_piece: u64,
     /// The number of the piece after the last read, and the number of pieces in that read.
@@ -70,9 +70,10 @@ impl<'a> Reader<'a> {
         Self { fs, pieces: Cache::new(KEPT / piece), blocks_per_piece, next: 0, ahead: 1 }
     }
 
-    /// Reads a block. If its piece cannot be read as a whole, the block is read alone, because the fault may be in another block of the piece.
+    /// Reads a block. If the read of the block's piece fails, only the block is read, because the unreadable sector may be in another block
+    /// of the piece.
     pub(super) fn block(&mut self, block: FsBlock, place: Place) -> Result<Bytes> {
-        // A version in a transaction is newer than the content on the device.
+        // A version in a transaction is newer than the block on the device.
         if let Some(content) = self.fs.blocks.dirty().get(block) {
             return Ok(Bytes::all(&content));
         }

@@ -1,4 +1,4 @@
-//! Checks the reserved inodes that nothing uses, and the list of bad blocks.
+//! Checks the reserved inodes that no feature uses, and the list of bad blocks.
 //!
 //! Source: the pass over inodes of e2fsck 1.47. The test `sweep` compares the rules with e2fsck for each field.
 
@@ -27,7 +27,7 @@ impl Checker<'_> {
         number < sb.first_inode && !used
     }
 
-    /// Checks the list of bad blocks. Its inode has a map, and all other fields are zero.
+    /// Checks the inode of the list of bad blocks. The inode has a map, and all its other fields are zero.
     pub(super) fn check_bad_blocks(&mut self, inode: &Found) {
         self.check_unused(BAD_BLOCKS, inode);
         self.check_casefold(inode);
@@ -51,8 +51,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Claims the bad blocks. A table of inodes, a backup or a reserved block may have one: the table works around it, and the others are
-    /// rarely read.
+    /// Marks the bad blocks as used. Some structures may contain a bad block: an inode table does not use that block, and backups and
+    /// reserved blocks are rarely read.
     fn claim_bad_blocks(&mut self, inode: &Found) {
         let fs = self.fs;
         let Self { reader, findings, usage, .. } = self;
@@ -89,8 +89,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a reserved inode that the volume's features do not use. It must have no data. The inodes of the boot loader and for resizing may have a
-    /// type.
+    /// Checks a reserved inode that the volume's features do not use. The inode must have no data. Only the boot loader inode and the
+    /// resize inode may have a file type.
     pub(super) fn check_spare(&mut self, number: u32, inode: &Found) {
         self.check_unused(number, inode);
         self.check_casefold(inode);
@@ -130,7 +130,7 @@ impl Checker<'_> {
         let none = Extent { sound: true, ..Extent::default() };
         let extent = if has_map { self.check_map(inode, FileType::Regular) } else { none };
         self.check_size(inode, FileType::Regular, has_map, &extent);
-        // e2fsck passes over an attribute block that the volume cannot have.
+        // e2fsck ignores an attribute block if the volume has no attribute feature or does not contain the block.
         let block = inode.xattr_block(self.fs);
         let has_attributes = self.fs.superblock.compat.contains(Compat::EXT_ATTR)
             && (block == 0 || self.usage.contains(block, 1));

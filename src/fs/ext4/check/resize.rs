@@ -15,8 +15,9 @@ impl Checker<'_> {
         self.fs.superblock.compat.contains(Compat::RESIZE_INODE)
     }
 
-    /// Checks the resize inode, which maps the blocks reserved for descriptors. Its map is one tree of two levels. The second level consists of
-    /// the reserved blocks after the first superblock; each of them holds the numbers of its copies in the groups with backups.
+    /// Checks the resize inode, which maps the blocks reserved for descriptors. The map is one tree of two levels. The second level
+    /// consists of the reserved blocks after the first superblock. Each of these blocks contains the numbers of its copies in the groups
+    /// with backups.
     pub(super) fn check_resize_inode(&mut self, inode: &Found) -> Extent {
         let fs = self.fs;
         let Self { reader, findings, usage, .. } = self;
@@ -24,7 +25,8 @@ impl Checker<'_> {
         let place = inode.place("i_block");
         let mut walk = Walk { fs, reader, findings, inode, sound: true };
         let sb = &fs.superblock;
-        // If group 0 contains the boot block, positions in the other groups are lower by that block.
+        // If group 0 contains the boot block, the same structure is at a lower offset in the other groups. `boot` is the difference in
+        // blocks.
         let boot = (1024_u64 >> sb.block_size.shift()).saturating_sub(sb.first_data_block.into());
         let is_reserved = |usage: &Usage, start: u64, count| {
             [start, start.saturating_sub(boot)].into_iter().any(|start| {
@@ -64,7 +66,7 @@ impl Checker<'_> {
         extent
     }
 
-    /// Checks that every reserved block is at its position in the map.
+    /// Checks that each reserved block is at the right position in the map.
     fn check_reserved_descriptors(&mut self, inode: &Found, root: Option<u64>) {
         let sb = &self.fs.superblock;
         let place = inode.place("i_block");

@@ -38,13 +38,13 @@ impl Checker<'_> {
             FileType::Regular => {
                 // fs-verity stores its data past the size.
                 let verity = inode.flags().contains(InodeFlags::VERITY);
-                // An orphan that still has a name may have blocks past its size, which are to be freed.
+                // An orphan with a name may have blocks past its size, which the next mount frees.
                 let truncated = self.is_orphan(inode);
                 if size < extent.written_end.saturating_sub(1) * unit && !verity && !truncated {
                     let (stored, expected) = (size, extent.written_end * unit);
                     self.findings.add(place, Kind::Value { stored, expected });
                 } else if self.fs.superblock.journal_inode == Some(inode.number) {
-                    // A journal has no holes. A journal made by an old mke2fs has a block past its end.
+                    // A journal has no holes. A journal that an old mke2fs created may have a block past its end.
                     if size > extent.end * unit {
                         self.findings.expect(place, size, extent.end * unit);
                     } else if extent.sound && extent.data < size / unit {
@@ -69,7 +69,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that an inode with inline content has the attribute for the part that does not fit into `i_block`.
+    /// Checks the size of an inode with inline data, and that the inode has the attribute `system.data`, which contains the part after
+    /// `i_block`.
     fn check_inline_size(&mut self, inode: &Found, file_type: FileType) {
         let place = inode.place("i_size");
         let front = inode.raw().i_block.len() as u64;
@@ -80,14 +81,14 @@ impl Checker<'_> {
                 let what = "inline data without the attribute system.data".to_owned();
                 return self.findings.add(place, Kind::Damaged { what });
             }
-            // Faults of the attributes or of the inode are reported elsewhere.
+            // Other checks report faults of the attributes or of the inode.
             Err(_) => return,
         };
         let (stored, expected) = (inode.size(), front + rest);
         if file_type != FileType::Regular {
             self.findings.expect(place, stored, expected);
         } else if stored > expected {
-            // mke2fs creates such inodes for files whose content is only a hole. Linux reads zeros.
+            // mke2fs creates inodes with this state for files that consist of a hole. Linux reads zeros.
             let what = Kind::Invalid { stored, rule: "larger than the content in the inode" };
             self.findings.add_as(Severity::Note, place, what);
         }
@@ -105,7 +106,7 @@ impl Checker<'_> {
         (blocks << size.shift()).min(i64::MAX as u64)
     }
 
-    /// Checks that a link's target is as long as `i_size` says, and that a NUL follows it.
+    /// Checks that the target of a symbolic link has the length `i_size`, and that a NUL follows the target.
     fn check_link(&mut self, inode: &Found, has_map: bool, extent: &Extent) {
         let (size, place) = (inode.size(), inode.place("i_size"));
         let unit = self.fs.superblock.block_size.bytes() as u64;
@@ -155,7 +156,7 @@ impl Checker<'_> {
         self.reader.block(FsBlock(start?), inode.place("i_block")).ok()
     }
 
-    /// Checks `i_blocks`, which counts content, map, attribute block, and the charge for large values.
+    /// Checks `i_blocks`, which counts the blocks of content, of the map and of attributes, and the charge for large values.
     pub(super) fn check_space(
         &mut self,
         inode: &Found,
@@ -172,7 +173,7 @@ impl Checker<'_> {
             && sb.ro_compat.contains(RoCompat::HUGE_FILE);
         let unit = if huge { 1 } else { sb.block_size.bytes() as u64 / 512 };
         let blocks = extent.blocks + attributes.blocks;
-        // For a link with inline data, `i_blocks` has no meaning.
+        // For a symbolic link with inline data, `i_blocks` has no meaning.
         let link = inode.file_type() == Some(FileType::Symlink)
             && inode.flags().contains(InodeFlags::INLINE_DATA);
         if (extent.sound || !has_map) && !link {

@@ -66,8 +66,8 @@ impl Checker<'_> {
         self.check_backups();
     }
 
-    /// Checks that an inode named in the superblock is used only if its feature is set, and that the user and
-    /// group quota are at their fixed inode numbers. This runs after the pass over all inodes.
+    /// Checks that an inode named in the superblock is used only if its feature is set, and that the user and group quota files have their
+    /// fixed inode numbers. This runs after the pass over all inodes.
     pub(super) fn check_named_inodes(&mut self) {
         let (sb, raw) = (&self.fs.superblock, &self.superblock);
         let quota = sb.ro_compat.contains(RoCompat::QUOTA);
@@ -84,7 +84,7 @@ impl Checker<'_> {
                 && self.inodes.get(number).is_some()
                 && !is_journal
         };
-        // e2fsck counts such an inode as used if that part of the inode table is initialised.
+        // e2fsck treats the named inode as existing if that part of the inode table is initialised.
         let unused = |number: u32| {
             let index = number.wrapping_sub(1);
             let group = self.groups.get((index / sb.inodes_per_group) as usize);
@@ -108,7 +108,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the backups. Backups are not kept up to date, so only constant fields are compared.
+    /// Checks the backups. Linux does not update backups at each change, so only constant fields are compared.
     fn check_backups(&mut self) {
         let sb = &self.fs.superblock;
         let groups = (1..sb.groups).filter(|group| sb.group_has_backup(*group));

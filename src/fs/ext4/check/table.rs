@@ -10,7 +10,7 @@ use crate::units::{FsBlock, InodeNo};
 pub(super) struct Record {
     /// The type code of directory entries; 0 if the inode is unused.
     pub(super) file_type: u8,
-    /// Whether the inode holds an attribute's value; no directory entry names such an inode.
+    /// Whether the inode is a value inode, which contains an attribute's value. No directory entry refers to a value inode.
     pub(super) is_value: bool,
     /// `i_links_count`.
     pub(super) links: u16,
@@ -24,7 +24,7 @@ impl Record {
     }
 }
 
-/// The records of all inodes. Only groups with used inodes take memory.
+/// The records of all inodes. Only groups with used inodes need memory.
 pub(super) struct Inodes {
     groups: Vec<Option<Box<[Record]>>>,
     per_group: u32,
@@ -87,9 +87,9 @@ pub(super) struct Directory {
     pub(super) inode_block: FsBlock,
     /// The inode number in the entry `..`; 0 while unknown.
     pub(super) dot_dot: u32,
-    /// The directory that contains this one; 0 while unknown.
+    /// The inode number of the directory that contains this directory; 0 while unknown.
     pub(super) parent: u32,
-    /// Whether the directory's map is damaged. If so, its blocks are not read again.
+    /// Whether the directory's map is damaged. If so, the directory's blocks are not read again.
     pub(super) broken: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The used blocks, and the positions of the file system's own structures.
+//! The used blocks, and the positions of structures with fixed positions.
 
 use super::bits::Bits;
 use crate::error::Place;
@@ -69,14 +69,14 @@ impl Usage {
         overlaps
     }
 
-    /// The structure with a fixed position that overlaps these blocks.
+    /// The structure with a fixed position that overlaps this range of blocks.
     pub(super) fn fixed_in(&self, start: u64, count: u64) -> Option<&Fixed> {
         let after = self.fixed.partition_point(|fixed| fixed.start < start + count);
         let before = self.fixed[..after].last()?;
         (before.start + before.count > start).then_some(before)
     }
 
-    /// Marks blocks as used. If some already are, adds a finding. Returns whether all of them were free.
+    /// Marks blocks as used. If some of these blocks were already used, adds a finding. Returns whether all blocks were free.
     pub(super) fn claim(
         &mut self,
         findings: &mut Findings,
@@ -99,8 +99,8 @@ impl Usage {
         false
     }
 
-    /// Marks blocks of content as used. Files may share them if the volume has that feature. Blocks
-    /// of a map are never shared, because a walk relies on finding each block only once as a node.
+    /// Marks blocks of content as used. Files may share these blocks if the volume has the feature `shared_blocks`. Blocks of a map are
+    /// never shared, because a walk relies on the fact that each block is a node only once.
     pub(super) fn claim_content(
         &mut self,
         findings: &mut Findings,

@@ -24,16 +24,16 @@ pub(super) struct SharedBlock {
     stored: u32,
     /// The number of inodes that use the block.
     users: u32,
-    /// The charge for the block's large values to each of these inodes.
+    /// The charge for the block's large values, which is charged to each of these inodes.
     charged: Charged,
 }
 
-/// The amount that an inode is charged for its attributes.
+/// The amount that is charged to an inode for its large values.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Charged {
     /// The charge in `i_blocks`.
     pub(super) blocks: u64,
-    /// The charge in inodes, for quota. Every attribute is counted, even if several share a value.
+    /// The charge in inodes, for quota. Each attribute is counted, even if several attributes share a value.
     pub(super) inodes: u64,
 }
 
@@ -52,7 +52,7 @@ struct List<'a> {
     /// The offset of the list in `values`.
     start: usize,
     place: Place,
-    /// Whether hashes may be 0 and names empty. Both are permitted in the list of an inode.
+    /// Whether hashes may be 0 and names empty. Both are permitted in the list in an inode.
     unhashed: bool,
 }
 
@@ -122,7 +122,7 @@ impl Checker<'_> {
         cluster + shared.charged
     }
 
-    /// Checks a list. Returns the charge for the large values in it.
+    /// Checks a list. Returns the charge for the large values in the list.
     fn check_list(&mut self, inode: &Found, list: &List<'_>) -> Charged {
         let place = list.place;
         let (mut at, mut charged) = (0, Charged::default());
@@ -139,7 +139,7 @@ impl Checker<'_> {
                 return self.bad_list(place, "an entry is cut short");
             };
             let name_len = usize::from(raw.e_name_len);
-            // The index of an access list stands for the whole name, so the name after it is empty.
+            // A name may be empty if the index represents the complete name, as for an access control list.
             let named = list.unhashed || raw.e_name_index != 0;
             let allowed = |name: &&[u8]| named || !name.is_empty();
             let Some(name) = behind.get(..name_len).filter(allowed) else {
@@ -153,9 +153,9 @@ impl Checker<'_> {
                 continue;
             }
             let offset = usize::from(raw.e_value_offs.get());
-            // Only e2fsck uses the offset of an empty value. If that offset is wrong, e2fsck does not find inline data.
+            // Only e2fsck uses the offset of an empty value. If the offset is wrong, e2fsck does not find inline data.
             let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
-            // A value is padded to whole words.
+            // A value is padded to a multiple of 4 bytes.
             let value = match size {
                 0 if !inline => Some(&[][..]),
                 _ => offset
@@ -198,7 +198,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a value in a separate inode. Returns the charge to the inode that uses it.
+    /// Checks a value in a separate inode. Returns the charge to the inode that uses the value.
     fn check_large_value(
         &mut self,
         inode: &Found,
@@ -225,7 +225,8 @@ impl Checker<'_> {
             return Charged { blocks: 0, inodes: 1 };
         };
         *self.value_uses.entry(target).or_default() += 1;
-        // Before reference counts existed, a value's inode named its owner, and there was neither a hash nor a charge.
+        // In the older form, the value inode contains its owner's number and generation. There is no reference count, no hash and no
+        // charge.
         let older = u64::from(value.raw().i_mtime.get()) == inode.number.0
             && value.raw().i_generation.get() == inode.raw().i_generation.get();
         if older {
@@ -261,8 +262,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the reference count of a value inode. It is stored in fields that a value does not
-    /// need: those of two time stamps and of the version.
+    /// Checks the reference count of a value inode. The count is stored in fields that a value inode does not need: `i_ctime` and
+    /// `i_version`.
     fn check_value_inode(&mut self, number: u32) {
         let Some(inode) = self.inode(number) else { return };
         let raw = inode.raw();

@@ -17,7 +17,7 @@ use crate::units::FsBlock;
 /// The versions of blocks at the end of a transaction, sorted by block number.
 type Frozen = Vec<(FsBlock, Block)>;
 
-/// The fill level of the log in percent from which an idle thread makes room.
+/// The fill level of the log, in percent, at which the timer thread runs a checkpoint.
 const CHECKPOINT_AT: u32 = 50;
 
 impl Ext4 {
@@ -25,8 +25,9 @@ impl Ext4 {
     /// function at the same time share a commit. A flush of the device makes the data durable.
     ///
     /// # Errors
-    /// `Busy` if a thread with requests in flight would have to wait for these requests; `ReadOnly` for a volume that was opened read-only, or
-    /// that became read-only after an error; `Io`, also once for writes to a file that could not be converted when the file was closed.
+    /// `Busy` if the caller must wait for other requests while its own thread has requests in flight; `ReadOnly` for a volume that was
+    /// opened read-only, or that became read-only after an error; `Io`. If the metadata for written data could not be updated when a file
+    /// was closed, that error is also returned, once.
     pub(crate) fn sync_all(self: &Arc<Self>) -> Result<()> {
         let converted = self.convert_all(Patience::Some);
         self.store_waiting()?;
@@ -35,7 +36,7 @@ impl Ext4 {
         self.tell_unheard()
     }
 
-    /// Returns an error that has not been returned to any caller yet.
+    /// Returns a stored error that no caller has received yet, and removes it from the store.
     pub(crate) fn tell_unheard(&self) -> Result<()> {
         self.writing()?.unheard.lock().take().map_or(Ok(()), Err)
     }
@@ -53,14 +54,15 @@ impl Ext4 {
 
     /// Returns when a transaction is committed and all writes that ended before this call are durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
-        // A running commit may have flushed the device before those writes ended.
+        // If the commit was already in progress, it may have flushed the device before those writes ended.
         if self.commit_shared(tid)? {
             return Ok(());
         }
         self.blocks.flush().inspect_err(|error| self.abort(error))
     }
 
-    /// Ends the use of the volume if a flush outside of commits has failed. Integrity devices and write-through requests make such flushes.
+    /// Aborts the journal if a flush outside of a commit has failed. Integrity devices and write-through requests flush the device outside
+    /// of commits.
     pub(crate) fn check_durable(&self) {
         if let Err(error) = self.blocks.check_durable() {
             self.abort(&error);
@@ -81,7 +83,7 @@ impl Ext4 {
 
     /// Returns when a transaction is committed. Returns true if the device was flushed after this call began.
     fn commit_shared(&self, tid: Tid) -> Result<bool> {
-        // A commit waits for handles, so it counts as a handle in the lock order.
+        // A commit waits until all handles have left the transaction, so it has the rank of a handle in the lock order.
         before(Rank::Handle);
         let writing = self.writing()?;
         let freeze = |tid, work: &Work| self.freeze(tid, work);
@@ -93,7 +95,7 @@ impl Ext4 {
             }
             written
         });
-        // The volume has been aborted, so writes without a transaction must be refused too.
+        // The failed commit has aborted the journal, so writes that use no transaction must be refused too.
         committed.inspect_err(|_| writing.locks.all_changed())
     }
 
@@ -138,10 +140,11 @@ impl Ext4 {
         }
     }
 
-    /// Writes committed blocks to their home locations if the log is nearly full.
+    /// Writes committed blocks to their home locations if the log is at least half full.
     ///
     /// # Errors
-    /// `Io`, which aborts the volume, because the effect of a failed flush is unknown and no other thread may receive the error.
+    /// `Io`. The error also aborts the journal: the effect of a failed flush is unknown, and the device may report the failure to this
+    /// thread only.
     pub(crate) fn make_room(&self) -> Result<()> {
         self.check_held()?;
         let made = match &mut *self.writing()?.log.lock() {
@@ -151,7 +154,8 @@ impl Ext4 {
         made.inspect_err(|error| self.abort(error))
     }
 
-    /// Checks that this node still holds the volume. If another node has taken it, nothing more is written, not even the reason.
+    /// Checks that this node still owns the volume (multi-mount protection). If another node has taken over the volume, the journal is
+    /// aborted, and nothing more is written, including the record of the error.
     ///
     /// # Errors
     /// `Busy`.
@@ -164,7 +168,7 @@ impl Ext4 {
         })
     }
 
-    /// Refuses all further changes, after an operation that failed half way.
+    /// Refuses all further changes. This is called when an operation has failed between two of its changes.
     #[cold]
     pub(crate) fn abort(&self, why: &Error) {
         self.abort_then(why, || ());
@@ -179,7 +183,7 @@ impl Ext4 {
             if first {
                 writing.errors.stop(why);
             }
-            // Writes without a transaction must be refused too.
+            // Writes that use no transaction must be refused too.
             writing.locks.all_changed();
             then();
             if first {
@@ -194,8 +198,8 @@ impl Ext4 {
         if self.check_held().is_err() {
             return;
         }
-        // The log's lock is held until the error is in the superblock too. Otherwise a concurrent checkpoint could overwrite the superblock with an
-        // older version.
+        // The log's lock is held until the file system's superblock also contains the error. Otherwise a concurrent checkpoint could
+        // overwrite this superblock with an older version.
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {
             let _ = log.record_abort(&self.blocks, why.errno());

@@ -1,12 +1,12 @@
 //! Fast commits: short records of changes since the last full commit, stored in an area after the log.
 //!
-//! Linux replays fast commits by repeating the operations, which allocates blocks. This module turns them into a
-//! logical overlay instead: replaced inodes, edited maps and edited directories. Each edit is applied when its
-//! structure is read. When a volume is opened for writing, `ops/fast_commits` first applies them on the device.
+//! Linux replays fast commits by repeating the operations, which allocates blocks. This module builds a logical overlay from fast commits
+//! instead: replaced inodes, edited maps and edited directories. Each edit is applied when the edited inode, map or directory is read. When
+//! a volume is opened for writing, `ops/fast_commits` first applies the edits on the device.
 //!
-//! A fast commit is valid if its tail has the right transaction number and checksum. The first invalid fast commit was never completed, so it and all
-//! following ones are ignored. If the very first one is invalid, Linux was observed to refuse the volume; ironmap opens the volume without fast
-//! commits.
+//! A fast commit is valid if its tail has the right transaction number and checksum. The first invalid fast commit was never completed, so
+//! this fast commit and all later fast commits are ignored. If the first fast commit in the area is invalid, Linux was observed to refuse
+//! the mount; ironmap opens the volume without fast commits.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -31,12 +31,12 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("fast commit");
 
-/// The maximum length of the fast-commit area in bytes, and the maximum number of its records. They limit the
-/// memory, because a damaged journal may map the same block many times. Linux's default area has 256 blocks.
+/// The maximum length of the fast-commit area in bytes, and the maximum number of its records. These limits bound the memory, because the
+/// map of a damaged journal may contain the same block many times. Linux's default area has 256 blocks.
 const MAX_BYTES: usize = 64 << 20;
 const MAX_RECORDS: usize = 1 << 20;
 
-/// The combined changes of all fast commits. They take at most 512 MiB of memory, for a million records.
+/// The combined changes of all fast commits. They occupy at most 512 MiB of memory, for a million records.
 #[derive(Default)]
 pub(crate) struct FastCommits {
     inodes: BTreeMap<InodeNo, InodeEdit>,
@@ -48,13 +48,14 @@ pub(crate) struct FastCommits {
 /// The changes of fast commits to an inode.
 #[derive(Default)]
 pub(crate) struct InodeEdit {
-    /// The inode as last recorded, without the bytes after the fixed fields.
+    /// The newest recorded content of the inode, without the bytes after the fixed fields.
     pub(crate) bytes: Option<Box<[u8]>>,
-    /// Whether a fast commit created the inode. If so, the map in the inode table belonged to another file.
+    /// Whether a fast commit created the inode. If so, the map in the inode table belongs to a removed file.
     pub(crate) created: bool,
-    /// The edits of the map: in the order of their records during the read, afterwards disjoint and in file order.
+    /// The edits of the map. While the fast commits are read, the edits are in the order of their records. Afterwards they are disjoint and
+    /// sorted by file block.
     pub(crate) ranges: Vec<RangeEdit>,
-    /// The number of edits that precede the record of `bytes`.
+    /// The number of edits in `ranges` whose records precede the record of `bytes`.
     ranges_before: usize,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct RangeEdit {
 pub(crate) struct DirEdit {
     /// The parent, if a fast commit created the directory. The directory's blocks then have no entries, not even `.` and `..`.
     pub(crate) created_in: Option<InodeNo>,
-    /// The changed names: an added name has its inode, a removed name has `None`.
+    /// The changed names. An added name maps to its inode, and a removed name maps to `None`.
     pub(crate) names: BTreeMap<Vec<u8>, Option<InodeNo>>,
 }
 
@@ -202,7 +203,7 @@ impl FastCommits {
             UNLINK => {
                 let (directory, inode, name) = record.dentry(bounds)?;
                 let names = &mut self.directories.entry(directory).or_default().names;
-                // If the name already refers to another inode, it is kept.
+                // If the name already refers to another inode, the name is kept.
                 if !names.get(&name).is_some_and(|now| now.is_some_and(|now| now != inode)) {
                     names.insert(name, None);
                 }
@@ -212,8 +213,8 @@ impl FastCommits {
         Ok(())
     }
 
-    /// Handles a record of a creation. It follows the records of the new inode and its ranges;
-    /// edits before these belong to the previous inode with this number.
+    /// Handles a creation record, which follows the records of the new inode and of its ranges. Edits before those records belong to the
+    /// previous inode with this number.
     fn create(&mut self, inode: InodeNo, directory: InodeNo) {
         let edit = self.inodes.entry(inode).or_default();
         edit.created = true;
@@ -240,8 +241,8 @@ impl RangeEdit {
 }
 
 impl InodeEdit {
-    /// Makes the ranges disjoint; where they overlap, the newer edit wins. Applying the edits to
-    /// the whole map one after the other would take quadratic time.
+    /// Makes the ranges disjoint; where they overlap, the newer edit wins. Applying the edits to the map one by one would take quadratic
+    /// time.
     fn merge_ranges(&mut self) {
         let mut merged = BTreeMap::<u64, RangeEdit>::new();
         for edit in self.ranges.drain(..).filter(|edit| !edit.blocks.is_empty()) {
@@ -264,8 +265,9 @@ impl InodeEdit {
 
     /// The inode after the edits, built from its bytes in the inode table.
     ///
-    /// The bytes after the recorded ones, which are extended attributes, are kept. The root of the map is kept too, because the recorded ranges
-    /// are edits of it. A new file has neither attributes nor a map. Inline data and targets of short links are replaced.
+    /// The bytes after the recorded bytes contain extended attributes and are kept. The root of the map is also kept, because the recorded
+    /// ranges are edits of this map. An inode that a fast commit created starts without attributes and with an empty map. Inline data and
+    /// the targets of short symbolic links are replaced.
     pub(crate) fn inode(&self, table: &[u8]) -> Box<[u8]> {
         let mut inode: Box<[u8]> = table.into();
         let Some(bytes) = &self.bytes else { return inode };
@@ -320,14 +322,14 @@ impl InodeEdit {
 }
 
 impl Record {
-    /// The record at an offset of a block; `None` if no whole record follows.
+    /// The record at an offset of a block; `None` if the rest of the block does not contain a complete record.
     fn at(block: &Block, offset: usize, place: Place) -> Option<Self> {
         let (raw, _) = RawTagLength::ref_from_prefix(block.get(offset..)?).ok()?;
         let start = offset + size_of::<RawTagLength>();
         let mut end = start + usize::from(raw.fc_len.get());
         let tag = raw.fc_tag.get();
         if tag == TAIL {
-            // A tail extends to the end of its block, whatever its length field says.
+            // A tail extends to the end of its block, regardless of its length field.
             end = block.len();
         }
         (end <= block.len()).then(|| Self { place, tag, block: block.clone(), value: start..end })
@@ -348,7 +350,7 @@ impl Record {
         }
     }
 
-    /// The number of the transaction in a head.
+    /// The transaction number in a head record.
     fn head(&self) -> Result<u32> {
         let (raw, _) = self.value::<RawHead>()?;
         match raw.fc_features.get() {
@@ -359,7 +361,7 @@ impl Record {
         }
     }
 
-    /// The number of the transaction and the checksum in a tail.
+    /// The transaction number and the checksum in a tail record.
     fn tail(&self) -> Result<(u32, u32)> {
         let (raw, _) = self.value::<RawTail>()?;
         Ok((raw.fc_tid.get(), raw.fc_crc.get()))
@@ -430,7 +432,7 @@ mod tests {
         blocks
     }
 
-    /// Edits that overlap in all possible ways, when merged, give the same map as when they are applied in order. Seed 7.
+    /// Merged edits give the same map as the same edits applied one by one. The edits overlap in random ways. Seed 7.
     #[test]
     fn merged_ranges_are_those_of_the_edits_in_turn() {
         let mut state = 7_u64;

@@ -1,4 +1,4 @@
-//! Handles: an operation's share of the running transaction.
+//! Handles. A handle is the membership of one operation in the running transaction.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::FsBlock;
 
-/// The maximum number of commits that are made to gain space.
+/// The maximum number of attempts. After each failed attempt, a commit frees space.
 const SPACE_ATTEMPTS: u32 = 3;
 
 /// The changes of one operation, which are committed together. [`Operation::transact`] creates the handle.
@@ -27,17 +27,17 @@ pub(crate) struct Handle<'a> {
     held: Option<Held>,
     /// Whether the operation has changed anything since it joined the transaction.
     changed: bool,
-    /// Whether the step that failed has undone its changes.
+    /// Whether the last failed step has undone its changes.
     taken_back: bool,
 }
 
 impl Operation<'_> {
-    /// Runs `work`, which changes at most `credits` blocks, in a transaction. If `credits` exceeds the size of a
-    /// transaction, the operation gets a whole transaction, because the worst case is not expected to occur.
+    /// Runs `work`, which changes at most `credits` blocks, in a transaction. If `credits` exceeds the maximum size of a transaction,
+    /// `credits` is reduced to that size, because the worst case is not expected to occur.
     ///
     /// # Errors
-    /// `ReadOnly`; the error of `work`. If that error is not of an [expected](ErrorKind::is_expected) kind and a block
-    /// was changed before it, the volume becomes read-only, because half an operation cannot be undone.
+    /// `ReadOnly`; the error of `work`. If that error is not of an [expected](ErrorKind::is_expected) kind and a block was changed before
+    /// the error, the volume becomes read-only, because the changes cannot be undone.
     pub(crate) fn transact<R>(
         &self,
         credits: u32,
@@ -79,8 +79,8 @@ impl Operation<'_> {
     ) -> Result<R> {
         let alloc = &self.writing.alloc;
         for _ in 0..SPACE_ATTEMPTS {
-            // This is also checked before the work. Otherwise a commit could end between the
-            // failure and the check, which would then find no kept-back blocks.
+            // The check for blocks that the next commit frees is made before the work and after a failure. A commit may end between the
+            // failure and the second check, which then finds no such blocks.
             let kept_back = alloc.commit_frees();
             match self.transact(credits, &mut work) {
                 Err(error)
@@ -96,7 +96,7 @@ impl Operation<'_> {
     }
 }
 
-/// Joins the running transaction. If that is full, it is committed first.
+/// Joins the running transaction. If that transaction is full, it is committed first, and the next transaction is joined.
 fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Member, Held)> {
     before(Rank::Handle);
     loop {
@@ -108,8 +108,8 @@ fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Member, Held)> {
 }
 
 impl Handle<'_> {
-    /// Changes a block of metadata. `change` receives the newest content and must not change it if
-    /// it fails. `change` must not change other blocks.
+    /// Changes a block of metadata. `change` receives the newest content. If `change` fails, it must leave the content unchanged. `change`
+    /// must not change other blocks.
     pub(crate) fn update<R>(
         &mut self,
         block: FsBlock,
@@ -121,7 +121,7 @@ impl Handle<'_> {
         Ok(result)
     }
 
-    /// Changes one part of a block. `change` stores the part's checksum, so the checksum is not verified again.
+    /// Changes one part of a block. `change` also stores the new checksum of the part, so later reads do not verify the part again.
     pub(crate) fn update_sealed<R>(
         &mut self,
         block: FsBlock,
@@ -153,7 +153,7 @@ impl Handle<'_> {
         }
     }
 
-    /// Drops a freed block of metadata. Copies of it in the journal must never be replayed.
+    /// Drops a freed metadata block from the cache, and revokes the block, so that its copies in the journal are never replayed.
     pub(crate) fn forget(&mut self, block: FsBlock) {
         self.fs.blocks.forget(block, &self.member);
         self.work.revoked.push(block);
@@ -178,12 +178,14 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Records that the failing step has undone its changes, or made none. Its error, whatever its kind, then does not end the use of the volume.
+    /// Records that a failing step has undone its changes, or has made none. The step's error then does not abort the journal, regardless
+    /// of the kind of error.
     pub(crate) fn took_back(&mut self) {
         self.taken_back = true;
     }
 
-    /// Whether [`took_back`](Self::took_back) was called. The call resets the record, so code that continues after the failure must call this once.
+    /// Whether [`took_back`](Self::took_back) was called. The call also clears this record, so code that continues after a failure must
+    /// call the function once.
     pub(crate) fn was_taken_back(&mut self) -> bool {
         std::mem::take(&mut self.taken_back)
     }
@@ -212,7 +214,7 @@ impl Handle<'_> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        // A panic leaves half an operation.
+        // A panic leaves an incomplete operation, which must not be committed.
         if self.changed && std::thread::panicking() {
             self.fs.abort(&Error::io(Errno::EIO, "an operation panicked"));
         }
@@ -221,14 +223,14 @@ impl Drop for Handle<'_> {
 }
 
 impl ErrorKind {
-    /// Whether an operation that fails with this kind of error has undone its changes. Such an error is a regular result.
+    /// Whether this kind of error is a regular result. An operation that returns an error of this kind has undone its changes.
     fn is_expected(self) -> bool {
         !matches!(self, Self::Io(_) | Self::Corrupt | Self::LimitExceeded)
     }
 }
 
 impl Error {
-    /// The error for a volume that cannot be written to.
+    /// The error for a volume that does not accept writes.
     pub(crate) fn read_only(why: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::ReadOnly, why)
     }

@@ -1,9 +1,10 @@
-//! The transactions that the log still holds, including those whose blocks were written home long ago. Undelete reads older contents of blocks from
-//! them.
+//! The transactions that the log still contains, including transactions whose blocks were written home long ago. Undelete reads older
+//! versions of blocks from these transactions.
 //!
-//! When the log wraps around, it overwrites the oldest blocks first. The remaining part of a transaction is therefore found by its descriptor
-//! blocks, which may be at any position. Transactions with consecutive numbers form a run. Before the log is emptied, all its blocks are
-//! written home. The home blocks with the copies of a run on top thus give the volume after each transaction of that run.
+//! After the log has wrapped around, new transactions overwrite the oldest blocks, so only a part of an old transaction may remain. This
+//! part is found by its descriptor blocks, which may be at any position. Transactions with consecutive numbers form a run. All blocks in
+//! the log are written home before the log is emptied. The state of the volume after a transaction of a run therefore consists of the home
+//! blocks, overlaid by the copies of the run up to that transaction.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,7 +21,7 @@ use crate::fs::ext4::disk::journal::{COMMIT, DESCRIPTOR, MAGIC, REVOKE, RawHeade
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("journal block");
-/// The maximum number of blocks, which equals the limit of a recovery.
+/// The maximum number of copies and revocations. A recovery has the same limit of copies.
 const MAX_BLOCKS: usize = 4 << 20;
 
 /// The transactions in the log, with the oldest first.
@@ -82,14 +83,14 @@ impl History {
         Ok(Self { transactions, outside: log.outside() })
     }
 
-    /// The index after the last transaction in the run of transaction `index`.
+    /// The index after the last transaction of the run that contains transaction `index`.
     pub(in crate::fs::ext4) fn end_of_run(&self, index: usize) -> usize {
         let pairs = self.transactions[index..].windows(2);
         let length = pairs.take_while(|pair| follows(&pair[0], &pair[1])).count();
         index + length + 1
     }
 
-    /// The index of the first transaction in the run that ends before `end`.
+    /// The index of the first transaction of the run whose last transaction is `end - 1`.
     fn start_of_run(&self, end: usize) -> usize {
         let pairs = self.transactions[..end].windows(2).rev();
         let length = pairs.take_while(|pair| follows(&pair[0], &pair[1])).count() + 1;
@@ -97,7 +98,7 @@ impl History {
     }
 }
 
-/// The blocks of the volume after some of the transactions, which must belong to one run.
+/// The blocks of the volume at a past time: after one of the transactions. All applied transactions belong to one run.
 #[derive(Default)]
 pub(in crate::fs::ext4) struct Past {
     pub(in crate::fs::ext4) overlay: Overlay,
@@ -105,7 +106,7 @@ pub(in crate::fs::ext4) struct Past {
 }
 
 impl Past {
-    /// Advances to the state after the transactions before `end`. `end` must not be less than in the previous call.
+    /// Advances to the state after transaction `end - 1`. `end` must not be less than in the previous call.
     pub(in crate::fs::ext4) fn advance(&mut self, history: &History, end: usize) {
         let start = history.start_of_run(end);
         if self.end <= start {
@@ -153,11 +154,12 @@ impl Found {
         for tag in log.tags(descriptor) {
             at = log.after(at);
             let (_, content) = log.read(at)?;
-            // A copy never begins like one of the journal's own blocks, so a later transaction begins here.
+            // A copy never begins with a journal header, so a block of a later transaction has overwritten this copy.
             if header(&content).is_some() || at == index {
                 break;
             }
-            // Blocks at the start of the ring were already visited. They do not begin like the journal's own blocks.
+            // Copies that continue at the start of the ring are not counted. The scan has already passed them, and ignored them because
+            // they have no journal header.
             taken += u32::from(at > index);
             if log.verify_copy(&tag, sequence, &content, PLACE).is_ok() {
                 let block = log.block(at)?;
@@ -176,7 +178,7 @@ fn follows(one: &Transaction, next: &Transaction) -> bool {
     one.sequence.wrapping_add(1) == next.sequence
 }
 
-/// The block type and the transaction number of one of the journal's own blocks.
+/// The block type and the transaction number in the journal header of a block; `None` for a block without a journal header.
 fn header(content: &[u8]) -> Option<(u32, u32)> {
     let (raw, _) = RawHeader::ref_from_prefix(content).ok()?;
     (raw.h_magic.get() == MAGIC).then(|| (raw.h_blocktype.get(), raw.h_sequence.get()))

@@ -30,7 +30,7 @@ pub(super) struct Log {
 enum Home {
     /// The blocks of a file of the volume.
     Inode(Box<Inode>),
-    /// The blocks of another device, whose first block has this number.
+    /// The blocks of an external device. This is the number of the device's first block on the combined device.
     Device(FsBlock),
 }
 
@@ -59,13 +59,14 @@ impl Log {
         let home = Home::Inode(Box::new(inode));
         let first = home.block(0)?;
         let content = fs.blocks.read_device(first)?;
-        // A valid journal contains no block twice. If the journal could be larger than the volume, a walk of the log might not end.
+        // A valid journal maps each block once, so it is not larger than the volume. Without this limit, a damaged journal could make a
+        // walk of the log endless.
         let available = (file_size >> size.shift()).min(fs.superblock.blocks_count);
         let superblock = JournalSuperblock::parse(&content, first, size, available)?;
         Ok(Self { fs: Arc::clone(fs), home, superblock })
     }
 
-    /// The journal on a device whose first block has the number `first`.
+    /// The journal on an external device. `first` is the number of the device's first block on the combined device.
     pub(super) fn on_device(fs: &Arc<Ext4>, first: FsBlock, superblock: JournalSuperblock) -> Self {
         Self { fs: Arc::clone(fs), home: Home::Device(first), superblock }
     }
@@ -92,12 +93,12 @@ impl Log {
         Ok(())
     }
 
-    /// The number on the device of a block of the journal.
+    /// The device block that stores block `index` of the journal.
     pub(super) fn block(&self, index: u32) -> Result<FsBlock> {
         self.home.block(index)
     }
 
-    /// Reads a block of the journal. Also returns its number on its own device, for errors.
+    /// Reads a block of the journal. For error messages, also returns the number of the block on the device that contains the journal.
     pub(super) fn read(&self, index: u32) -> Result<(FsBlock, Block)> {
         let block = self.block(index)?;
         let shown = match self.home {
@@ -121,7 +122,8 @@ impl Log {
         if index + 1 < log.end { index + 1 } else { log.start }
     }
 
-    /// The type of a block of a transaction; `None` if the block does not belong to it, so that the log ends here.
+    /// The block type in a block's header; `None` if the block does not belong to transaction `sequence`. The log then ends before this
+    /// block.
     pub(super) fn block_type(content: &[u8], sequence: u32) -> Option<u32> {
         let (header, _) = RawHeader::ref_from_prefix(content).ok()?;
         (header.h_magic.get() == MAGIC && header.h_sequence.get() == sequence)
@@ -147,8 +149,8 @@ impl Log {
         }
     }
 
-    /// Verifies the checksum of a commit block in versions 2 and 3. It may cover the whole block, or the fields
-    /// followed by zeros. Linux accepts the second form, so the bytes after the fields may have any value.
+    /// Verifies the checksum of a commit block (checksum versions 2 and 3). The checksum covers either all bytes of the block, or the
+    /// fields followed by zeros. Linux accepts the second form regardless of the values of the bytes after the fields.
     pub(super) fn verify_commit(&self, content: &[u8], place: Place) -> Result<()> {
         let Some(seed) = self.superblock.seed else { return Ok(()) };
         let stored = U32::read_from_bytes(&content[COMMIT_CHECKSUM]).map_or(0, U32::get);
@@ -183,9 +185,9 @@ impl Log {
         }
     }
 
-    /// The tags of a descriptor block, up to the tag that is marked as the last, or as many as fit.
+    /// The tags of a descriptor block. The list ends after the tag that is marked as the last, or at the end of the block.
     ///
-    /// The flag for a deleted block is ignored, because no journal written by Linux was observed to have it.
+    /// The flag for a deleted block is ignored, because Linux was not observed to write it.
     pub(super) fn tags(&self, content: &[u8]) -> Vec<Tag> {
         let sb = &self.superblock;
         let wide = sb.has(JournalFeatures::SIXTY_FOUR_BIT);

@@ -29,18 +29,19 @@ type Content = Vec<Block>;
 
 /// The log, and the newest committed versions that have not been written home.
 pub(crate) struct LogWriter {
-    /// The number on the device of each block of the journal.
+    /// The device block of each block of the journal.
     layout: Box<[FsBlock]>,
     superblock: JournalSuperblock,
-    /// The journal's first block in the state in which it was last written.
+    /// The journal's first block, as last written to the device.
     raw: Block,
     size: BlockSize,
     uuid: [u8; 16],
-    /// The start of the next transaction, and the start of the oldest transaction that is still needed. Both are equal if the log is empty.
+    /// `head` is the start of the next transaction. `tail` is the start of the oldest transaction that a recovery needs. They are equal if
+    /// the log is empty.
     head: u32,
     tail: u32,
     used: u32,
-    /// The sequence numbers of the next and of the oldest needed transaction.
+    /// The sequence numbers of the next transaction and of the oldest transaction that a recovery needs.
     next: u32,
     oldest: u32,
     committed: BTreeMap<FsBlock, Block>,
@@ -69,8 +70,8 @@ impl LogWriter {
         })
     }
 
-    /// The maximum number of metadata blocks that one transaction may change. It is a quarter of the log, as in Linux, which leaves room for
-    /// descriptors.
+    /// The maximum number of metadata blocks that one transaction may change. It is a quarter of the log, as in Linux, so that space for
+    /// descriptor blocks remains.
     pub(crate) fn limit(&self) -> u32 {
         (self.len() / 4).max(1)
     }
@@ -198,7 +199,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The number on the device of the block at `distance` after the head.
+    /// The device block of the log block that is `distance` blocks after the head.
     fn block(&self, distance: u32) -> FsBlock {
         self.layout[self.after(self.head, distance) as usize]
     }
@@ -231,7 +232,7 @@ impl LogWriter {
         self.superblock.has(feature)
     }
 
-    /// Makes one of the journal's own blocks. `fill` receives the bytes between the header and the checksum.
+    /// Builds a descriptor or revoke block. `fill` receives the bytes between the header and the checksum.
     fn own(&self, kind: u32, fill: impl FnOnce(&mut [u8])) -> Result<Block> {
         let mut buffer = Buffer::aligned(self.size.bytes())?;
         let header = size_of::<RawHeader>();
@@ -355,7 +356,7 @@ impl LogWriter {
         Ok(Block::new(buffer))
     }
 
-    /// Whether a block is a revoke block. A copy that begins like a revoke block is escaped, so a match is one of the journal's own blocks.
+    /// Whether a block is a revoke block. A copy of metadata is escaped if it begins like a revoke block, so a copy never matches.
     fn is_revocation(&self, block: &[u8]) -> bool {
         block.starts_with(self.header(REVOKE).as_bytes())
     }

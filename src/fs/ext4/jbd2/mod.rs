@@ -1,14 +1,16 @@
 //! The journal. A read-only open recovers it in memory. An open for writing recovers it on the device and then writes to it.
 //!
-//! A read-only open writes nothing. Linux recovers a journal by copying the newest committed version of each block home. Here the copies stay in the
-//! journal, and an [overlay](super::blocks::Overlay) records their locations. It redirects reads of metadata, and of files whose data went through
-//! the journal. Fast commits record operations instead of blocks. They become [edits](fast_commit) of inodes, maps and directories.
+//! A read-only open writes nothing. Linux recovers a journal by copying the newest committed version of each block home. Here the copies
+//! stay in the journal, and an [overlay](super::blocks::Overlay) records their locations. The overlay redirects reads of metadata, and
+//! reads of files with journalled data. Fast commits record operations instead of blocks. These operations are converted to
+//! [edits](fast_commit) of inodes, maps and directories.
 //!
-//! For writes, an operation joins the running [transaction](Transactions) with a [`Handle`]. A commit freezes
-//! the transaction's blocks and writes them to the [log](LogWriter). A checkpoint writes them home when the
-//! log needs the space. A volume that was not closed is first restored on the device.
+//! For writes, an operation joins the running [transaction](Transactions) with a [`Handle`]. A commit freezes the transaction's blocks and
+//! writes them to the [log](LogWriter). A checkpoint writes them home when the log needs the space. If a volume was not closed cleanly, its
+//! journal is first recovered on the device.
 //!
-//! Memory of a recovery: up to 60 bytes for each of at most four million blocks in the log, and a few times the size of the fast-commit area.
+//! A recovery needs up to 60 bytes of memory for each block in the log (at most four million blocks), and a few times the size of the
+//! fast-commit area.
 
 mod commit;
 mod external;
@@ -49,7 +51,7 @@ pub struct Journal {
     pub state: JournalState,
     /// The journal's features; empty if the journal's superblock was not read.
     pub features: JournalFeatures,
-    /// The size in blocks of the file system; 0 if the journal's superblock was not read.
+    /// The size of the journal in file system blocks; 0 if the journal's superblock was not read.
     pub blocks: u32,
 }
 
@@ -62,15 +64,16 @@ pub enum JournalState {
     Clean,
     /// The journal was recovered in memory.
     Recovered(Recovery),
-    /// The journal is external, and no recovery is needed. Its superblock was read only if the caller passed its device.
+    /// The journal is external, and no recovery is needed. The journal's superblock was read only if the caller passed the journal's
+    /// device.
     External,
-    /// No recovery is needed, but the journal's superblock is damaged or unsupported. This is the error.
+    /// No recovery is needed, but the journal's superblock is damaged or unsupported. The string describes the error.
     Unreadable(String),
     /// The journal was ignored at the caller's request.
     NotLoaded,
 }
 
-/// The counts of what a recovery found.
+/// The results of a recovery, as counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// The number of committed transactions.
@@ -99,8 +102,8 @@ impl Journal {
     }
 }
 
-/// Reads the journal, and recovers it if the volume's superblock requires this. `fs` reads the
-/// volume's content on the device. The device of an external journal appears at `external`.
+/// Reads the journal, and recovers it if the volume's superblock requires this. `fs` must read the volume without an overlay. `external` is
+/// the range of the combined device at which the device of an external journal appears.
 pub(super) fn recover(
     fs: &Arc<Ext4>,
     external: Option<DeviceRange>,
@@ -153,10 +156,10 @@ pub(super) fn recover(
     nothing(journal)
 }
 
-/// Checks that the journal has room for the features of a volume.
+/// Checks that the journal has enough space for a fast-commit area, if `compat` contains the fast-commit feature.
 ///
 /// # Errors
-/// `Corrupt` if the journal has too little room. Linux would refuse to mount the volume.
+/// `Corrupt` if the journal is too small. Linux would refuse to mount the volume.
 pub(super) fn check_room(fs: &Arc<Ext4>, compat: Compat) -> Result<()> {
     match fs.superblock.journal_inode {
         Some(number) => Log::open(fs, number)?.superblock.check_room(compat),

@@ -1,16 +1,17 @@
 //! Walks the log and finds the newest committed copy of each block.
 //!
-//! A recovery that writes needs three passes: one to find the end, one for the revocations, and one to replay. This
-//! recovery writes nothing. A revocation can still cancel a copy that was found earlier, so one pass is enough.
+//! A recovery that writes needs three passes: one to find the end, one for the revocations, and one to replay. This recovery only collects
+//! copies and writes nothing. A revocation can cancel a copy that was collected earlier, so one pass is enough.
 //!
-//! Damage is judged as in Linux:
+//! Damaged blocks are handled as in Linux:
 //!
-//! - A block without the magic number or with another sequence number ends the log. A transaction without a commit block ends it too.
-//! - A transaction with a bad descriptor, revoke or commit block is an error, unless its commit is older than
-//!   the previous commit. Such a transaction remains from an earlier use of the journal, and ends the log.
-//! - With asynchronous commits, a bad commit block counts as an interrupted commit and ends the log. With
-//!   checksums of the first version, a later commit proves that it was not interrupted, so it is an error.
-//! - A bad copy is an error in Linux if Linux would write it. Here it is an error only if no later copy or revocation supersedes it.
+//! - A block without the magic number or with another sequence number ends the log. A transaction without a commit block also ends the log.
+//! - A transaction with a bad descriptor, revoke or commit block is an error. There is one exception: a transaction with an older commit
+//!   time than the previous transaction remains from an earlier use of the journal, and ends the log.
+//! - With asynchronous commits, a bad commit block counts as an interrupted commit and ends the log. With version 1 checksums, a later
+//!   commit proves that the commit was not interrupted, and the bad commit block is an error.
+//! - In Linux, a copy with a bad checksum is an error if Linux would write this copy. Here the copy is an error only if no later copy or
+//!   revocation supersedes it.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ use crate::units::FsBlock;
 const DESCRIPTOR_PLACE: Place = Place::new("journal descriptor");
 const REVOKE_PLACE: Place = Place::new("journal revoke block");
 const COMMIT_PLACE: Place = Place::new("journal commit block");
-/// The maximum number of copies. They take about 250 MiB. Linux's default journals hold at most 262,144 blocks.
+/// The maximum number of copies, whose records need about 250 MiB of memory. Linux's default journals have at most 262,144 blocks.
 const MAX_COPIES: usize = 4 << 20;
 
 /// A committed copy of a block: its position in the journal, and its checksum.
@@ -48,9 +49,9 @@ pub(super) struct Replay {
 /// A transaction whose commit block has not been reached.
 struct Transaction {
     copies: Vec<(Tag, u32)>,
-    /// The positions of its revoke blocks. At the commit, their lists are read one at a time.
+    /// The positions of the transaction's revoke blocks. When the commit block is reached, the revoke blocks are read one at a time.
     revokes: Vec<u32>,
-    /// The checksum of the first version, which covers descriptors and copies.
+    /// The version 1 checksum, which covers descriptors and copies.
     checksum: u32,
     damage: Option<Error>,
 }
@@ -79,7 +80,7 @@ impl Transaction {
         }
     }
 
-    /// Verifies the checksum of the first version. If it is absent, its type, size and value are zero.
+    /// Verifies the version 1 checksum. In a commit block without a checksum, the type, size and value of the checksum are zero.
     fn verify_first_version(&self, commit: &[u8], place: Place) -> Result<()> {
         let raw = Log::commit(commit, place)?;
         let stored = raw.h_chksum[0].get();
@@ -92,7 +93,7 @@ impl Transaction {
     }
 }
 
-/// Why a transaction that has a commit block is not valid.
+/// The reason why a transaction with a commit block is invalid.
 enum Fault {
     Damaged(Error),
     /// Only the commit block is wrong, and the journal commits asynchronously.
@@ -115,8 +116,8 @@ impl Cursor<'_> {
     }
 }
 
-/// Walks the log from `start`. Only blocks below `device_blocks` may be replayed; the number of
-/// blocks in the superblock may be too small, because the log may hold a growth of the volume.
+/// Walks the log from `start`. Only blocks below `device_blocks` may be replayed. The number of blocks in the superblock may be too small,
+/// because the log may contain a resize that enlarged the volume.
 pub(super) fn walk(log: &Log, start: u32, device_blocks: u64) -> Result<Replay> {
     let sb = &log.superblock;
     let first_version = sb.has(JournalFeatures::CHECKSUM);
@@ -179,7 +180,7 @@ pub(super) fn walk(log: &Log, start: u32, device_blocks: u64) -> Result<Replay> 
 }
 
 impl Replay {
-    /// Applies a committed transaction: first its copies, then its revocations. These also cancel copies in the same transaction.
+    /// Applies a committed transaction: first its copies, then its revocations. The revocations also cancel copies in the same transaction.
     fn apply(
         &mut self,
         log: &Log,

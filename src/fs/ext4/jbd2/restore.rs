@@ -18,7 +18,8 @@ const PLACE: Place = Place::new("journal superblock");
 /// The number of block versions that are written in one batch.
 const BATCH: usize = 1024;
 
-/// Recovers the journal of a volume on the device, and takes the journal over. The volume was opened read-only. `None` if it has no journal.
+/// Recovers the journal of a volume on the device, and returns the writer for the journal; `None` if the volume has no journal. `fs` was
+/// opened read-only.
 ///
 /// A crash during the recovery does no harm, because the journal stays valid until all of its blocks are written home.
 pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> {
@@ -41,7 +42,7 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
     }
     let Some(number) = fs.superblock.journal_inode else { return Ok(None) };
     let log = Log::open(fs, number)?;
-    // A number of an uncommitted transaction must not be used again.
+    // The log may contain an uncommitted transaction with the next number. This number must not be used again, so it is skipped.
     let next = match log.superblock.start {
         Some(start) => walked_sequence(fs, &log, start)?.wrapping_add(1),
         None => log.superblock.sequence,
@@ -51,9 +52,9 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
     LogWriter::new(&log, raw, fs.superblock.block_size, next).map(Some)
 }
 
-/// Recovers the log of a journal with fast commits, which stay valid. On return, the log is empty, and its next transaction has
-/// the number that the fast commits follow. If the journal's superblock reported that no recovery is needed, the fast commits
-/// would be ignored. The superblock therefore switches from the old log to the empty one in a single write.
+/// Recovers the log of a journal with fast commits, which stay valid. On return, the log is empty, and the next transaction has the number
+/// that the fast commits require. A superblock that reports a clean journal would make recoveries ignore the fast commits. A single write
+/// of the superblock therefore switches from the old log to the empty log.
 pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     write_overlay(fs)?;
     let number = fs.superblock.journal_inode.ok_or_else(|| Error::read_only("no journal"))?;
@@ -72,14 +73,14 @@ pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     Ok(writer)
 }
 
-/// The number of the first transaction after those in the log.
+/// The number of the first transaction after the committed transactions in the log.
 fn walked_sequence(fs: &Ext4, log: &Log, start: u32) -> Result<u32> {
     let device_blocks = fs.blocks.device().size() >> fs.superblock.block_size.shift();
     Ok(recover::walk(log, start, device_blocks)?.next_sequence)
 }
 
-/// The journal with an empty log, and its first block. The block holds the number of the next transaction, in case of a crash before
-/// that transaction is written. With an older number, a recovery would take the log's old transactions for successors of the new ones.
+/// The journal with an empty log, and its first block. The block contains the number of the next transaction, in case of a crash before
+/// that transaction is written. With an older number, a recovery would treat old transactions in the log as successors of new transactions.
 fn emptied(fs: &Arc<Ext4>, log: Log, next: u32) -> Result<(Log, Block)> {
     let first = log.block(0)?;
     let raw = made_ready(fs, fs.blocks.read_device(first)?, next)?;
@@ -107,8 +108,8 @@ fn write_overlay(fs: &Ext4) -> Result<()> {
     blocks.flush()
 }
 
-/// The journal's superblock for an empty log, with the features that new transactions need; Linux sets them
-/// at a mount too. An error recorded there stays until the file system's superblock also records it.
+/// The journal's superblock for an empty log, with the features that new transactions need; Linux sets them at a mount too. An error
+/// recorded in the journal's superblock stays there until the file system's superblock also records it.
 fn made_ready(fs: &Ext4, mut raw: Block, next: u32) -> Result<Block> {
     let bytes = raw.for_change()?;
     let Ok((fields, _)) = RawJournalSuperblock::mut_from_prefix(bytes) else {

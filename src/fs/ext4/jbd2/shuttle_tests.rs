@@ -1,4 +1,4 @@
-//! Joins, leaves, commits and aborts under the schedules of a model checker.
+//! Tests of joins, leaves, commits and aborts under the schedules of a model checker.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,11 +15,12 @@ use crate::units::FsBlock;
 const LIMIT: u32 = 4;
 const CREDITS: u32 = 2;
 
-/// The transaction protocol, and its visible effects. The ledger's lock is not part of the model, because no thread waits while it holds that lock.
+/// The transaction protocol, and a record of its effects. The lock of `seen` is not part of the model, because no thread waits while it
+/// holds this lock.
 struct Journal {
     transactions: Transactions,
     seen: Mutex<Seen>,
-    /// The transaction whose write is made to fail.
+    /// The transaction whose write fails.
     fails: Option<Tid>,
 }
 
@@ -44,7 +45,8 @@ impl Journal {
         Arc::new(Self { transactions: Transactions::new(LIMIT), seen, fails })
     }
 
-    /// Runs an operation that changes one block. It aborts in the middle if `aborts` is set. Returns the operation's transaction.
+    /// Runs an operation that changes one block. If `aborts` is set, the operation aborts the journal before it leaves the transaction.
+    /// Returns the operation's transaction.
     fn operate(&self, block: FsBlock, aborts: bool) -> Result<Tid> {
         let tid = loop {
             match self.transactions.join(CREDITS)? {
@@ -117,7 +119,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Runs operations, each followed by a sync. They may fail only after an abort.
+    /// Runs operations, each followed by a sync. An operation or a sync may fail only after an abort.
     fn work(&self, first: u64, operations: u64, aborts: bool) {
         for block in first..first + operations {
             let done = self.operate(FsBlock(block), aborts).and_then(|tid| {

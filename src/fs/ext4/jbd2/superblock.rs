@@ -13,7 +13,8 @@ use crate::fs::ext4::disk::journal::{
 };
 use crate::units::{BlockSize, FsBlock};
 
-/// The maximum size of a journal made by mke2fs, in blocks. A larger journal is refused, because all its blocks may be mapped to the same block.
+/// The maximum size of a journal made by mke2fs, in blocks. A larger journal is refused. A damaged journal may map all its blocks to one
+/// device block, so the size of the device is no limit.
 const MAX_BLOCKS: u32 = 10_240_000;
 
 const PLACE: Place = Place::new("journal superblock");
@@ -25,18 +26,19 @@ const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 const LEAST_LOG: u32 = 1024;
 
 bitflags! {
-    /// The features of a journal in one set: those of `s_feature_incompat`, and the only feature of `s_feature_compat`.
+    /// The features of a journal. The lower 32 bits are the bits of `s_feature_incompat`. The upper 32 bits contain the only feature of
+    /// `s_feature_compat`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct JournalFeatures: u64 {
-        /// The log may have revoke blocks.
+        /// The log may contain revoke blocks.
         const REVOKE = 0x1;
         /// Block numbers of 64 bits.
         const SIXTY_FOUR_BIT = 0x2;
         /// The commit block may reach the device before the blocks that it commits.
         const ASYNC_COMMIT = 0x4;
-        /// Every block has a checksum; tags hold 16 bits of it.
+        /// Every block has a checksum; tags contain 16 bits of it.
         const CSUM_V2 = 0x8;
-        /// Every block has a checksum; tags hold all 32 bits of it.
+        /// Every block has a checksum; tags contain all 32 bits of it.
         const CSUM_V3 = 0x10;
         /// The journal has a fast-commit area.
         const FAST_COMMIT = 0x20;
@@ -66,7 +68,7 @@ pub(super) struct JournalSuperblock {
     pub(super) log: Range<u32>,
     /// The blocks of the fast-commit area; empty if there is none.
     pub(super) fast_commits: Range<u32>,
-    /// The number of blocks that a fast-commit area would get if the journal has none.
+    /// The size in blocks that a new fast-commit area would have.
     fast_commit_blocks: u32,
     /// The first used block of the log; `None` if no recovery is needed.
     pub(super) start: Option<u32>,
@@ -163,7 +165,8 @@ impl JournalSuperblock {
         Ok(features)
     }
 
-    /// Verifies the superblock's own checksum and returns the seed of the other checksums. At most one of the three versions of checksums can be set.
+    /// Verifies the checksum of the journal's superblock, and returns the seed of the other checksums. At most one of the three versions of
+    /// checksums can be set.
     fn verify(
         raw: &RawJournalSuperblock,
         bytes: &[u8],
@@ -191,7 +194,8 @@ impl JournalSuperblock {
         Ok(Some(crc32c_raw(!0, &raw.s_uuid)))
     }
 
-    /// Checks that the journal has room for a fast-commit area. If a volume with fast commits has no such area, Linux creates one at a mount.
+    /// Checks that the journal has enough space for a fast-commit area. If the volume has the fast-commit feature and the journal has no
+    /// such area, Linux creates the area at a mount.
     ///
     /// # Errors
     /// `Corrupt` if Linux would refuse to mount the volume.
@@ -231,7 +235,8 @@ pub(crate) fn seal_journal_superblock(raw: &mut RawJournalSuperblock) {
 mod tests {
     use super::*;
 
-    /// All blocks of a journal may be mapped to the same block, so the volume's size limits neither time nor memory.
+    /// All blocks of a journal may be mapped to the same block, so the size of the volume limits neither the time nor the memory of a
+    /// recovery.
     #[test]
     fn an_endless_journal_is_refused() {
         let size = BlockSize::from_shift(10).unwrap();

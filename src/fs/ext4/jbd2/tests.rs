@@ -1,4 +1,4 @@
-//! Logs that the log writer has written, recovered by e2fsck and by ironmap's reader. Both are independent of the writer.
+//! Tests of the log writer: e2fsck and ironmap's reader recover the logs that it has written. Both programs are independent of the writer.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ fn the_log_goes_round_and_every_commit_can_be_recovered() {
     }
 }
 
-/// The first of the free blocks at the end of the volume, which nothing else uses.
+/// A free block near the end of the volume, which nothing else uses.
 fn spare(fs: &Ext4) -> FsBlock {
     FsBlock(fs.superblock().blocks_count - 40)
 }
@@ -109,7 +109,7 @@ fn a_block_that_was_freed_is_not_replayed() {
         })
         .unwrap();
         fs.sync().unwrap();
-        // At this point the block holds data, which are written without the journal.
+        // The block is reused for file data, which are written without the journal.
         let data = crate::sys::Buffer::aligned(fs.superblock().block_size.bytes()).unwrap();
         let data = crate::fs::block::Block::new(data);
         fs.blocks.write_home(&[(block, data)]).unwrap();
@@ -174,7 +174,7 @@ fn open(device: Arc<dyn Device>) -> crate::Result<Arc<Ext4>> {
     Ext4::open_for_writing(device, &Arc::default(), Clock::System)
 }
 
-/// If a crash interrupts the opening of a volume, no later recovery takes old transactions in the log for successors of new ones.
+/// After a crash while a volume is opened, no later recovery treats old transactions in the log as successors of new transactions.
 #[test]
 fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     for kind in ["-t ext4 -b 1024 -J size=1", "-t ext3 -b 1024 -J size=1"] {
@@ -204,7 +204,8 @@ fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     }
 }
 
-/// If only the journal records an error, the next opening copies it to the volume, as Linux and e2fsck do.
+/// If only the journal's superblock records an error, the next opening copies the error to the file system's superblock, as Linux and
+/// e2fsck do.
 #[test]
 fn an_error_that_the_journal_tells_of_is_kept() {
     let image = Image::new("-t ext4 -b 1024 -O ^metadata_csum", "8M");
@@ -230,7 +231,7 @@ fn an_error_that_the_journal_tells_of_is_kept() {
     assert!(said.contains("clean with errors"), "{said}");
 }
 
-/// The flush of a checkpoint may cover data of any thread. After it fails, no thread may get success.
+/// The flush of a checkpoint may cover data of any thread. After a failed flush, the syncs of all threads must fail.
 #[test]
 fn a_checkpoint_that_fails_ends_the_volume() {
     let image = Image::new("-t ext4 -b 1024 -J size=1", "8M");

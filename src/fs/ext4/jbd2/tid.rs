@@ -18,8 +18,8 @@ impl Tid {
     }
 }
 
-/// A proof that an operation has joined the running transaction. Only a [`Handle`](super::Handle)
-/// contains one and does not share it, so only a handle can change a block.
+/// A proof that an operation has joined the running transaction. Only a [`Handle`](super::Handle) contains a `Member`, and the handle does
+/// not share it. Only a handle can therefore change a block.
 pub(crate) struct Member(Tid);
 
 impl Member {

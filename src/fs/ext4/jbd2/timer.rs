@@ -1,4 +1,4 @@
-//! The timer that commits changes if no sync does so for some seconds, and frees space in the log.
+//! The timer thread. It commits changes that no sync has committed for some seconds, and frees space in the log.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -10,15 +10,16 @@ use crate::error::{Errno, Error, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::operation::Patience;
 
-/// The maximum time that lazy time stamps wait for a transaction. In Linux they wait for up to half a day, so that idle
-/// disks can sleep. A disk whose files are being overwritten does not sleep, and one commit every 30 seconds costs it
-/// little. After a crash, a backup that selects changed files misses at most the changes of that time.
+/// The maximum time that lazy time stamps wait for a transaction. In Linux they wait for up to half a day, so that idle disks can sleep. A
+/// disk whose files are being overwritten does not sleep, and one commit every 30 seconds costs little. A crash loses the time stamps of at
+/// most 30 seconds, so a backup that selects files by time stamp misses only the changes of these 30 seconds.
 const STAMPS_WAIT: Duration = Duration::from_secs(30);
 
-/// The interval at which writes that were only recorded get their time stamp, unless a caller asks for it earlier.
+/// The interval at which the timer sets the time stamps of files with recorded writes. A call that reads a file's time stamps sets them
+/// earlier.
 const STAMPS_LEFT: Duration = Duration::from_secs(1);
 
-/// A thread that commits at intervals until this value is dropped. It holds a reference to the volume only during a commit.
+/// A thread that commits at intervals until this value is dropped. The thread has a reference to the volume only during a commit.
 pub struct CommitTimer {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,

@@ -1,10 +1,11 @@
 //! The order of changes: at any time, at most one transaction is running and at most one is being committed.
 //!
-//! An operation joins the running transaction with a number of credits, the number of blocks that it may change. A commit closes the running
-//! transaction to new operations, waits until its operations have left, and freezes their changes. The next transaction runs while the commit
-//! is written. A thread that needs a commit during another commit waits for the next one, so many callers of `fsync` share a commit. Before the
-//! next commit starts, it waits until as many threads need it as shared the last commit, but not longer than the last commit took. The last
-//! thread to arrive leads it. Without this wait, each thread on a busy processor would make its own commit.
+//! An operation joins the running transaction with credits. The credits are the number of blocks that the operation may change. A commit
+//! closes the running transaction to new operations, waits until its operations have left, and freezes their changes. The next transaction
+//! runs while the commit is written. A thread that needs a commit while another commit is in progress waits for the next commit, so many
+//! callers of `fsync` share a commit. The next commit starts when the number of threads that need it equals the expected number, which is
+//! derived from the last commit. The threads wait for more threads at most as long as the last commit took. Without this wait, each thread
+//! on a busy processor would make its own commit.
 
 use std::time::{Duration, Instant};
 
@@ -18,9 +19,10 @@ use crate::units::FsBlock;
 pub(crate) struct Work {
     /// The metadata blocks that the transaction changed, each listed once.
     pub(crate) blocks: Vec<FsBlock>,
-    /// The metadata blocks that the transaction freed. Their copies in older transactions must not be replayed.
+    /// The metadata blocks that the transaction freed. Copies of these blocks in older transactions must not be replayed.
     pub(crate) revoked: Vec<FsBlock>,
-    /// The ranges of data and metadata blocks that the transaction freed. They become available when it is committed.
+    /// The ranges of data and metadata blocks that the transaction freed. The ranges become available for allocation when the transaction
+    /// is committed.
     pub(crate) freed: Vec<(FsBlock, u64)>,
 }
 
@@ -36,12 +38,13 @@ impl Work {
     }
 }
 
-/// The protocol of transactions. It does no I/O; the caller writes the commit.
+/// The protocol of transactions. It does no I/O; the caller of [`commit`](Self::commit) writes the transaction.
 #[derive(Debug)]
 pub(crate) struct Transactions {
     state: Mutex<State>,
-    /// Condition variables: the running transaction accepts operations again; the last operation has left it; the commit of a
-    /// transaction with an even or an odd number has ended. Each wakes only the threads that wait for its event.
+    /// The condition variables. `opened`: the running transaction accepts operations again. `left`: the last operation has left the running
+    /// transaction. `ended`: the commit of a transaction with an even or an odd number has ended. A notification wakes only the threads
+    /// that wait for its event.
     opened: Condvar,
     left: Condvar,
     ended: [Condvar; 2],
@@ -62,18 +65,18 @@ struct State {
     /// Whether a thread is committing.
     committing: bool,
     committed: Tid,
-    /// The number of threads that need a commit of the running transaction, and the number that is expected.
+    /// The number of threads that need a commit of the running transaction, and the expected number of these threads.
     waiting: u32,
     expected: u32,
-    /// The time for which a thread waits for others, which is the duration of the last commit.
+    /// The maximum time for which a thread waits for more threads: the duration of the last commit.
     patience: Duration,
     aborted: Option<String>,
 }
 
-/// Up to this number, threads do not wait for each other. One thread is at its next operation while
-/// another commits, and waking each other would take as long as a commit.
+/// Up to this number of threads, a commit does not wait for more threads. Of two threads, one executes its next operation while the other
+/// commits. Waking a waiting thread would take as long as a commit.
 const TAKE_TURNS: u32 = 2;
-/// The maximum time for which a thread waits for others.
+/// The maximum of `patience`.
 const MOST_PATIENCE: Duration = Duration::from_millis(10);
 
 /// The result of an attempt to join.
@@ -131,7 +134,8 @@ impl Transactions {
     /// Leaves the running transaction and returns the unused credits.
     pub(super) fn leave(&self, credits: u32, work: Work) {
         let mut state = self.state.lock();
-        // An operation that changed more blocks than its credits has enlarged the transaction. The limit leaves space for this.
+        // An operation that changed more blocks than its credits has enlarged the transaction beyond the expected size. The limit leaves
+        // space in the log for this.
         state.credits = (state.credits - credits).saturating_add(work.blocks.len() as u32);
         state.work.append(work);
         state.handles -= 1;
@@ -156,9 +160,9 @@ impl Transactions {
         self.state.lock().committed >= tid
     }
 
-    /// Returns when a transaction is committed. If no thread is committing it, the caller commits it: it calls `freeze`
-    /// when the transaction is complete and before the next one starts, and `write` while the next one runs. Returns
-    /// true if `write` began after this call; its flush then also covers earlier writes of the caller.
+    /// Returns when a transaction is committed. If no thread is committing it, the caller commits it: it calls `freeze` when the
+    /// transaction is complete and before the next transaction starts, and `write` while the next transaction runs. Returns true if `write`
+    /// began after this call; the flush in `write` then also covers earlier writes of the caller.
     ///
     /// # Errors
     /// `ReadOnly` after an abort; the error of `write`, which aborts the volume.
@@ -205,7 +209,7 @@ impl Transactions {
         state.credits = 0;
         state.closed = false;
         self.opened.notify_all();
-        // An operation may have aborted the volume while this thread waited for it.
+        // An operation may have aborted the journal while this thread waited for the operation to leave.
         let aborted = state.check();
         drop(state);
 
@@ -238,7 +242,7 @@ impl Transactions {
         &self.ended[usize::from(tid.0 % 2 == 1)]
     }
 
-    /// Refuses all further changes and commits. Returns false if they were already refused.
+    /// Refuses all further changes and commits. Returns false if an earlier call has already done this.
     pub(crate) fn abort(&self, why: &Error) -> bool {
         let mut state = self.state.lock();
         if state.aborted.is_some() {
@@ -280,7 +284,7 @@ mod tests {
         member.tid()
     }
 
-    /// A flush of the device does not cover writes that end after the flush has begun. A sync of such a write needs one more flush.
+    /// A flush of the device does not cover writes that end after the flush has begun. A sync of a later write needs one more flush.
     #[test]
     fn a_thread_that_joins_a_running_commit_may_miss_its_flush() {
         let transactions = Transactions::new(8);

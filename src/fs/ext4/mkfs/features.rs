@@ -1,4 +1,4 @@
-//! The features of a new volume: a set that users edit by name, and the rules between features.
+//! The features of a new volume: a set of features that users edit by name, and the rules between features.
 
 use crate::error::{Error, Result};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
@@ -8,9 +8,9 @@ use crate::fs::ext4::{Compat, Incompat, RoCompat};
 pub struct Features {
     /// The features that an implementation may ignore.
     pub compat: Compat,
-    /// The features that a reader must support.
+    /// The features that every implementation must support to read or write the volume.
     pub incompat: Incompat,
-    /// The features that a writer must support.
+    /// The features that an implementation must support to write to the volume.
     pub ro_compat: RoCompat,
 }
 
@@ -39,7 +39,7 @@ const KNOWN: Features = Features {
         .union(RoCompat::VERITY),
 };
 
-/// A rule between two features: if the first is on, the second must be on (`true`) or off (`false`).
+/// The rules between two features. If the first feature is on, the second feature must be on (`true`) or off (`false`).
 const RULES: &[(&str, bool, &str)] = &[
     ("orphan_file", true, "has_journal"),
     ("fast_commit", true, "has_journal"),
@@ -78,8 +78,9 @@ impl Features {
     pub const NONE: Self =
         Self { compat: Compat::empty(), incompat: Incompat::empty(), ro_compat: RoCompat::empty() };
 
-    /// Changes the set as `mke2fs -O` does. `names` are separated by commas; `^` before a name disables the feature, and `none`
-    /// disables all features. Enabling a feature also enables the features that it needs, and disables those that it excludes.
+    /// Changes the set as `mke2fs -O` does. `names` is a list with commas between the names. A `^` in front of a name disables the feature,
+    /// and `none` disables all features. A feature that is enabled also enables the features that it requires, and disables the features
+    /// that it excludes.
     ///
     /// # Errors
     /// `InvalidInput` for an unknown name, and for names that exclude each other; `Unsupported` for features that a new volume cannot have.
@@ -101,7 +102,7 @@ impl Features {
         Ok(())
     }
 
-    /// Switches a feature on or off, together with the features that the rules tie to it. `depth` limits the recursion.
+    /// Switches a feature on or off. Other features are switched where the rules require this. `depth` limits the recursion.
     fn set(&mut self, name: &str, on: bool, depth: usize) -> Result<()> {
         let feature = Self::of_name(name)?;
         if on && !feature.is_within(KNOWN) {
@@ -113,7 +114,7 @@ impl Features {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         for (with, wanted, other) in RULES {
             let forward = on && *with == name && self.has(other) != *wanted;
-            // A feature whose condition no longer holds is switched off.
+            // If another feature requires the opposite state of this feature, the other feature is switched off.
             let backward = *other == name && on != *wanted && self.has(with);
             if forward {
                 self.set(other, *wanted, depth)?;
@@ -154,7 +155,7 @@ impl Features {
     }
 }
 
-/// The spelling in the rules of a feature that has two names in mke2fs.
+/// The spelling that the rules use for a feature. mke2fs accepts two names for one feature.
 fn usual(name: &str) -> &str {
     if name == "extents" { "extent" } else { name }
 }

@@ -20,7 +20,7 @@ use crate::fs::ext4::{Incompat, ROOT};
 use crate::units::{FsBlock, InodeNo};
 
 const LOST_AND_FOUND: &[u8] = b"lost+found";
-/// The initial size of lost+found. With this size, e2fsck can add names even on a full volume.
+/// The initial size of the directory lost+found. With this size, e2fsck can add names to lost+found even if the volume has no free blocks.
 const LOST_AND_FOUND_BYTES: usize = 16 << 10;
 const REGULAR: u16 = 0o100_000;
 const DIRECTORY: u16 = 0o040_000;
@@ -45,7 +45,7 @@ impl Files<'_> {
         self.directory(inode, blocks, &[(lost, b"."), (root, b"..")])
     }
 
-    /// Creates a directory of `blocks` blocks, with these entries in the first block.
+    /// Creates a directory of `blocks` blocks. The first block contains `entries`.
     fn directory(
         &mut self,
         mut inode: NewInode,
@@ -66,7 +66,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Fills a block with directory entries. The last entry extends to the end of the block, or to the checksum.
+    /// Fills a block with directory entries. The last entry extends to the end of the block, or to the tail with the checksum.
     fn write_entries(&self, block: &mut [u8], entries: &[(u32, &[u8])]) {
         let tail = if self.sb.seed.is_some() { size_of::<RawDirTail>() } else { 0 };
         let (end, header) = (block.len() - tail, size_of::<RawDirEntry>());
@@ -79,7 +79,7 @@ impl Files<'_> {
             let len = if last { end - at } else { (header + name.len()).next_multiple_of(4) };
             let entry = RawDirEntry {
                 inode: (*number).into(),
-                // The length of a whole block of 64 KiB does not fit into 16 bits.
+                // An entry with the length of a block of 64 KiB is stored as 65535, because the length does not fit into 16 bits.
                 rec_len: u16::try_from(len).unwrap_or(u16::MAX).into(),
                 name_len: name.len() as u8,
                 file_type: if typed && *number != 0 { TYPE_DIRECTORY } else { 0 },
@@ -90,8 +90,8 @@ impl Files<'_> {
         }
     }
 
-    /// Creates the journal: its superblock, and an empty log. Returns the copy of the inode's map
-    /// for the volume's superblock, from which the inode can be restored.
+    /// Creates the journal with a journal superblock and an empty log. Returns a copy of the journal inode's block map, which is stored in
+    /// the volume's superblock, so that e2fsck can restore the inode.
     pub(super) fn journal(&mut self, uuid: [u8; 16]) -> Result<[u32; 17]> {
         let mut inode = NewInode::new(reserved::JOURNAL, REGULAR | 0o600);
         let count = self.geometry.journal_blocks;
@@ -127,7 +127,7 @@ impl Files<'_> {
         Ok(backup)
     }
 
-    /// Creates the inode that owns the reserved descriptor blocks.
+    /// Creates the resize inode, which owns the reserved descriptor blocks.
     pub(super) fn resize_inode(&mut self, layout: &Layout<'_>) -> Result<()> {
         let mut inode = NewInode::new(reserved::RESIZE, REGULAR | 0o600);
         let slots = self.sb.block_size.bytes() as u64 / 4;
@@ -135,14 +135,14 @@ impl Files<'_> {
         let (blocks, count) = layout.resize_map(double)?;
         self.blocks.extend(blocks);
         put(&mut inode.i_block, DIRECT + 1, double as u32);
-        // The size covers all blocks that a double-indirect block can map.
+        // The size includes all blocks that a double-indirect block can map.
         inode.size = (DIRECT as u64 + slots + slots * slots) << self.sb.block_size.shift();
         inode.blocks = count * u64::from(self.sb.cluster_blocks);
         self.inodes.push(inode);
         Ok(())
     }
 
-    /// Creates the orphan file, with only free entries. Returns its inode number.
+    /// Creates the orphan file without orphans. Returns the inode number of the file.
     pub(super) fn orphan_file(&mut self) -> Result<u32> {
         let number = self.next_inode();
         let mut inode = NewInode::new(number, REGULAR | 0o600);
@@ -157,7 +157,7 @@ impl Files<'_> {
         Ok(number)
     }
 
-    /// Creates the block of multiple mount protection, in the state in which no node holds the volume. Returns the block number.
+    /// Creates the block of multiple mount protection, in the state that no node holds the volume. Returns the block number.
     pub(super) fn mmp(&mut self, time: i64) -> Result<u64> {
         let at = self.space.allocate(self.goal, 1)?[0].start;
         let mut raw = RawMmp::new_zeroed();

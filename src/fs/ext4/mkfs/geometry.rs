@@ -1,6 +1,7 @@
-//! The numbers of a new volume, that is, its groups, inodes and reserved blocks. They are computed from its size and the options.
+//! The geometry of a new volume: the numbers of its groups, inodes and reserved blocks. These numbers are computed from the volume's size
+//! and the options.
 //!
-//! Where the options leave a choice, the numbers are those that mke2fs chooses, as its volumes show (docs/PROVENANCE.md).
+//! Numbers that the options do not determine are the same as in volumes made by mke2fs (docs/PROVENANCE.md).
 
 use super::features::Features;
 use super::options::MkfsOptions;
@@ -12,18 +13,19 @@ use crate::units::BlockSize;
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 const PAGE: u64 = 4096;
-/// The maximum for a group's counts, which have 16 bits in a small descriptor.
+/// The maximum number of blocks or inodes in a group. A small descriptor stores these counts in 16 bits.
 const MAX_PER_GROUP: u32 = (1 << 16) - 8;
-/// The minimum number of inodes per group, so that group 0 holds all inodes of a new volume.
+/// The minimum number of inodes per group. With this number, group 0 contains all inodes of a new volume.
 const MIN_INODES_PER_GROUP: u32 = 16;
-/// The minimum size of a group in clusters. Groups are made smaller if the volume needs more inodes.
+/// The minimum size of a group in clusters. If the volume needs more inodes than the inode bitmaps can describe, groups are made smaller,
+/// down to this size.
 const MIN_CLUSTERS_PER_GROUP: u32 = 256;
-/// The last group is omitted if it has fewer blocks than this for files.
+/// The minimum number of blocks for files in the last group. A last group with fewer blocks for files is omitted.
 const WORTHWHILE: u64 = 50;
 const MIN_JOURNAL: u64 = 1024;
 const MAX_JOURNAL: u64 = 10_240_000;
 
-/// The numbers of a volume. Counts are in blocks unless the field's name says otherwise.
+/// The numbers of a volume. A size or a count of space is in blocks, if the field's name does not say otherwise.
 #[derive(Clone, Debug)]
 pub(in crate::fs::ext4) struct Geometry {
     pub(in crate::fs::ext4) features: Features,
@@ -37,17 +39,17 @@ pub(in crate::fs::ext4) struct Geometry {
     pub(in crate::fs::ext4) inodes_per_group: u32,
     /// The number of blocks of the inode table of one group.
     pub(in crate::fs::ext4) table_blocks: u32,
-    /// The size of a descriptor, 32 or 64 bytes.
+    /// The size of a group descriptor, 32 or 64 bytes.
     pub(in crate::fs::ext4) descriptor_size: u32,
-    /// The number of blocks of all descriptors.
+    /// The number of blocks of one copy of all group descriptors.
     pub(in crate::fs::ext4) descriptor_blocks: u32,
-    /// The number of blocks reserved after the descriptors for growth of the volume.
+    /// The number of blocks that are reserved after the group descriptors for growth of the volume.
     pub(in crate::fs::ext4) reserved_descriptor_blocks: u32,
     pub(in crate::fs::ext4) groups_per_flex: u32,
     /// The number of blocks of the journal with its fast-commit area; 0 if there is no journal.
     pub(in crate::fs::ext4) journal_blocks: u32,
     pub(in crate::fs::ext4) fast_commit_blocks: u32,
-    /// The number of blocks of the orphan file; 0 if there is none.
+    /// The number of blocks of the orphan file; 0 if there is no orphan file.
     pub(in crate::fs::ext4) orphan_blocks: u32,
 }
 
@@ -60,11 +62,12 @@ impl Geometry {
         let cluster_blocks = cluster_blocks(options, block_size, &features)?;
         let bytes = block_size.bytes() as u32;
         let boot_block_outside = bytes == 1024 && cluster_blocks == 1;
-        // The size is rounded down to whole pages, because a page cache could not access the bytes after the last whole page.
+        // The size is rounded down to a multiple of the page size, because a page cache could not access an incomplete page at the end.
         let blocks = (size / PAGE * PAGE) >> block_size.shift();
         limit_to_width(&mut features, blocks)?;
         if cluster_blocks > 1 && bytes == 1024 {
-            // The backups of reserved descriptor blocks would be off by one block from the primary blocks.
+            // Group 0 begins with the boot block and other groups do not. The positions of reserved descriptor blocks in the backups would
+            // therefore differ by one block from the positions that the format requires.
             features.compat.remove(Compat::RESIZE_INODE);
         }
         let journal = journal_blocks(options, &mut features, blocks, block_size)?;
@@ -72,7 +75,7 @@ impl Geometry {
         let fast_commit_blocks = if fast_commit { journal / 64 } else { 0 };
         let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
         if features.compat.contains(Compat::RESIZE_INODE) && bytes > 1024 {
-            // The size of the resize inode, which covers two levels of indirect blocks, exceeds 2 GiB.
+            // The resize inode has the size that a double-indirect block can map, which is more than 2 GiB.
             features.ro_compat.insert(RoCompat::LARGE_FILE);
         }
         let wide = features.incompat.contains(Incompat::SIXTY_FOUR_BIT);
@@ -107,8 +110,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Divides the volume into groups. The last group is omitted if it is hardly larger than its
-    /// own metadata. Returns false if the bitmaps of so few groups cannot cover all inodes.
+    /// Divides the volume into groups. The last group is omitted if it has space for its own metadata but hardly any space for files.
+    /// Returns false if the inode bitmaps of these groups have too few bits for all inodes.
     fn divide(&mut self, inodes: u64) -> Result<bool> {
         let too_small =
             || Err(Error::new(ErrorKind::NoSpace, "the volume is too small for a file system"));
@@ -135,14 +138,14 @@ impl Geometry {
         too_small()
     }
 
-    /// The minimum size of the last group: its metadata and some blocks for files.
+    /// The minimum size of the last group, in blocks: its metadata and some blocks for files.
     pub(in crate::fs::ext4) fn least_last_group(&self) -> u64 {
         let own = 2 + u64::from(self.table_blocks);
         let backup = if self.has_backup(self.groups - 1) { self.backup_blocks() } else { 0 };
         own + backup + WORTHWHILE
     }
 
-    /// The numbers of an existing volume, without those of its journal and its orphan file.
+    /// The numbers of an existing volume, without the sizes of its journal and its orphan file.
     pub(in crate::fs::ext4) fn of(sb: &Superblock) -> Self {
         let features =
             Features { compat: sb.compat, incompat: sb.incompat, ro_compat: sb.ro_compat };
@@ -167,8 +170,8 @@ impl Geometry {
         }
     }
 
-    /// Rounds the number of inodes up to whole blocks of the inode tables, and down to whole bytes of the bitmaps. Returns false if an inode bitmap
-    /// has too few bits.
+    /// Computes the number of inodes per group from the wanted number of all inodes. The number is rounded so that the inode tables consist
+    /// of complete blocks and the bitmaps of complete bytes. Returns false if an inode bitmap has too few bits.
     fn set_inodes(&mut self, wanted: u64) -> Result<bool> {
         let bytes = self.block_size.bytes() as u64;
         let size = u64::from(self.inode_size);
@@ -191,8 +194,8 @@ impl Geometry {
         let per_block = self.descriptors_per_block();
         self.descriptor_blocks = self.groups.div_ceil(per_block);
         if self.features.compat.contains(Compat::RESIZE_INODE) {
-            // The reserved blocks permit growth by a factor of about a thousand, as far as the resize inode's block of pointers can hold their
-            // numbers.
+            // The reserved blocks permit growth by a factor of 1024. The number of reserved blocks is limited by the number of pointers in
+            // the resize inode's double-indirect block.
             let most = (self.blocks * 1024).min(u64::from(u32::MAX));
             let most = most - u64::from(self.first_data_block);
             let groups = most.div_ceil(u64::from(self.blocks_per_group));
@@ -208,12 +211,12 @@ impl Geometry {
         Ok(())
     }
 
-    /// The number of descriptors per block.
+    /// The number of group descriptors per block.
     pub(in crate::fs::ext4) fn descriptors_per_block(&self) -> u32 {
         self.block_size.bytes() as u32 / self.descriptor_size
     }
 
-    /// The length in blocks of a copy of the superblock and of the descriptors.
+    /// The length, in blocks, of a copy of the superblock and of the group descriptors.
     fn backup_blocks(&self) -> u64 {
         if self.features.incompat.contains(Incompat::META_BG) {
             return 2;
@@ -221,7 +224,7 @@ impl Geometry {
         1 + u64::from(self.descriptor_blocks) + u64::from(self.reserved_descriptor_blocks)
     }
 
-    /// The groups with backups under sparse_super2, which are the second and the last group.
+    /// The groups that have backups with the feature sparse_super2: the second group and the last group.
     pub(in crate::fs::ext4) fn backup_groups(&self) -> [u32; 2] {
         let last = self.groups - 1;
         [last.min(1), if last > 1 { last } else { 0 }]
@@ -292,7 +295,8 @@ fn groups_per_flex(options: &MkfsOptions, features: &Features) -> Result<u32> {
     Ok(groups)
 }
 
-/// Refuses a size that needs 64-bit block numbers without the feature 64bit. The resize inode cannot hold such numbers.
+/// Refuses a size that needs 64-bit block numbers, if the feature 64bit is off. If the feature is on, resize_inode is switched off, because
+/// the resize inode cannot contain 64-bit block numbers.
 fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     if blocks <= u64::from(u32::MAX) {
         return Ok(());
@@ -304,7 +308,7 @@ fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     Ok(())
 }
 
-/// The size of the journal in blocks, without its fast-commit area. A very small volume has no journal.
+/// The size of the journal in blocks, without the fast-commit area. A very small volume gets no journal.
 fn journal_blocks(
     options: &MkfsOptions,
     features: &mut Features,
@@ -340,7 +344,7 @@ fn journal_blocks(
     })
 }
 
-/// The number of inodes that the options request, or the default.
+/// The number of inodes that the options request, or the default number.
 fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
     if let Some(inodes) = options.inodes {
         return Ok(inodes);
@@ -352,7 +356,7 @@ fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
         size if size < 16 * TIB => 32768,
         _ => 65536,
     };
-    // Links, and small files in their inodes, use no cluster, so an explicit ratio may be less than a cluster.
+    // An explicit ratio may be less than a cluster, because symbolic links and inline files need an inode but no cluster.
     let ratio = options.inode_ratio.unwrap_or(usual.max(cluster));
     if ratio < 1024 {
         return Err(Error::invalid(format!(
@@ -370,7 +374,8 @@ mod tests {
         Geometry::new(&MkfsOptions::default(), size, 512).unwrap()
     }
 
-    /// An explicit number of bytes for each inode may be less than a block or a cluster. The numbers are from volumes by mke2fs 1.47.
+    /// An explicit number of bytes per inode may be less than a block or a cluster. The expected numbers are from volumes made by mke2fs
+    /// 1.47.
     #[test]
     fn a_ratio_of_inodes_that_is_asked_for_is_obeyed() {
         let inodes = |options: &MkfsOptions| {
@@ -387,7 +392,7 @@ mod tests {
         assert_eq!(inodes(&clusters.inode_ratio(16_384)), 4096);
     }
 
-    /// The numbers are from volumes by mke2fs 1.47.
+    /// The expected numbers are from volumes made by mke2fs 1.47.
     #[test]
     fn sizes_of_journals_and_of_what_is_reserved_are_those_of_mke2fs() {
         const GIB: u64 = 1 << 30;

@@ -1,7 +1,7 @@
-//! The groups of a new volume: their descriptors and, if needed, their bitmaps.
+//! The groups of a new volume: their descriptors and, if required, their bitmaps.
 //!
-//! With group checksums, a group can stay uninitialised: flags mark its bitmaps as empty, and a counter gives
-//! the length of the unused part of the inode table. Without checksums, all bitmaps and tables are written.
+//! If group descriptors have checksums, a group can stay uninitialised: flags in its descriptor mark its bitmaps as empty, and a counter
+//! contains the number of unused inodes at the end of its inode table. Without checksums, all bitmaps and inode tables are written.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -15,17 +15,17 @@ use crate::fs::ext4::disk::group::{
 };
 use crate::sys::Buffer;
 
-/// The free counts for the superblock.
+/// The numbers of free clusters and inodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::fs::ext4) struct Free {
     pub(in crate::fs::ext4) clusters: u64,
     pub(in crate::fs::ext4) inodes: u32,
 }
 
-/// The resources in use by files, all in group 0.
+/// The inodes in use in a group. In a new volume, only group 0 has inodes in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::fs::ext4) struct Used {
-    /// The number of used inodes. They have the first numbers of the volume.
+    /// The number of used inodes. These are the first inodes of the group.
     pub(in crate::fs::ext4) inodes: u32,
     pub(in crate::fs::ext4) directories: u32,
 }
@@ -49,7 +49,7 @@ struct Group {
 }
 
 impl Layout<'_> {
-    /// Writes the bitmaps that cannot stay uninitialised. Returns all descriptors and the free counts.
+    /// Writes the bitmaps that cannot stay uninitialised. Returns all group descriptors, and the numbers of free clusters and inodes.
     pub(in crate::fs::ext4) fn write_groups(
         &self,
         space: &Space,
@@ -86,7 +86,7 @@ impl Layout<'_> {
         Ok(group.free)
     }
 
-    /// Whether a descriptor can mark the bitmaps of a group as empty, so that they need not be written.
+    /// Whether group descriptors can mark the bitmaps of a group as empty. A bitmap that is marked as empty need not be written.
     fn is_lazy(&self) -> bool {
         self.sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
@@ -110,7 +110,7 @@ impl Layout<'_> {
         Group { number, used, free, block_uninit, inode_uninit }
     }
 
-    /// Fills in a descriptor, except for its checksums.
+    /// Sets the fields of a descriptor, except for the checksums.
     fn describe(&self, group: &Group, tables: TablesAre, descriptor: &mut [u8]) {
         let &Group { number, used, free, .. } = group;
         let Tables { block_bitmap, inode_bitmap, inode_table } = self.tables[number as usize];
@@ -162,7 +162,7 @@ impl Layout<'_> {
             for taken in space.clusters_in(self.blocks_of(group.number)) {
                 set_bits(&mut bitmap, taken.start as usize, taken.end as usize);
             }
-            // Bits after the group's end are set, because they count as used.
+            // Bits past the end of the group must be set, because they count as used.
             let bits = bitmap.len() * 8;
             set_bits(&mut bitmap, self.clusters_of(group.number) as usize, bits);
             sb.seal_block_bitmap(&bitmap, descriptor);

@@ -26,7 +26,7 @@ pub(super) struct NewInode {
     pub(super) links: u16,
     pub(super) flags: InodeFlags,
     pub(super) size: u64,
-    /// The number of blocks of the file and of its map, in whole clusters.
+    /// The number of blocks of the file and of its block map. All blocks of a used cluster are counted.
     pub(super) blocks: u64,
     pub(super) i_block: [u8; 60],
 }
@@ -64,7 +64,7 @@ impl NewInode {
         raw.i_block = self.i_block;
         let mut extra = RawInodeExtra::new_zeroed();
         extra.i_extra_isize.set(EXTRA_ISIZE);
-        // A stored time has 32 bits of signed seconds, and an epoch.
+        // A stored time consists of 32 signed bits of seconds, and two further bits, the epoch.
         let epoch = ((time - i64::from(time as i32)) >> 32) as u32 & 3;
         for seconds in [&mut raw.i_atime, &mut raw.i_ctime, &mut raw.i_mtime, &mut extra.i_crtime] {
             seconds.set(time as u32);
@@ -86,16 +86,16 @@ impl NewInode {
     }
 }
 
-/// The files of the volume being made: their inodes, and the blocks to write.
+/// The files of the new volume: their inodes, and the blocks to write.
 pub(super) struct Files<'a> {
     pub(super) sb: &'a Superblock,
     pub(super) geometry: &'a Geometry,
     pub(super) space: &'a mut Space,
     pub(super) inodes: Vec<NewInode>,
     pub(super) blocks: Vec<(u64, Buffer)>,
-    /// The blocks of files that must read as zeros, which are those of the journal's log.
+    /// The blocks of the journal's log, which must be zeroed.
     pub(super) zeros: Vec<Range<u64>>,
-    /// The block from which the next file's blocks are searched.
+    /// The block from which free blocks for the next file are searched.
     pub(super) goal: u64,
     /// The next free inode number.
     next: u32,
@@ -126,7 +126,7 @@ impl<'a> Files<'a> {
         self.next - 1
     }
 
-    /// The number of used inodes, including reserved ones. All inodes with higher numbers are free.
+    /// The number of used inodes, including reserved inodes. All inodes with higher numbers are free.
     pub(super) fn inodes_in_use(&self) -> u32 {
         self.next - 1
     }
@@ -136,7 +136,7 @@ impl<'a> Files<'a> {
         Buffer::aligned(self.sb.block_size.bytes())
     }
 
-    /// Allocates the blocks of a file and builds its map. Returns the ranges of the blocks; the caller adds their content.
+    /// Allocates `count` blocks for a file and builds its block map. Returns the ranges of the blocks. The caller must write the content.
     pub(super) fn fill(&mut self, inode: &mut NewInode, count: u64) -> Result<Vec<Range<u64>>> {
         let runs = self.space.allocate(self.goal, count)?;
         self.goal = runs.last().map_or(self.goal, |run| run.end);
@@ -161,7 +161,7 @@ impl<'a> Files<'a> {
         Ok(runs)
     }
 
-    /// The start of group 0's inode table, up to the last used inode. Unused inodes in between get no checksum.
+    /// The content of group 0's inode table, up to the last used inode. Unused inodes in this range are zeros, without checksums.
     pub(super) fn table(&self, time: i64) -> Result<Buffer> {
         let size = usize::from(self.sb.inode_size);
         let used = self.inodes_in_use() as usize * size;

@@ -1,7 +1,8 @@
 //! The layout of the metadata of each group.
 //!
-//! The format determines the positions of the copies of the superblock and of the descriptors. The bitmaps and inode tables of a flex group are
-//! contiguous, from the first free block of its first group on. All block bitmaps come first, then all inode bitmaps, then all tables.
+//! The format determines the positions of the copies of the superblock and of the group descriptors. The bitmaps and inode tables of a flex
+//! group are stored together, from the first free block of the flex group's first group on: first all block bitmaps, then all inode
+//! bitmaps, then all inode tables.
 
 use std::ops::Range;
 
@@ -13,7 +14,7 @@ use crate::fs::ext4::Incompat;
 use crate::fs::ext4::superblock::Superblock;
 use crate::sys::Buffer;
 
-/// The first blocks of a group's bitmaps and of its inode table.
+/// The block numbers of a group's bitmaps, and of the first block of its inode table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::fs::ext4) struct Tables {
     pub(in crate::fs::ext4) block_bitmap: u64,
@@ -64,7 +65,7 @@ impl<'a> Layout<'a> {
         for group in &mut *tables {
             group.inode_table = space.take_run(goal, table_blocks)?;
         }
-        // Without flex_bg, each group must hold its own metadata.
+        // Without the feature flex_bg, each group must contain its own metadata.
         let end = self.blocks_of(groups.start).end;
         let flexible = self.sb.incompat.contains(Incompat::FLEX_BG);
         if !flexible && self.tables[groups.start as usize].inode_table + table_blocks > end {
@@ -83,21 +84,22 @@ impl<'a> Layout<'a> {
         start..end.min(self.sb.blocks_count)
     }
 
-    /// The position of the superblock's copy in a group that has one. If blocks have 1 KiB and
-    /// clusters are counted from 0, the first superblock follows the boot block.
+    /// The block of the superblock's copy in a group that has a copy. This is the first block of the group. In group 0, it is the block
+    /// that contains byte 1024 of the volume.
     pub(in crate::fs::ext4) fn superblock_at(&self, group: u32) -> u64 {
         let start = self.sb.group_start(group).0;
         if group == 0 { 1024 >> self.sb.block_size.shift() } else { start }
     }
 
-    /// The blocks at the start of a group that hold copies of the superblock and of the descriptors, including the reserved blocks.
+    /// The blocks at the start of a group that contain copies of the superblock and of the group descriptors, with the reserved descriptor
+    /// blocks.
     pub(in crate::fs::ext4) fn backup(&self, group: u32) -> Range<u64> {
         let start = self.sb.group_start(group).0;
         start..start + self.sb.copies_in(group)
     }
 
-    /// All copies of descriptor blocks. Each has a range of indexes among all descriptor blocks,
-    /// and the first block of the copy. A meta group has one descriptor block, in three copies.
+    /// All copies of descriptor blocks. Each item consists of a range of indexes among all descriptor blocks, and the position of the first
+    /// of these blocks in the copy. A meta group has one descriptor block, in three copies.
     pub(in crate::fs::ext4) fn descriptor_copies(&self) -> impl Iterator<Item = (Range<u32>, u64)> {
         let per_block = self.geometry.descriptors_per_block();
         let all = self.geometry.descriptor_blocks;
@@ -120,9 +122,9 @@ impl<'a> Layout<'a> {
         self.superblock_at(group) + 1 + u64::from(self.geometry.descriptor_blocks)
     }
 
-    /// The map of the inode that owns the reserved descriptor blocks, and the number of mapped blocks. The
-    /// map is a double-indirect block. Its slots are indexed by the numbers of descriptor blocks and hold the
-    /// primary reserved blocks. Each primary block holds the numbers of its backups, group by group.
+    /// The map blocks of the resize inode, which owns the reserved descriptor blocks, and the number of the inode's blocks. `double` is the
+    /// double-indirect block of the map. Its slot for each reserved descriptor block points to the primary copy of that block. Each primary
+    /// copy contains the numbers of its backup copies, in the order of the groups.
     pub(in crate::fs::ext4) fn resize_map(&self, double: u64) -> Result<(Vec<(u64, Buffer)>, u64)> {
         let geometry = self.geometry;
         let size = self.sb.block_size.bytes();
@@ -145,7 +147,8 @@ impl<'a> Layout<'a> {
         Ok((blocks, count))
     }
 
-    /// The number of blocks of a group's own metadata. If the block bitmap is not initialised, the kernel assumes that these blocks are used.
+    /// The number of blocks of the group's own metadata that are in the group. If the block bitmap is not initialised, the kernel assumes
+    /// that these blocks, and no others, are used.
     pub(in crate::fs::ext4) fn own_blocks(&self, group: u32) -> u64 {
         let backup = self.backup(group);
         let within = self.blocks_of(group);

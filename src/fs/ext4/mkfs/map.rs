@@ -1,4 +1,4 @@
-//! The map of a file that is written only once, as extents or as indirect blocks.
+//! Builds the block map of a file from the list of all its blocks, as an extent tree or as indirect blocks.
 
 use std::ops::Range;
 
@@ -20,13 +20,13 @@ const IN_ROOT: usize = 4;
 /// The number of data pointers in `i_block`.
 pub(in crate::fs::ext4) const DIRECT: usize = 12;
 
-/// A map: its root in the inode, and its blocks outside the inode.
+/// A block map: the root in the inode, and the map's blocks outside the inode.
 pub(in crate::fs::ext4) struct FileMap {
     pub(in crate::fs::ext4) i_block: [u8; 60],
     pub(in crate::fs::ext4) blocks: Vec<(u64, Buffer)>,
 }
 
-/// Maps a file by extents; `seed` is the checksum seed of the inode.
+/// Builds an extent tree for a file. `seed` is the checksum seed of the inode.
 pub(super) fn extents(
     runs: &[Range<u64>],
     size: BlockSize,
@@ -47,7 +47,7 @@ pub(super) fn extents(
     tree(&entries, size, seed, &mut || allocate_one(space, runs))
 }
 
-/// An entry of a leaf. `len` has the on-disk form.
+/// An entry of a leaf of an extent tree. `len` is the value of `ee_len`, as it is stored on disk.
 pub(in crate::fs::ext4) fn extent(logical: u32, start: u64, len: u16) -> RawExtent {
     RawExtent {
         ee_block: logical.into(),
@@ -57,7 +57,8 @@ pub(in crate::fs::ext4) fn extent(logical: u32, start: u64, len: u16) -> RawExte
     }
 }
 
-/// The tree for these sorted extents. `allocate` returns a block for each node.
+/// Builds the extent tree for extents that are sorted by file block. `allocate` is called for each node, and returns the block for the
+/// node.
 pub(in crate::fs::ext4) fn tree(
     extents: &[RawExtent],
     size: BlockSize,
@@ -93,7 +94,7 @@ pub(in crate::fs::ext4) fn tree(
     Err(Error::unsupported("the file has more extents than a tree can hold"))
 }
 
-/// Writes a node of the tree: its header and its 12-byte entries.
+/// Fills a node of an extent tree with its header and its entries. An entry has 12 bytes.
 fn fill(node: &mut [u8], depth: u16, max: usize, entries: &[u8]) {
     let header = RawExtentHeader {
         eh_magic: MAGIC.into(),
@@ -106,14 +107,15 @@ fn fill(node: &mut [u8], depth: u16, max: usize, entries: &[u8]) {
     node[HEADER..HEADER + entries.len()].copy_from_slice(entries);
 }
 
-/// Maps a file by block numbers. The caller must ensure that all numbers fit into 32 bits.
+/// Builds a map of indirect blocks for a file. The caller must ensure that all block numbers fit into 32 bits.
 pub(super) fn indirect(runs: &[Range<u64>], size: BlockSize, space: &mut Space) -> Result<FileMap> {
     let data = (0..).zip(runs.iter().flat_map(Clone::clone));
     pointers(data, size, &mut || allocate_one(space, runs))
 }
 
-/// Maps blocks of a file. `data` are file blocks in order, each with its block number. Twelve are mapped in the inode, the
-/// others by trees of one, two and three levels of pointer blocks. `allocate` returns a block for each pointer block.
+/// Builds a map of indirect blocks. `data` contains pairs of a file block and its block number, in the order of the file blocks. The inode
+/// maps the first twelve file blocks. Trees with one, two and three levels of pointer blocks map the other file blocks. `allocate` is
+/// called for each pointer block, and returns the block for it.
 pub(in crate::fs::ext4) fn pointers(
     data: impl Iterator<Item = (u64, u64)>,
     size: BlockSize,
@@ -148,8 +150,9 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// The number of the data block for file block `first`, or of a pointer block for `first` and following blocks; 0
-    /// for a hole. `first` is set to the next file block outside that subtree. There are at most three levels.
+    /// Builds the subtree that maps file block `first` and the following file blocks. Returns the number of its root: a pointer block, or
+    /// the data block if `levels` is 0. Returns 0 for a hole. `first` is set to the first file block after the subtree. The recursion has
+    /// at most three levels.
     fn below(
         &mut self,
         levels: u32,

@@ -1,13 +1,13 @@
 //! Makes a volume.
 //!
-//! The steps are: compute the numbers ([`geometry`]), assign positions to all metadata ([`layout`]), and assign
-//! positions to the few files of a new volume ([`files`]). Nothing is written before all of these have succeeded. The
-//! superblock is written last, so that until then no program recognises a volume on the device.
+//! First, three steps are made in memory: the numbers of the volume are computed ([`geometry`]), and positions are assigned to all metadata
+//! ([`layout`]) and to the files of a new volume ([`files`]). Nothing is written before these steps have succeeded. The superblock is
+//! written last. Before that write, no program recognises a volume on the device.
 //!
-//! The numbers are those of mke2fs, so that knowledge of its volumes applies to these volumes too. The
-//! positions differ: the journal is near the front, after the first tables, and each file is contiguous.
+//! The numbers are the same as in a volume made by mke2fs, so that knowledge about such volumes also applies to these volumes. The
+//! positions are different: the journal is near the start, after the first inode tables, and each file is contiguous.
 //!
-//! Memory: 24 bytes and a descriptor for each group, and a few ranges for each flex group; in total 16 MiB for 16 TiB.
+//! The required memory is 24 bytes and a descriptor for each group, and a few ranges for each flex group. A volume of 16 TiB needs 16 MiB.
 
 mod features;
 mod files;
@@ -47,14 +47,15 @@ use crate::units::DevOffset;
 pub use self::features::Features;
 pub use self::options::MkfsOptions;
 
-/// The number of bytes from the start and from the end of a device within which the magic numbers of other formats lie.
+/// The number of bytes at the start and at the end of a device that can contain magic numbers of other formats.
 const SIGNATURES: u64 = 128 << 10;
 
-/// Makes a volume on a device that is open for writing, whatever the device contains. Returns the volume's superblock.
+/// Makes a volume on a device that is open for writing. The earlier content of the device is not checked, except that a volume that another
+/// node holds is refused. Returns the new volume's superblock.
 ///
 /// # Errors
-/// `InvalidInput` for invalid options; `Unsupported`, with the name of the option; `NoSpace` if the volume is too small
-/// for its metadata; errors of the device. If the error occurs before the first write, the device is unchanged.
+/// `InvalidInput` for invalid options; `Unsupported`, with the name of the option; `NoSpace` if the volume is too small for its metadata;
+/// `Busy` if another node holds a volume on the device; errors of the device. Errors of the options are returned before the first write.
 pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     let size = options.size.unwrap_or(device.size());
     if size > device.size() {
@@ -73,7 +74,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     let identity = identity(options)?;
     let mut raw = superblock::superblock(&geometry, options, &identity)?;
     seal_superblock(&mut raw);
-    // The numbers are decoded as a reader would decode them, so that no volume is written that reads would refuse.
+    // The new superblock is decoded with the same checks as at an open, so that mkfs fails if an open would refuse the volume.
     let sb = Superblock::decode(raw.as_bytes(), device.size())?;
 
     let mut space =
@@ -104,7 +105,8 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     Superblock::parse(raw.as_bytes(), device.size())
 }
 
-/// Refuses a device whose volume another node holds by MMP. If the other node has stopped updating its number, the check waits and then succeeds.
+/// Refuses a device with a volume that another node holds by multiple mount protection. If the other node has crashed, the check waits and
+/// then succeeds.
 fn refuse_held(device: &dyn Device) -> Result<()> {
     let (at, len) = Superblock::RANGE;
     let mut bytes = vec![0; len];
@@ -112,7 +114,7 @@ fn refuse_held(device: &dyn Device) -> Result<()> {
         return Ok(());
     }
     device.read_exact_at(&mut bytes, at)?;
-    // No node can hold a volume whose superblock is not readable.
+    // No node can hold a volume that has no valid superblock.
     let Ok(held) = Superblock::parse(&bytes, device.size()) else { return Ok(()) };
     match mmp::check(device, &held, mmp::Purpose::Write) {
         Err(error) if error.kind() == ErrorKind::Busy => Err(error),
@@ -120,7 +122,8 @@ fn refuse_held(device: &dyn Device) -> Result<()> {
     }
 }
 
-/// The UUID, the hash seed and the time. Values that the options do not give are random, or come from the clock.
+/// The UUID, the hash seed and the time of the new volume. If the options do not contain a value, the UUID and the hash seed are random,
+/// and the time is the current time.
 fn identity(options: &MkfsOptions) -> Result<Identity> {
     let uuid = match options.uuid {
         Some(uuid) => uuid,
@@ -143,7 +146,7 @@ pub(super) fn random_uuid() -> Result<[u8; 16]> {
     Ok(uuid)
 }
 
-/// Bytes that cannot be predicted.
+/// Random bytes from the kernel.
 pub(super) fn random() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     let read = std::fs::File::open("/dev/urandom")
@@ -154,7 +157,7 @@ pub(super) fn random() -> Result<[u8; 16]> {
     read.map_err(failed).map(|()| bytes)
 }
 
-/// Creates the files in the order of their blocks, and stores their inode numbers in the superblock.
+/// Creates the files of the new volume in the order of their positions, and stores the inode numbers of internal files in the superblock.
 fn make_files(
     files: &mut Files<'_>,
     layout: &Layout<'_>,
@@ -163,7 +166,8 @@ fn make_files(
     identity: &Identity,
 ) -> Result<()> {
     let sb = layout.sb;
-    // The blocks that files can never use: metadata at fixed positions, and the journal without the blocks of its map.
+    // The overhead is the number of clusters that files can never use: metadata at fixed positions, and the journal without the blocks of
+    // the journal's map.
     let within = u64::from(sb.first_data_block)..sb.blocks_count;
     let taken: u64 = files.space.clusters_in(within).map(|taken| taken.end - taken.start).sum();
     let journal = layout.geometry.journal_blocks.div_ceil(sb.cluster_blocks);
@@ -206,7 +210,7 @@ fn prepare(
     let sb = layout.sb;
     if options.discard {
         match device.discard(DevOffset(0), sb.blocks_count << sb.block_size.shift()) {
-            // Discards are optional.
+            // The device does not support discards. mkfs does not need them.
             Err(error) if error.errno() == Errno::EOPNOTSUPP => {}
             result => result?,
         }
@@ -216,7 +220,8 @@ fn prepare(
     }
     let ends = sb.block_size.blocks_for(SIGNATURES).min(sb.blocks_count);
     output.zero(0..ends)?;
-    // After this flush, an interrupted mkfs cannot be mistaken for the earlier volume.
+    // After this flush, the superblock of an earlier volume is gone. If mkfs is interrupted later, no program recognises the earlier
+    // volume.
     output.flush()?;
     output.zero(sb.blocks_count - ends..sb.blocks_count)?;
     let lazy = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
@@ -230,7 +235,7 @@ fn prepare(
     Ok(TablesAre::Zero)
 }
 
-/// Writes the descriptors and their backups.
+/// Writes all copies of the group descriptors.
 fn write_descriptors(layout: &Layout<'_>, descriptors: &[u8], output: &Output<'_>) -> Result<()> {
     let size = layout.sb.block_size.bytes();
     layout.descriptor_copies().try_for_each(|(blocks, at)| {
@@ -239,7 +244,8 @@ fn write_descriptors(layout: &Layout<'_>, descriptors: &[u8], output: &Output<'_
     })
 }
 
-/// Writes the backups of the superblock. Writes the superblock itself when everything else is durable.
+/// Writes the backups of the superblock, and then the primary superblock. When the magic number of the primary superblock is written,
+/// everything else is durable.
 fn write_superblocks(
     layout: &Layout<'_>,
     raw: &mut RawSuperblock,
@@ -256,7 +262,8 @@ fn write_superblocks(
         block.fill(0);
         block[at..at + len].copy_from_slice(raw.as_bytes());
         if group == 0 {
-            // The magic number is written last. Without a checksum, a torn superblock could otherwise pass for a valid one.
+            // The magic number is written last. On a volume without checksums, a superblock of which only a part was written could
+            // otherwise appear valid.
             let magic = at + offset_of!(RawSuperblock, s_magic);
             block[magic..magic + 2].fill(0);
             output.write(layout.superblock_at(group), &block)?;

@@ -4,22 +4,23 @@ use super::features::Features;
 use crate::fs::ext4::OnError;
 use crate::setters::setters;
 
-/// The options of a new volume. The defaults equal those of mke2fs.
+/// The options of a new volume. The defaults are the defaults of mke2fs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MkfsOptions {
     /// The size of the volume in bytes. The default is the size of the device.
     pub size: Option<u64>,
-    /// The block size, a power of two from 1024 to 65536. The default is 4096, or 1024 below 512 MiB.
+    /// The block size, a power of two from 1024 to 65536. The default is 4096, or 1024 for volumes below 512 MiB, but at least the sector
+    /// size of the device.
     pub block_size: Option<u32>,
-    /// The cluster size with bigalloc, a power of two. The default is 16 blocks.
+    /// The cluster size with the feature bigalloc, a power of two in bytes. The default is 16 blocks.
     pub cluster_size: Option<u32>,
     /// The inode size, a power of two from 128 to the block size. The default is 256.
     pub inode_size: Option<u16>,
     /// The number of inodes.
     pub inodes: Option<u64>,
-    /// The number of bytes for each inode, if the number of inodes is not set. The default is 16384; it is smaller for small volumes and larger for
-    /// very large volumes.
+    /// The number of bytes of the volume for each inode, if `inodes` is not set. The default is 16384 for most volumes, less for small
+    /// volumes, and more for very large volumes.
     pub inode_ratio: Option<u64>,
     /// The features.
     pub features: Features,
@@ -27,8 +28,8 @@ pub struct MkfsOptions {
     pub label: Vec<u8>,
     /// The UUID; random by default.
     pub uuid: Option<[u8; 16]>,
-    /// The secret of directory hashes. If a UUID is set, the default is derived from the UUID, so
-    /// that the same volume can be made twice. Otherwise the default is random.
+    /// The secret seed of directory hashes. If `uuid` is set, the default is the UUID, so that the same options make the same volume.
+    /// Otherwise the default is random.
     pub hash_seed: Option<[u8; 16]>,
     /// The time of creation in seconds since 1970. The default is the current time.
     pub time: Option<i64>,
@@ -36,23 +37,24 @@ pub struct MkfsOptions {
     pub journal_size: Option<u64>,
     /// The percentage of blocks reserved for the superuser.
     pub reserved_percent: f64,
-    /// The number of consecutive blocks on one member of a RAID.
+    /// The number of consecutive blocks on one member of a RAID (the chunk size).
     pub stride: u16,
-    /// The number of data blocks in a whole stripe of a RAID.
+    /// The number of data blocks in a stripe across all members of a RAID.
     pub stripe_width: u32,
-    /// The number of groups per flex group, whose bitmaps and inode tables are stored together. A power of two.
+    /// The number of groups per flex group, a power of two. The bitmaps and inode tables of a flex group are stored together.
     pub groups_per_flex: u32,
     /// The reaction of the volume to corruption.
     pub on_error: OnError,
     /// The user and the group that own the root directory.
     pub root_owner: (u32, u32),
-    /// Whether the whole device is discarded first.
+    /// Whether all blocks of the volume are discarded first.
     pub discard: bool,
-    /// Whether the whole device reads as zeros, like a new sparse image. If so, nothing is zeroed.
+    /// Whether all bytes of the device read as zeros, as in a new sparse image. If so, nothing is zeroed.
     pub zeroed: bool,
-    /// Whether the inode tables stay unwritten, so that the kernel zeros them after a mount. This needs group checksums.
+    /// Whether the inode tables are not written, so that the kernel zeros them after a mount. This option has an effect only with group
+    /// checksums.
     pub lazy_tables: bool,
-    /// Whether the volume is made even if the device already holds data.
+    /// Whether the volume is made even if the device already contains data.
     pub force: bool,
 }
 

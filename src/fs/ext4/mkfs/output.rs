@@ -1,4 +1,4 @@
-//! Writes to the device: whole blocks, from aligned buffers.
+//! Writes complete blocks to the device, from aligned buffers.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -23,7 +23,7 @@ impl<'a> Output<'a> {
         Ok(Self { device, size, zeros: Buffer::aligned(ZEROS)? })
     }
 
-    /// Writes whole blocks from `block` on.
+    /// Writes complete blocks from `block` on.
     pub(in crate::fs::ext4) fn write(&self, block: u64, content: &[u8]) -> Result<()> {
         let at = self.size.offset_of(FsBlock(block));
         self.device.write_all_at(&[IoSlice::new(content)], at, false)
@@ -42,7 +42,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Makes blocks read as zeros, by a request to the device or by writing zeros.
+    /// Zeros blocks, by a write-zeroes request to the device if the device supports this, otherwise by writes of zeros.
     pub(in crate::fs::ext4) fn zero(&self, blocks: Range<u64>) -> Result<()> {
         let (mut at, end) = (blocks.start << self.size.shift(), blocks.end << self.size.shift());
         if at >= end {

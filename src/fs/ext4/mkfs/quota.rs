@@ -1,4 +1,5 @@
-//! The quota files of a new volume. Each is a tree of four levels, indexed by the bytes of an id, with blocks of entries at the bottom.
+//! The quota files of a new volume. Each quota file is a tree with four levels, which are indexed by the four bytes of an id. Below the
+//! tree are blocks of entries.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -12,7 +13,7 @@ use crate::fs::ext4::disk::quota::{
 };
 use crate::fs::ext4::disk::reserved;
 
-/// The time for which a soft limit may be exceeded, in seconds: one week.
+/// The time in seconds for which a soft limit may be exceeded: one week.
 const GRACE: u32 = 7 * 24 * 3600;
 
 /// The usage of an id.
@@ -23,8 +24,9 @@ struct Usage {
 }
 
 impl Files<'_> {
-    /// Creates the quota files of a volume with the feature quota. They record the usage of the directories. Returns
-    /// the inodes of the files for users, groups and projects. The last is 0 without the feature project.
+    /// Creates the quota files of a volume with the feature quota. The quota files record the usage of the root directory and lost+found.
+    /// Returns the inode numbers of the quota files of users, groups and projects. The number for projects is 0 without the feature
+    /// project.
     pub(super) fn quota(&mut self) -> Result<[u32; 3]> {
         let mut numbers = [reserved::USER_QUOTA, reserved::GROUP_QUOTA, 0];
         if self.sb.ro_compat.contains(RoCompat::PROJECT) {
@@ -47,7 +49,8 @@ impl Files<'_> {
         Ok(numbers)
     }
 
-    /// The usage of the directories by user (0), group (1) or project (2). Internal files are not charged to anyone.
+    /// The usage of the directories by the ids of users (kind 0), groups (kind 1) or projects (kind 2). Internal files are not charged to
+    /// any id.
     fn usage(&self, kind: usize) -> Vec<Usage> {
         let mut usage: Vec<Usage> = Vec::new();
         for inode in self.inodes.iter().filter(|inode| inode.mode & 0o170_000 == 0o040_000) {
@@ -98,7 +101,7 @@ fn content(magic: u32, usage: &[Usage]) -> Vec<u8> {
         dqi_flags: 0.into(),
         dqi_blocks: ((tree.bytes.len() / BLOCK) as u32).into(),
         dqi_free_blk: 0.into(),
-        // The block of entries has unused entries.
+        // The block of entries is the first block in the list of blocks with unused entries.
         dqi_free_entry: leaf.into(),
     };
     tree.bytes[..size_of::<RawQuotaHeader>()].copy_from_slice(header.as_bytes());
@@ -123,7 +126,7 @@ impl Tree {
         put(&mut self.bytes[at..at + BLOCK], usize::from(slot), child);
     }
 
-    /// The child of a node in a slot. A missing child is created.
+    /// The child in a slot of a node. A missing child is created.
     fn child(&mut self, node: u32, slot: u8) -> u32 {
         let at = node as usize * BLOCK + usize::from(slot) * 4;
         let bytes = &self.bytes[at..at + 4];

@@ -1,4 +1,5 @@
-//! The used blocks during the layout of a volume. They are kept as sorted ranges, so that even the largest volume needs no bitmap in memory.
+//! The used blocks during the layout of a volume. The used blocks are stored as sorted ranges, so that even the largest volume needs no
+//! bitmap in memory.
 
 #![allow(
     clippy::single_range_in_vec_init,
@@ -15,7 +16,7 @@ pub(in crate::fs::ext4) struct Space {
     /// The start and the end of each used range. No two ranges adjoin.
     taken: BTreeMap<u64, u64>,
     blocks: Range<u64>,
-    /// The number of blocks in a cluster. Ranges of files begin and end at multiples of it.
+    /// The number of blocks in a cluster. Ranges of files begin and end at multiples of this number.
     cluster: u64,
 }
 
@@ -24,7 +25,7 @@ impl Space {
         Self { taken: BTreeMap::new(), blocks, cluster }
     }
 
-    /// Marks these blocks as used. They must be free.
+    /// Marks blocks as used. The blocks must be free.
     pub(in crate::fs::ext4) fn take(&mut self, blocks: Range<u64>) {
         if blocks.is_empty() {
             return;
@@ -40,7 +41,7 @@ impl Space {
         self.taken.insert(start, end);
     }
 
-    /// The free ranges from `from` on, reduced to multiples of `align`.
+    /// The free ranges from `from` on. Each range is shortened so that it begins and ends at multiples of `align`.
     fn gaps(&self, from: u64, align: u64) -> impl Iterator<Item = Range<u64>> {
         let from = match self.taken.range(..=from).next_back() {
             Some((_, &end)) => end.max(from),
@@ -54,7 +55,7 @@ impl Space {
             .filter(|gap| !gap.is_empty())
     }
 
-    /// Allocates contiguous blocks for the metadata of groups: the first sufficient gap from `goal` on.
+    /// Allocates contiguous blocks for the metadata of groups, at the start of the first large enough free range from `goal` on.
     pub(in crate::fs::ext4) fn take_run(&mut self, goal: u64, count: u64) -> Result<u64> {
         let run = self.gaps(goal, 1).find(|gap| gap.end - gap.start >= count);
         let start = run.ok_or_else(no_space)?.start;
@@ -62,8 +63,8 @@ impl Space {
         Ok(start)
     }
 
-    /// Allocates blocks for a file, contiguous from `goal` on if possible, otherwise in several gaps. Whole
-    /// clusters are marked as used, but the returned ranges contain only the file's blocks.
+    /// Allocates blocks for a file. The blocks are contiguous from `goal` on if possible, otherwise in several free ranges. All blocks of
+    /// the allocated clusters are marked as used, but the returned ranges contain only the file's blocks.
     pub(in crate::fs::ext4) fn allocate(
         &mut self,
         goal: u64,
@@ -111,7 +112,8 @@ impl Space {
         })
     }
 
-    /// The clusters that contain a used block of a range, counted from the start of the range. Each cluster appears once.
+    /// The ranges of clusters that contain used blocks of the range `within`. Clusters are counted from the start of `within`. Each cluster
+    /// is in only one of the ranges.
     pub(in crate::fs::ext4) fn clusters_in(
         &self,
         within: Range<u64>,

@@ -12,17 +12,17 @@ use crate::fs::ext4::disk::superblock::{
 };
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// `s_flags`: directory hashes use signed characters on every machine.
+/// The bit of `s_flags` that means that directory hashes use signed characters. Every machine sets this bit in a new volume.
 const SIGNED_HASH: u32 = 1;
 const HALF_MD4: u8 = 1;
-/// `s_default_mount_opts`: user attributes and access lists are enabled.
+/// The bits of `s_default_mount_opts` that enable user attributes and access control lists.
 const MOUNT_XATTR_USER_AND_ACL: u32 = 0xC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
-/// The length of the fixed fields after the first 128 bytes.
+/// The length of the fields after the first 128 bytes of an inode.
 pub(super) const EXTRA_ISIZE: u16 = 32;
-/// `s_encoding`: UTF-8 with the tables of Unicode 12.1.
+/// The value of `s_encoding` for UTF-8 with the tables of Unicode 12.1.
 const ENCODING_UTF8_12_1: u16 = 1;
-/// The seconds between two updates of multiple mount protection.
+/// The number of seconds between two updates of the sequence number of multiple mount protection.
 pub(super) const MMP_INTERVAL: u16 = 5;
 
 /// The values that identify a volume.
@@ -33,7 +33,7 @@ pub(super) struct Identity {
     pub(super) time: i64,
 }
 
-/// The superblock, without the numbers that depend on the layout and without its checksum.
+/// Builds the superblock, without the numbers that depend on the layout, and without the checksum.
 pub(super) fn superblock(
     geometry: &Geometry,
     options: &MkfsOptions,
@@ -121,7 +121,7 @@ fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> 
     if Incompat::from_bits_retain(raw.s_feature_incompat.get()).contains(Incompat::CSUM_SEED) {
         raw.s_checksum_seed.set(crc32c_raw(!0, &identity.uuid));
     }
-    // The superblock has 40 bits for the time. An inode has only 34 bits, which begin in 1901.
+    // The superblock stores times with 40 bits. An inode stores times with only 34 bits, which begin in 1901.
     let time = identity.time;
     if !(0..(1 << 34) - (1 << 31)).contains(&time) {
         return Err(Error::invalid(format!("{time} seconds since 1970 do not fit an inode")));

@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::units::InodeNo;
 
-/// A proof that no other thread changes an inode. It is the inode's [lock](Locked), or a value that exists only while
-/// some other reason excludes changes. Each type that implements this trait states its reason. A number is not a proof,
-/// so [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not accept a number.
+/// A proof that no other thread changes an inode: the inode's [lock](Locked), or a value that exists only while another reason excludes
+/// changes. The documentation of each type that implements this trait states the reason. An inode number is not a proof, so
+/// [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not accept a number.
 pub(crate) trait MayChange {
     /// The inode number.
     fn number(&self) -> InodeNo;
@@ -46,7 +46,7 @@ impl<'p> InodeToChange<'p> {
         fs.inode(proof.number()).map(Self::proven)
     }
 
-    /// Reads the inode again, because the earlier snapshot is outdated after a change.
+    /// Reads the inode again. A change of the inode makes earlier snapshots outdated.
     ///
     /// # Errors
     /// The errors of reading and checking the inode.
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::fs::ext4::operation::{Content, Operation, Shared};
 
-    /// For a type that is a proof, this does not compile, because `At` is then ambiguous.
+    /// If a listed type implements `MayChange`, this macro does not compile, because `At` is then ambiguous.
     macro_rules! proves_nothing {
         ($($type:ty),+) => {
             $({
@@ -99,7 +99,8 @@ mod tests {
         };
     }
 
-    /// None of these permits a change of an inode: a number, an inode that was read without its lock, a shared lock, or the lock of a file's content.
+    /// None of these values permits a change of an inode: an inode number, an inode that was read without its lock, a shared lock, the lock
+    /// of a file's content, an operation, or the file system.
     #[test]
     fn only_a_proof_permits_a_change() {
         proves_nothing!(InodeNo, Inode, Shared<'_>, Content<'_>, Operation<'_>, Ext4);

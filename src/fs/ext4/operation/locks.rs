@@ -1,5 +1,6 @@
 //! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) they precede all other locks except the lock of a
-//! file's content. The table of locks also holds the [stamps](super::super::stamps) of open inodes that are not in a transaction yet.
+//! file's content. The table of locks also contains the pending [time stamps](super::super::stamps) of open inodes, which are not in a
+//! transaction yet.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,19 +22,19 @@ const SHARDS: usize = 64;
 
 type Shard = Mutex<HashMap<InodeNo, Arc<ActiveInode>>>;
 
-/// The locks of all inodes that are in use or open, and the lock for renames between directories.
+/// The locks of all inodes that a thread uses or that are open, and the lock for renames between directories.
 pub(crate) struct Locks {
     inodes: [Shard; SHARDS],
     rename: Mutex<()>,
     /// The total number of open handles of inodes.
     opened: AtomicUsize,
-    /// The number of pending stamps.
+    /// The number of pending time stamps.
     stamped: AtomicUsize,
-    /// The clock for the stamps.
+    /// The clock for the time stamps.
     clock: Clock,
 }
 
-/// An inode that is in use or open.
+/// The state of an inode that a thread uses or that is open.
 #[derive(Default)]
 struct ActiveInode {
     lock: Arc<Gate>,
@@ -65,9 +66,9 @@ pub(crate) struct Content<'a> {
 pub(crate) enum Patience {
     /// The conversion skips these blocks.
     None,
-    /// The conversion waits for these blocks, unless its own thread has requests in flight.
+    /// The conversion waits for these blocks, but returns `Busy` if its own thread has requests in flight.
     Some,
-    /// The conversion always waits for these blocks, because no thread uses them for long.
+    /// The conversion always waits for these blocks. The caller knows that no thread uses them for long.
     All,
 }
 
@@ -115,7 +116,7 @@ impl Locks {
         Shared { guard: Some(known.lock.read_arc()), pin }
     }
 
-    /// A shared lock, if that is available without waiting. This function may be called at any point of the lock order.
+    /// A shared lock, if it is available without waiting. A caller that holds any other locks may call this function.
     pub(super) fn try_shared(&self, number: InodeNo) -> Option<Shared<'_>> {
         let (mut pin, known) = self.pin(number, Rank::Inode(number));
         let guard = known.lock.try_read_arc();
@@ -136,7 +137,7 @@ impl Locks {
     /// Waits for exclusive access to a range of a file's content.
     ///
     /// # Errors
-    /// `Busy` if a thread with requests in flight would have to wait.
+    /// `Busy` if the calling thread would have to wait while it has requests in flight.
     pub(super) fn content(&self, number: InodeNo, range: Range<u64>) -> Result<Content<'_>> {
         before(Rank::Content);
         let (mut pin, known) = self.pin(number, Rank::Content);
@@ -161,13 +162,13 @@ impl Locks {
         (known.opens.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&known.inode))
     }
 
-    /// Whether the table has this state for the inode.
+    /// Whether `inode` is the state in the table for this inode number.
     pub(crate) fn is_known_as(&self, number: InodeNo, inode: &Arc<OpenInode>) -> bool {
         let shard = self.shard(number).lock();
         shard.get(&number).is_some_and(|known| Arc::ptr_eq(&known.inode, inode))
     }
 
-    /// Makes all readers read their inodes again.
+    /// Marks the cached copies of all inodes in the table as outdated, so that threads read these inodes again.
     pub(crate) fn all_changed(&self) {
         for shard in &self.inodes {
             shard.lock().values().for_each(|known| known.inode.changed());
@@ -199,7 +200,7 @@ impl Locks {
         Ordered::new(Rank::Rename, || self.rename.lock())
     }
 
-    /// Whether an inode is open. The answer stays valid while the caller holds the inode's lock.
+    /// Whether an inode is open. The result stays valid while the caller holds the inode's lock.
     pub(crate) fn is_open(&self, number: InodeNo) -> bool {
         let shard = self.shard(number).lock();
         shard.get(&number).is_some_and(|known| known.opens.load(Ordering::Relaxed) > 0)
@@ -217,21 +218,23 @@ impl Locks {
         if known.stamps.has(access, now) {
             return;
         }
-        // The count is incremented before the stamp is set, so that it is never zero while a stamp is pending.
+        // The count is incremented before the stamp is set, so that the count is never zero while a stamp is pending.
         self.stamped.fetch_add(1, Ordering::Relaxed);
         if !known.stamps.set(access, now) {
             self.stamped.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// The first write sets a stamp; later writes are only recorded, each in its queue's lane. This function sets the stamp for the recorded writes.
+    /// Sets the time stamp for recorded writes. The first write sets a stamp itself; each later write is only recorded in the lane of its
+    /// queue.
     fn stamp_noted(&self, known: &ActiveInode) {
         if known.inode.content.take_written() {
             self.set_stamp(known, Access::Write);
         }
     }
 
-    /// Sets the stamps for recorded writes of all inodes. No write then gets a stamp older than the previous call of this function.
+    /// Sets the stamps for recorded writes of all inodes. If this function is called at an interval, a stamp is at most one interval later
+    /// than its write.
     pub(crate) fn stamp_all_noted(&self) {
         if self.has_stamps() {
             for shard in &self.inodes {
@@ -242,7 +245,8 @@ impl Locks {
         }
     }
 
-    /// Whether any inode has a pending stamp. Each read of an inode calls this. The answer covers stamps that were set before the call.
+    /// Whether any inode has a pending stamp. Each read of an inode calls this function. The result includes all stamps that were set
+    /// before the call.
     pub(crate) fn has_stamps(&self) -> bool {
         self.stamped.load(Ordering::Relaxed) != 0
     }
@@ -310,7 +314,7 @@ impl Shared<'_> {
 }
 
 impl Exclusive<'_> {
-    /// Closes the inode. Returns whether no open handle remains.
+    /// Closes the inode. Returns true if no open handle remains.
     pub(super) fn close(&self, open: &Open) -> bool {
         self.pin.locks.opened.fetch_sub(1, Ordering::Release);
         open.0.opens.fetch_sub(1, Ordering::Relaxed) == 1
@@ -318,10 +322,10 @@ impl Exclusive<'_> {
 }
 
 impl Pin<'_> {
-    /// Drops the state of the inode if this is its last user.
+    /// Removes the state of the inode from the table if no other user remains.
     fn leave(&mut self) {
         let mut shard = self.locks.shard(self.number).lock();
-        // If this is the last user, two references remain: the table's and this one.
+        // If no other user remains, there are two references: one in the table and this one.
         let last = self.known.take().is_some_and(|known| Arc::strong_count(&known) == 2);
         if last {
             shard.remove(&self.number);

@@ -1,10 +1,10 @@
-//! The only way to change a volume. An [`Operation`] locks the inodes that it changes, reads them,
-//! checks everything, and then changes blocks in a transaction.
+//! Operations are the only way to change a volume. An [`Operation`] locks the inodes that it changes, reads them, checks all conditions,
+//! and then changes blocks in a transaction.
 //!
-//! The compiler enforces this order. Only [`Ext4::operate`] creates an operation, and it counts corruption that the operation finds. Only an
-//! operation can lock an inode for a change. Only [`transact`](Operation::transact) creates a [`Handle`](super::jbd2::Handle), and only a handle can
-//! change blocks, because the cache requires a membership in a transaction. To change an inode, a handle needs a [proof](MayChange) that no other
-//! thread changes it.
+//! The compiler enforces this order. Only [`Ext4::operate`] creates an operation; this function also counts corruption that the operation
+//! finds. Only an operation can lock an inode for a change. Only [`transact`](Operation::transact) creates a
+//! [`Handle`](super::jbd2::Handle), and only a handle can change blocks, because the block cache requires a membership in a transaction. To
+//! change an inode, a handle needs a [proof](MayChange) that no other thread changes it.
 
 mod inode;
 pub(super) mod locks;
@@ -54,7 +54,7 @@ impl Ext4 {
         self.writing.as_ref().map(|writing| writing.locks.shared(number))
     }
 
-    /// Takes a shared lock if that is possible without waiting. This may be called at any point of the lock order.
+    /// Acquires a shared lock if this is possible without waiting. A caller that holds any other locks may call this function.
     ///
     /// # Errors
     /// `WouldBlock` if another thread holds the lock exclusively.
@@ -103,7 +103,7 @@ impl<'a> Operation<'a> {
     /// Waits for exclusive access to a range of a file's content.
     ///
     /// # Errors
-    /// `Busy` if a thread with requests in flight would have to wait.
+    /// `Busy` if the calling thread would have to wait while it has requests in flight.
     pub(super) fn lock_content(&self, number: InodeNo, range: Range<u64>) -> Result<Content<'a>> {
         self.writing.locks.content(number, range)
     }
@@ -130,7 +130,7 @@ impl Locked<'_> {
         InodeToChange::read_named(self.fs, self)
     }
 
-    /// Closes the inode. Returns whether no open handle remains.
+    /// Closes the inode. Returns true if no open handle remains.
     pub(super) fn close(&self, open: &Open) -> bool {
         self.lock.close(open)
     }

@@ -1,4 +1,4 @@
-//! The locks of inodes.
+//! Tests of the inode locks under the schedules of a model checker.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ const OTHER: InodeNo = InodeNo(12 + 64);
 
 struct Model {
     locks: Locks,
-    /// The number of readers that hold the lock, or -1 if a writer holds it.
+    /// The number of readers that hold the lock, or -1 if a writer holds the lock.
     within: AtomicI32,
     /// The value that the lock protects, and the newest value that a thread has read.
     value: AtomicU64,
@@ -65,7 +65,7 @@ impl Model {
     }
 }
 
-/// A cache keeps a decoded open inode without holding its lock.
+/// A cache keeps a decoded open inode without holding the inode's lock. The copy is valid until the inode's change number changes.
 #[test]
 fn a_read_is_valid_until_the_change_number_changes() {
     explore(1, || {

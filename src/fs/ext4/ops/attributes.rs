@@ -13,7 +13,7 @@ use crate::units::InodeNo;
 
 /// The extended attribute that gives privileges to a program.
 const CAPABILITY: &[u8] = b"security.capability";
-/// The maximum number of blocks that a change of only an inode modifies, among them the inode's block and the superblock.
+/// The maximum number of blocks that a change of an inode modifies, including the inode's block and the superblock.
 const CREDITS: u32 = 4;
 
 impl SetAttributes {
@@ -93,7 +93,7 @@ impl Operation<'_> {
             let now = handle.now();
             handle.update_inode(&inode, |raw| {
                 raw.has_values(values);
-                // An inode without room for a project is an error. It must be found before another field changes.
+                // If the inode has no space for a project id, the change fails. This must be found before another field changes.
                 set.project.map_or(Ok(()), |project| raw.set_project(project))?;
                 raw.set_mode(mode)?;
                 if owned {
@@ -126,7 +126,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Sets an extended attribute. If it already has this value, the attribute and the file's times are not changed.
+    /// Sets an extended attribute. If the attribute already has this value, the attribute and the file's times are not changed.
     pub(in crate::fs::ext4) fn setxattr(
         &self,
         number: InodeNo,
@@ -155,7 +155,7 @@ impl Operation<'_> {
         })
     }
 
-    /// The inode after the removal of its capabilities, which applied to the old content. Set-id bits are removed by
+    /// Removes the file's capabilities, which were granted to the old content, and returns the changed inode. Set-id bits are removed by
     /// [`strip_privileges`](Ext4::strip_privileges) instead, because their removal depends on the user.
     pub(super) fn without_capabilities<'f>(
         &self,

@@ -1,5 +1,5 @@
-//! Writes to the content of files, outside the journal. New blocks get their data before the
-//! transaction that maps them ends, so a crash never exposes the blocks' previous content.
+//! Writes of file data, which bypass the journal. Data are written to new blocks before the end of the transaction that maps these blocks,
+//! so a crash never exposes the blocks' previous content.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::units::{DevOffset, FileBlock, FilePos, FsBlock, InodeNo};
 
 /// The maximum number of bytes written in one transaction.
 const PIECE: usize = 8 << 20;
-/// The maximum number of metadata blocks that a piece changes, without the file's map.
+/// The maximum number of metadata blocks that the write of one piece changes, without the blocks of the file's map.
 const CREDITS: u32 = 16;
 /// An upper limit of the length of inline content, in bytes.
 const INLINE_LIMIT: u64 = 64 << 10;
@@ -28,19 +28,20 @@ const INLINE_LIMIT: u64 = 64 << 10;
 struct Reached {
     /// The block after the last written block.
     block: FileBlock,
-    /// The device's error that ended the write, if any. Data written before the error belong to the file.
+    /// The device error that ended the write, if any. Data written before the error are part of the file.
     failed: Option<Error>,
 }
 
-/// Whole blocks of a file, with their new content.
+/// Complete blocks of a file, with their new content.
 struct Blocks<'a> {
     first: FileBlock,
     content: &'a Buffer,
 }
 
 impl Ext4 {
-    /// Writes several buffers. If a cache writes them back, an append-only file may be written too, in any order. Returns the
-    /// position and the length of the write. If a `whole` write does not fit, it fails and the file keeps its size.
+    /// Writes several buffers. `is_cache` marks writeback from a cache, which may write to any position of an append-only file. Returns the
+    /// position and the length of the write. If `whole` is set and the space is too small for all data, the write fails and the file keeps
+    /// its size.
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,
@@ -62,7 +63,7 @@ impl Ext4 {
             if inode.has_inline_data() && op.write_inline(&file, &inode, pos, bufs, len as u64)? {
                 return Ok((pos, len));
             }
-            // The content may have been moved from the inode to blocks, so the inode is read again.
+            // `write_inline` may have moved the content from the inode to blocks, so the inode is read again.
             op.zero_past(&*file.inode()?, pos.0)?;
             let mut done = 0;
             for piece in bufs.iter().flat_map(|buf| buf.chunks(PIECE)) {
@@ -99,7 +100,7 @@ impl Operation<'_> {
         let count = (behind.0 - first.0) as usize;
         let mut content = Buffer::aligned(count * size.bytes())?;
         let skip = size.offset_in(pos);
-        // The first and the last block keep their old bytes outside of the range.
+        // The bytes of the first and the last block outside of the range are preserved.
         if skip > 0 {
             self.read_block(&inode, first, &mut content[..size.bytes()])?;
         }
@@ -120,9 +121,9 @@ impl Operation<'_> {
         failed.map_or(Ok((reached - pos.0) as usize), Err)
     }
 
-    /// Writes mapped blocks in place and maps the others, up to a file's new end. Returns the block
-    /// reached. That is before the end if space ran out or the device failed; if this happened at
-    /// the first block, returns the error. If several transactions are needed, each sets the size.
+    /// Writes mapped blocks in place, and allocates and maps the other blocks. `end` is the end of the data in bytes. Returns the block
+    /// after the last written block. A write that runs out of space or fails on the device ends early; if the first block fails, the error
+    /// is returned. If several transactions are needed, each transaction sets the size.
     fn write_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -153,7 +154,7 @@ impl Operation<'_> {
         Ok(Reached { block: next, failed })
     }
 
-    /// Writes into one extent, or into a hole that becomes an extent. Returns the block after the written ones.
+    /// Writes into one extent, or into a hole that becomes an extent. Returns the block after the last written block.
     fn write_extent(
         &self,
         handle: &mut Handle<'_>,
@@ -174,7 +175,7 @@ impl Operation<'_> {
         Ok(behind)
     }
 
-    /// Allocates as many blocks of a hole as are free in one run, writes them, and then maps them. Returns the block after them.
+    /// Allocates one contiguous run of blocks for a hole, writes the blocks, and then maps them. Returns the file block after the run.
     fn fill_hole(
         &self,
         handle: &mut Handle<'_>,
@@ -239,7 +240,7 @@ impl Operation<'_> {
         result
     }
 
-    /// The mapping at the start of a range: the first block, the length and the kind.
+    /// The mapping at the start of a range: the first device block, the length in blocks, and the kind.
     pub(super) fn mapping(
         &self,
         inode: &Inode,
@@ -256,7 +257,7 @@ impl Operation<'_> {
         Ok((start, count, iomap.kind))
     }
 
-    /// Reads a block as a reader would see it, which is zeros if the block holds no data.
+    /// Reads a block of a file. A hole and an unwritten block read as zeros.
     fn read_block(&self, inode: &Inode, block: FileBlock, into: &mut [u8]) -> Result<()> {
         let size = self.superblock.block_size;
         let (start, _, kind) = self.mapping(inode, block..FileBlock(block.0 + 1))?;
@@ -272,7 +273,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Zeros a part of one block on the device, if the block holds data.
+    /// Zeros a part of one block on the device, if the block is mapped and written.
     pub(super) fn zero_part(&self, inode: &Inode, part: Range<u64>) -> Result<()> {
         if part.is_empty() {
             return Ok(());
@@ -306,19 +307,20 @@ impl Operation<'_> {
         self.report(written, Direction::DirectWrite, inode, block, zeros.len())
     }
 
-    /// Zeros the part of a file's last block that is past its new end. Otherwise old data would reappear when the file grows again.
+    /// Zeros the part of a file's last block that is past the file's new end. Otherwise old data would reappear when the file grows again.
     pub(super) fn zero_tail(&self, inode: &Inode, size: u64) -> Result<()> {
         let block = self.superblock.block_size.bytes() as u64;
         self.zero_part(inode, size..size.next_multiple_of(block))
     }
 
-    /// Zeros the part of a file's last block past its end, before the file grows. A write past the
-    /// end that failed, or was lost in a crash, may have left data there.
+    /// Zeros the part of a file's last block that is past the file's end, before the file grows. This part may contain data of a write that
+    /// failed or was lost in a crash.
     pub(super) fn zero_past(&self, inode: &Inode, size: u64) -> Result<()> {
         if size > inode.size() { self.zero_tail(inode, inode.size()) } else { Ok(()) }
     }
 
-    /// Writes into a file with inline content. Returns false if the inode has too little room; the content is then in blocks.
+    /// Writes into a file with inline content. Returns false if the inode has too little space; the old content has then been moved to
+    /// blocks.
     fn write_inline(
         &self,
         file: &Locked<'_>,

@@ -12,9 +12,9 @@ use crate::fs::{Credentials, FileType, InodeFlags, NewFile};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, InodeNo};
 
-/// `S_ISGID` of a directory: new files inherit the directory's group.
+/// `S_ISGID`. If a directory has this bit, new files inherit the directory's group.
 const SET_GROUP: u32 = 0o2000;
-/// A link's target shorter than this is stored in the inode.
+/// A symbolic link's target is stored in the inode if it is shorter than this number of bytes.
 const FAST_SYMLINK: usize = 60;
 
 impl NewFile<'_> {
@@ -44,14 +44,14 @@ impl<'a> NewFile<'a> {
     }
 }
 
-/// The initial state of a new inode, and the lists that it inherits.
+/// The initial state of a new inode, and the access control lists that it inherits.
 pub(super) struct Plan<'a> {
     new: NewInode<'a>,
     acl: Option<Inherited>,
 }
 
 impl Plan<'_> {
-    /// The ids that are charged for the inode: the owner, the group and the project.
+    /// The ids whose quotas are charged for the inode: the owner, the group and the project.
     pub(super) fn owners(&self) -> [u32; 3] {
         [self.new.uid, self.new.gid, self.new.project]
     }
@@ -254,15 +254,15 @@ impl Operation<'_> {
     }
 }
 
-/// The number of blocks that a new file changes, without the directory's: two bitmaps and two
-/// descriptors, the inode, a block of content and a block of the map, attributes, the superblock.
+/// The number of blocks that the creation of a file changes, without the blocks of the directory: two bitmaps, two group descriptors, the
+/// inode, a block of content, a block of the map, attributes, and the superblock.
 pub(super) const CREATE_CREDITS: u32 = 16;
 
 /// The number of bits that Linux has for the major and the minor number of a device.
 const MAJOR_BITS: u32 = 12;
 const MINOR_BITS: u32 = 20;
 
-/// Checks a file that is to be created, before its directory is looked at.
+/// Checks the properties of a new file. This check does not need the directory.
 pub(in crate::fs::ext4) fn check_file(file: NewFile<'_>, block_size: usize) -> Result<()> {
     if let NewFile::Symlink(target) = file {
         if target.is_empty() {

@@ -1,4 +1,4 @@
-//! The file system's part of direct writes: allocating blocks for holes, removing privileges, and updating metadata for written data.
+//! The file system's part of direct writes: it allocates blocks for holes, removes privileges, and updates the metadata for written data.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -19,11 +19,12 @@ use crate::units::{BlockSize, FileBlock, FilePos, InodeNo};
 /// The number of blocks for a change of the inode and of the orphan list.
 const CREDITS: u32 = 8;
 
-/// A file whose content is about to be moved or cut. This thread has exclusive access to the content, and the metadata record all written data.
+/// A locked file whose blocks are about to be moved or freed. This thread has exclusive access to the content, and the metadata record all
+/// written data.
 pub(super) struct Quiesced<'a> {
     writing: &'a Writing,
-    // The fields are dropped in this order. The inode's change is visible before the content is released, so a thread that then enters the content
-    // sees the change and maps again.
+    // The fields are dropped in this order, so the change of the inode is visible before the access to the content is released. A thread
+    // that then gets access to the content sees the change, and maps its range again.
     file: Locked<'a>,
     content: Content<'a>,
 }
@@ -37,7 +38,7 @@ impl<'a> Deref for Quiesced<'a> {
 }
 
 impl Quiesced<'_> {
-    /// Records that no blocks lie past the end. `orphan` says whether the inode is still on the orphan list.
+    /// Records that the file has no blocks past its end. `orphan` is true if the inode is still on the orphan list.
     pub(super) fn is_cut(&self, orphan: bool) {
         let pending = &self.content.inode().pending;
         if orphan { pending.forget_reach() } else { pending.forget_orphan() }
@@ -51,17 +52,17 @@ impl Drop for Quiesced<'_> {
 }
 
 impl<'a> Operation<'a> {
-    /// Locks a file for a change of its content.
+    /// Locks a file for a change of its content. Waits for requests in flight, and updates the metadata for written data.
     ///
     /// # Errors
-    /// `Busy` if the thread has requests in flight; `ReadOnly`, `Io`.
+    /// `Busy` if the calling thread must wait for other requests while it has requests in flight; `ReadOnly`, `Io`.
     pub(super) fn quiesce(&self, number: InodeNo) -> Result<Quiesced<'a>> {
         let content = self.lock_content(number, 0..u64::MAX)?;
         let open = content.inode();
         let file = self.lock(number);
         if !open.pending.is_empty() {
             self.convert_under(&file, &open, content.alone())?;
-            // No other thread uses the content, so blocks past the end can only come from failed writes.
+            // No other thread uses the content, so blocks past the end can only belong to failed writes.
             if open.pending.is_orphan() {
                 self.cut_orphan(&file, &open)?;
             }
@@ -79,8 +80,9 @@ impl Ext4 {
     /// Refuses a write that a file does not permit.
     ///
     /// # Errors
-    /// `ReadOnly` for a volume that was closed, or whose journal was aborted; `NotPermitted` for immutable files, and for writes to append-only files
-    /// except at their end (`None`: a cache has checked the position, or the write is at the end); `FileTooLarge`, `Encrypted`, `Unsupported`.
+    /// `ReadOnly` for a volume that was closed, or whose journal was aborted; `NotPermitted` for immutable files, and for writes to
+    /// append-only files that do not begin at `end` (`None` skips this check, because the caller has made it); `FileTooLarge`, `Encrypted`,
+    /// `Unsupported`.
     pub(crate) fn admit_write(
         &self,
         inode: &Inode,
@@ -97,12 +99,13 @@ impl Ext4 {
         self.check_size(inode, pos.0.saturating_add(len))
     }
 
-    /// Allocates blocks for the holes of a byte range, as unwritten. If they lie past the size, the inode is an orphan until
-    /// the size is updated. Returns the end of the allocation. If space runs out after the first block, this is before the
-    /// range's end, unless the range must be `whole`. Blocks that were allocated before an error remain, as unwritten blocks.
+    /// Allocates unwritten blocks for the holes of a byte range. If blocks lie past the file's size, the inode is on the orphan list until
+    /// the size is updated. Returns the end of the allocated part. This part is shorter than the range if space runs out after the first
+    /// block and `whole` is not set. Blocks that were allocated before an error remain unwritten.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` for the first block, or for any block of a `whole` range; `ReadOnly`, `Io`.
+    /// `NoSpace` or `Quota` if the first block cannot be allocated, or if `whole` is set and any block cannot be allocated; `ReadOnly`,
+    /// `Io`.
     pub(crate) fn allocate_for_write(
         self: &Arc<Self>,
         number: InodeNo,
@@ -149,7 +152,7 @@ impl Ext4 {
     /// Zeros the part of a file's last block that is past the end, because the file is about to grow.
     ///
     /// # Errors
-    /// `Busy` if the thread has requests in flight; `ReadOnly`, `Io`.
+    /// `Busy` if the calling thread must wait for other requests while it has requests in flight; `ReadOnly`, `Io`.
     pub(crate) fn zero_past_end(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
             let file = op.quiesce(number)?;
@@ -159,11 +162,11 @@ impl Ext4 {
         })
     }
 
-    /// Updates a file's metadata for the data that were written to its blocks.
+    /// Updates a file's metadata for written data (a conversion): unwritten extents become written, and the size grows.
     ///
     /// # Errors
-    /// `Busy` if the conversion would have to wait longer than its [patience](Patience::Some) permits; `NoSpace` if an extent must be split;
-    /// `ReadOnly`, `Io`.
+    /// `Busy` if the conversion must wait for other requests and its [patience](Patience::Some) does not permit this; `NoSpace` if an
+    /// extent must be split; `ReadOnly`, `Io`.
     pub(crate) fn convert(
         self: &Arc<Self>,
         number: InodeNo,
@@ -187,7 +190,7 @@ impl Ext4 {
                 counters.drained();
             }
             let file = op.lock(number);
-            // The file may have been freed and its number reused.
+            // The file may have been freed, and its inode number reused.
             if !locks.is_known_as(number, open) || open.pending.is_empty() {
                 return Ok(());
             }
@@ -207,7 +210,8 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Converts under the inode's lock. Partly written blocks outside of the range `alone` are skipped.
+    /// Does the conversion while the inode is locked. Partly written blocks outside of the range `alone`, to which this thread has
+    /// exclusive access, are skipped.
     fn convert_under(
         &self,
         file: &Locked<'_>,
@@ -221,9 +225,10 @@ impl Operation<'_> {
         let orphan = self.transact(credits + CREDITS, |handle| {
             let inode = file.inode()?;
             let size = inode.size().max(what.size);
-            // The size is set first. Otherwise another thread could commit between the ranges, and recovery would find written blocks past the size.
+            // The size is set first. Otherwise another thread could commit between the conversions of two ranges, and a recovery would find
+            // written blocks past the size.
             if what.size > inode.size() {
-                // The times are not set. The writes have set their times, and a caller may have set others in the meantime.
+                // The time stamps are not changed here: the writes have set them, and a caller may have set other time stamps since.
                 handle.update_inode(file, |raw| raw.set_size(size))?;
                 self.note_large_size(handle, size)?;
             }
@@ -234,7 +239,7 @@ impl Operation<'_> {
                 }
                 inode.set_range_state(handle, range.clone(), ExtentState::Written)?;
             }
-            // Blocks past the end belong to a write that failed or is in flight.
+            // Blocks past the end belong to a failed write or to a write in flight.
             let block_size = self.superblock.block_size;
             let orphan =
                 what.orphan && block_size.blocks_for(what.reach) > block_size.blocks_for(size);
@@ -250,8 +255,9 @@ impl Operation<'_> {
         unfilled
     }
 
-    /// The blocks with written data. The bytes around the data are zeroed; if other threads may use such a block, it is skipped instead and its
-    /// part is removed from `what`. Blocks that cannot be zeroed are skipped too; the others are still returned, together with the error.
+    /// The blocks with written data. In partly written blocks, the bytes around the data are zeroed. A partly written block is skipped, and
+    /// its part is removed from `what`, if other threads may use the block or if zeroing fails. The remaining blocks are returned, with the
+    /// first or last zeroing error if there is one.
     fn fill_blocks(
         &self,
         inode: &Inode,
@@ -300,8 +306,8 @@ impl Operation<'_> {
 }
 
 impl Ext4 {
-    /// Makes a file's written data durable, together with the metadata needed to read them. Unless `data_only` is set, also makes its other metadata
-    /// durable.
+    /// Makes a file's written data durable, together with the metadata needed to read them. Unless `data_only` is set, also makes the
+    /// file's other metadata durable.
     ///
     /// # Errors
     /// The errors of [`convert`](Self::convert) and of a commit.
@@ -321,8 +327,8 @@ impl Ext4 {
         self.commit_with_data(newest)
     }
 
-    /// Whether all metadata needed to read a file's blocks are durable. Ranges that wait for a conversion are not in a
-    /// transaction yet. They are checked first, because a conversion records its transaction before it removes the ranges.
+    /// Whether all metadata needed to read a file's blocks are durable. Ranges that wait for a conversion are not in a transaction yet.
+    /// These ranges are checked before the transaction, because a conversion records its transaction before it removes the ranges.
     pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
         if open.pending.has_ranges() || open.pending.size() > 0 {
             return false;
@@ -331,11 +337,11 @@ impl Ext4 {
         writing.is_ok_and(|writing| writing.transactions.is_committed(Tid::of_map(open)))
     }
 
-    /// Updates the metadata of all files for written data. If this fails for one file, it continues with the others.
+    /// Updates the metadata of all files for written data. After an error for one file, the function continues with the other files.
     ///
     /// # Errors
-    /// An error of [`convert`](Self::convert). If one of them is `Busy`, that is returned, because it ends as soon as the thread has taken its
-    /// completions.
+    /// One of the errors of [`convert`](Self::convert). `Busy` is preferred, because a retry succeeds as soon as the thread has received
+    /// its completions.
     pub(crate) fn convert_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
         let mut converted = Ok(());
         for (number, open) in self.writing()?.locks.unconverted() {
@@ -365,7 +371,7 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    /// Frees the blocks past a file's end that a failed write has left. No other thread may be using the content.
+    /// Frees the blocks past a file's end that a failed write has allocated. No other thread may be using the content.
     pub(super) fn cut_orphan(&self, file: &Locked<'_>, open: &OpenInode) -> Result<()> {
         let inode = file.inode()?;
         if open.pending.is_orphan() && inode.stat().links > 0 {
@@ -376,8 +382,8 @@ impl Operation<'_> {
     }
 }
 
-/// The blocks that written byte ranges cover, and the parts of the ranges in these blocks. The first or the last block of a range is
-/// skipped if `fill` returns false for the bytes between the range and the edge of that block.
+/// The blocks that the written byte ranges cover, and the parts of the ranges in these blocks. `fill` is called for the bytes between a
+/// range and the edge of its first or last block. If `fill` returns false, that block is skipped.
 fn filled_blocks(
     size: BlockSize,
     written: &[Range<u64>],
@@ -440,8 +446,8 @@ mod tests {
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap()
     }
 
-    /// A thread that has looked up ranges to convert may continue after the file was freed and its
-    /// number reused. The unwritten blocks of the new file must stay zeros.
+    /// A thread that has looked up ranges to convert may continue after the file was freed and its inode number reused. The unwritten
+    /// blocks of the new file must stay unwritten.
     #[test]
     fn a_conversion_is_that_of_the_file_that_was_written() {
         let (volume, mut queue) = volume();
@@ -460,7 +466,7 @@ mod tests {
         assert_eq!(kinds, [IomapType::Unwritten]);
     }
 
-    /// If there is too little space, a `whole` write leaves the file unchanged, and any other write is done in part.
+    /// If there is too little space, a `WHOLE` write leaves the file unchanged, and another write is a short transfer.
     #[test]
     fn a_write_that_is_wanted_whole_is_not_cut() {
         const ROOM: u64 = 64 << 10;
@@ -479,7 +485,7 @@ mod tests {
         fs.writable().unwrap().truncate(filler, fs.inode(filler).unwrap().size() - ROOM).unwrap();
         fs.sync().unwrap();
         let bytes = vec![0x22; 1 << 20];
-        // A write that covers sectors in part takes another path.
+        // An unaligned write uses a different code path.
         for pos in [1, 4097] {
             let written = file.write_at_with(&mut queue, &bytes, FilePos(pos), DioFlags::WHOLE);
             assert_eq!(written.unwrap_err().kind(), ErrorKind::NoSpace);
@@ -494,7 +500,7 @@ mod tests {
         assert!(written > 0 && written as u64 <= ROOM && file.size() == 4096 + written as u64);
     }
 
-    /// While a thread waits for the content, the map changes. After the wait, the thread must detect that its mapping is outdated.
+    /// While a thread waits for the content, the map changes. After the wait, the thread must find that its mapping is outdated.
     #[test]
     fn a_thread_that_enters_after_a_change_sees_it() {
         let (volume, _queue) = volume();

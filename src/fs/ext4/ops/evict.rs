@@ -1,5 +1,5 @@
-//! The removal of inodes. Open inodes outlive their names, large inodes are freed in several
-//! transactions, and orphans of a crash are freed when the volume is next opened.
+//! The removal of inodes. An open inode is freed when it is closed, a large inode is freed in several transactions, and orphans that remain
+//! after a crash are freed when the volume is next opened.
 
 use std::sync::Arc;
 
@@ -20,27 +20,27 @@ pub(super) enum Fate {
     Stays,
     /// The inode is freed in the same transaction.
     EndsNow,
-    /// The inode is an orphan until all of it is freed.
+    /// The inode is an orphan until all its blocks are freed.
     EndsLater,
     /// The inode is an orphan until it is closed.
     EndsWhenClosed,
 }
 
-/// The number of blocks for freeing a file whose map has only a root: at most four extents, each in two groups, with bitmaps and descriptors;
-/// attributes, inode, superblock.
+/// The number of blocks changed by freeing a file whose map has only a root: the bitmaps and descriptors of at most four extents, each in
+/// two groups; attributes; the inode; the superblock.
 const SMALL_CREDITS: u32 = 32;
-/// The number of blocks for a change of only the inode.
+/// The number of blocks changed by an update of time stamps: only the inode's block.
 const STAMP_CREDITS: u32 = 1;
 /// The maximum number of orphan errors that an open reports individually.
 const MOST_TOLD: usize = 64;
-/// The number of blocks in addition to a piece of a large map: for the orphan list and the inode.
+/// The number of blocks, for the orphan list and the inode, in addition to the blocks of one piece of a large map.
 const PIECE_CREDITS: u32 = 16;
 
-/// The maximum number of conversions that a close attempts while other threads open and write the file, and how many of them may fail.
+/// The maximum number of conversions in a close while other threads open and write the file, and the maximum number of failed conversions.
 const SETTLE_ATTEMPTS: u32 = 100;
 const SETTLE_FAILURES: u32 = 3;
 
-/// An open inode. If it loses its last name, it is freed only after this value is dropped.
+/// An open inode. An inode that loses its last name is freed only after this value is dropped.
 pub struct Ext4Held {
     fs: Arc<Ext4>,
     number: InodeNo,
@@ -73,8 +73,9 @@ impl Ext4Held {
         &self.fs
     }
 
-    /// Sets a time stamp without a transaction. All readers of the inode see it. The journal gets it with the inode's next change, with
-    /// a sync, with the last close, or from the [timer](super::super::CommitTimer). Takes no lock. Does nothing on a read-only volume.
+    /// Sets a time stamp without a transaction. All readers of the inode see the time stamp. It is written to the journal at the next
+    /// change of the inode, at a sync, at the last close, or by the [timer](super::super::CommitTimer). Acquires no lock. Does nothing on a
+    /// read-only volume.
     #[inline]
     pub fn stamp(&self, access: Access) {
         if let (Some(open), Some(writing)) = (&self.open, &self.fs.writing) {
@@ -86,13 +87,14 @@ impl Ext4Held {
 impl Drop for Ext4Held {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
-        // If this fails, the inode stays an orphan and is removed at the next opening of the volume; its pending stamps are lost, as in a crash.
+        // After an error, an inode without a name stays an orphan and is removed at the next opening of the volume. Pending time stamps are
+        // lost, as in a crash.
         let _ = self.fs.operate(|op| op.close_inode(self.number, open));
     }
 }
 
 impl Operation<'_> {
-    /// Closes an inode. The last close converts written data, and removes the inode if it has no name.
+    /// Closes an inode. The last close updates the metadata for written data, and removes the inode if it has no name.
     fn close_inode(&self, number: InodeNo, open: Open) -> Result<()> {
         let mut file = self.lock(number);
         let (mut attempts, mut failures, mut last) = (SETTLE_ATTEMPTS, 0, Ok(()));
@@ -110,13 +112,14 @@ impl Operation<'_> {
                 }
             }
             attempts -= 1;
-            // In the lock order, the content's lock precedes the inode's, so the inode is unlocked. No other thread has requests in flight, but one
-            // may open the file in between.
+            // The lock order requires the content's lock before the inode's lock, so the inode is unlocked here. No other thread has
+            // requests in flight, but another thread may open the file before the inode is locked again.
             drop(file);
             last = self.convert(number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
             file = self.lock(number);
-            // Data that another thread has written in the meantime, and not converted, lie past the size in the metadata.
+            // If another thread has written data in the meantime, these unconverted data may lie past the size in the metadata, and must
+            // not be freed.
             if last.is_ok() && open.is_last() && open.inode().pending.is_converted() {
                 let _ = self.cut_orphan(&file, open.inode());
             }
@@ -132,7 +135,7 @@ impl Operation<'_> {
         }
         let is_gone = file.inode().is_ok_and(|inode| inode.stat().links == 0);
         if is_gone {
-            // The number may soon be reused.
+            // The inode number may soon be reused, so the pending updates are dropped.
             open.inode().pending.forget();
         }
         drop(open);
@@ -140,15 +143,16 @@ impl Operation<'_> {
     }
 }
 
-/// Whether an error is a fault of the volume's own metadata, which will be found again at every
-/// read. Other errors come from the device or the caller.
+/// Whether an error is caused by the volume's metadata, so that each further read finds it again. Other errors are caused by the device or
+/// the caller.
 pub(super) fn is_of_volume(why: &Error) -> bool {
     use ErrorKind::{Corrupt, Encrypted, LimitExceeded, NotFound, Unsupported};
     matches!(why.kind(), Corrupt | Unsupported | NotFound | LimitExceeded | Encrypted)
 }
 
 impl Ext4 {
-    /// Opens an inode. The inode and its blocks, even those that it loses, are not freed while the handle exists. Does nothing on a read-only volume.
+    /// Opens an inode. While the handle exists, the inode is not freed and its blocks are not reused, even if the inode loses its last
+    /// name. Does nothing on a read-only volume.
     ///
     /// # Errors
     /// `NotFound` if the inode has no name and no other open handle.
@@ -156,7 +160,8 @@ impl Ext4 {
         self.hold_if(number, |_| Ok(())).map(|(held, _)| held)
     }
 
-    /// Opens the inode that was decoded as `earlier`. Returns its current state, or `None` on a read-only volume, where the state cannot differ.
+    /// Opens the inode that was decoded as `earlier`. Returns the inode's current state, or `None` on a read-only volume, where the state
+    /// equals `earlier`.
     ///
     /// # Errors
     /// The errors of [`hold`](Self::hold); `NotFound` also if the number belongs to another inode.
@@ -181,14 +186,14 @@ impl Ext4 {
             })?;
             check(&inode)?;
             let opened = lock.open();
-            // Changes that were made before the inode was opened may not be durable yet.
+            // Changes of the map that were made before the inode was opened may not be durable yet.
             writing.transactions.newest().note_map(opened.inode());
             (open, now) = (Some(opened), Some(inode));
         }
         Ok((Ext4Held { fs: Arc::clone(self), number, open }, now))
     }
 
-    /// Sets the time stamps for the writes recorded since the last call.
+    /// Sets the time stamps of files with writes that were recorded since the last call.
     pub(crate) fn leave_stamps(&self) {
         if let Ok(writing) = self.writing() {
             writing.locks.stamp_all_noted();
@@ -207,7 +212,7 @@ impl Ext4 {
     /// Moves the pending time stamps of one inode into the running transaction.
     pub(super) fn store_stamps_waiting(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
-            // The inode may be closed and removed at the same time. The shared lock makes the thread that removes it wait.
+            // Another thread may close and remove the inode at the same time. The shared lock makes that thread wait.
             let _inode = op.share(number);
             op.store_stamps_of(number)
         })
@@ -220,7 +225,7 @@ impl Operation<'_> {
         if self.writing.locks.stamps(number) == Waiting::default() {
             return Ok(());
         }
-        // Every change of an inode also stores its pending stamps.
+        // `store_stamps` stores the pending stamps. Every other change of an inode also stores the inode's pending stamps.
         self.transact(STAMP_CREDITS, |handle| handle.store_stamps(number))
     }
 
@@ -261,7 +266,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Frees an orphan without names. If its metadata are damaged, gives it up; its name stays removed in either case.
+    /// Frees an orphan without names. If the orphan's metadata are damaged, the orphan is removed from the list and left for e2fsck.
     fn evict(&self, orphan: &Locked<'_>) -> Result<()> {
         self.try_evict(orphan).or_else(|why| self.leave_orphan(orphan, why))
     }
@@ -269,7 +274,8 @@ impl Operation<'_> {
     /// Handles an orphan that could not be removed.
     ///
     /// # Errors
-    /// Errors of the device, and those of a read-only volume. The inode then stays an orphan, and the next opening of the volume tries again.
+    /// Errors of the device, and the error of a volume that has become read-only. The inode then stays an orphan, and the next opening of
+    /// the volume tries again.
     fn leave_orphan(&self, orphan: &Locked<'_>, why: Error) -> Result<()> {
         if !is_of_volume(&why) || self.writing.transactions.check().is_err() {
             return Err(why);
@@ -278,7 +284,7 @@ impl Operation<'_> {
         self.note_left(vec![Self::left(orphan.number(), &why)], &[why])
     }
 
-    /// The report about an orphan that was given up.
+    /// The message about an orphan that was removed from the list without being freed.
     fn left(number: InodeNo, why: &Error) -> String {
         format!("inode {number} could not be freed, and is left to e2fsck: {why}")
     }
@@ -292,7 +298,7 @@ impl Operation<'_> {
                 self.remove_orphan(handle, orphan)?;
                 self.end_inode(handle, orphan, directory)
             });
-            // A partial result can be committed: no thread reads an inode without a name, and nothing refers to the freed blocks.
+            // A partial result can be committed: no thread reads an inode without a name, and no metadata refer to the freed blocks.
             ended.inspect_err(|why| self.pardon(handle, why))
         })
     }
@@ -309,7 +315,8 @@ impl Operation<'_> {
         Attributes::of(inode).drop_xattrs(handle)
     }
 
-    /// The value of `i_dtime` for an inode that is deleted now. A value that is a valid inode number would be taken for the next orphan of a list.
+    /// The value of `i_dtime` for an inode that is deleted now. A value that is also a valid inode number would be misread as the next
+    /// orphan in the list.
     pub(super) fn deletion_time(&self, now: Timestamp) -> u32 {
         u32::try_from(now.seconds.max(0)).unwrap_or(u32::MAX).max(self.superblock.inodes_count)
     }
@@ -331,12 +338,12 @@ impl Operation<'_> {
         handle.free_inode(inode, directory)
     }
 
-    /// Removes the orphans of a crash, and of programs that had files open. An orphan that cannot be removed is given
-    /// up, so that it never prevents the opening of a volume. `wrong` holds the errors of the recovery of fast commits.
+    /// Removes the orphans that remain after a crash. An orphan with damaged metadata is removed from the list without being freed, so that
+    /// it never prevents the opening of a volume. `wrong` contains the errors of the recovery of fast commits.
     ///
     /// # Errors
-    /// Errors of the device; the inode then stays an orphan. If a location on the device is unreadable again at a second attempt, the orphan is given
-    /// up instead.
+    /// Errors of the device; the inode then stays an orphan. If a second attempt fails too, for example because a sector is unreadable, the
+    /// orphan is removed from the list instead.
     pub(in crate::fs::ext4) fn end_orphans(&self, mut wrong: Vec<Error>) -> Result<()> {
         let (orphans, more) = self.adopt_orphans()?;
         wrong.extend(more);
@@ -345,14 +352,14 @@ impl Operation<'_> {
         for number in orphans {
             let orphan = self.lock(number);
             let Err(why) = self.end_orphan(&orphan) else { continue };
-            // If the device failed in the middle of a change, the volume is ended. If only the orphan's location is unreadable, the orphan is given
-            // up.
+            // An error of the device during a change aborts the journal and is returned. An error that repeats without an abort means that
+            // the orphan's sectors are unreadable. The orphan is then removed from the list.
             let fails = !is_of_volume(&why)
                 && (self.writing.transactions.check().is_err() || self.end_orphan(&orphan).is_ok());
             if fails {
                 return Err(why);
             }
-            // If giving up fails too, the orphan is not the cause.
+            // If this step also fails, the orphan is not the cause, and the error is returned.
             self.give_up_orphan(&orphan)?;
             if told.len() < MOST_TOLD {
                 told.push(Self::left(number, &why));
@@ -371,22 +378,24 @@ impl Operation<'_> {
         }
     }
 
-    /// Permits a commit of an orphan that was freed as far as its metadata permit, together with the mark of errors in the superblock.
+    /// Permits a commit if an orphan was freed only in part because of damaged metadata. The same commit records in the superblock that the
+    /// volume has errors.
     fn pardon(&self, handle: &mut Handle<'_>, why: &Error) {
         if is_of_volume(why) && handle.mark_errors().is_ok() {
             handle.took_back();
         }
     }
 
-    /// Finishes an interrupted truncation by freeing the blocks past the size. A file without a name stays an orphan. If the metadata are damaged, a
-    /// partial result is committed only while the volume is being opened, because a later write could extend the file over the remaining blocks.
+    /// Finishes an interrupted truncation by freeing the blocks past the size. A file without a name stays an orphan. If the metadata are
+    /// damaged, a partial result is committed only while the volume is being opened. At another time, a later write could extend the file
+    /// over the remaining blocks.
     pub(super) fn finish_truncation(&self, inode: &InodeToChange<'_>, opening: bool) -> Result<()> {
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
         self.transact(PIECE_CREDITS + inode.credits_for_unmap(), |handle| {
             if inode.has_map() {
                 let unmapped = inode.unmap_range(handle, end..FileBlock(1 << 32));
                 if let (Err(why), true) = (&unmapped, opening) {
-                    // The inode is still an orphan, and nothing refers to the freed blocks.
+                    // The inode is still an orphan, and no metadata refer to the freed blocks.
                     self.pardon(handle, why);
                 }
                 unmapped?;
@@ -397,7 +406,8 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// Whether the content is in blocks, that is, the inode is not a device or a link with its target in the inode, and has no inline data.
+    /// Whether the content is in blocks. It is not if the inode is a special file, is a symbolic link with its target in the inode, or has
+    /// inline data.
     pub(crate) fn has_map(&self) -> bool {
         match self.file_type() {
             FileType::Regular | FileType::Directory => !self.has_inline_data(),

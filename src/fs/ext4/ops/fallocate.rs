@@ -10,7 +10,7 @@ use crate::fs::{Fallocate, InodeFlags};
 use crate::iomap::{ExtentState, IomapType};
 use crate::units::{FileBlock, FilePos, InodeNo};
 
-/// The maximum number of metadata blocks that a piece changes, without the file's map.
+/// The maximum number of metadata blocks that one step changes, without the blocks of the file's map.
 const CREDITS: u32 = 16;
 
 impl Operation<'_> {
@@ -56,8 +56,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Allocates the holes of a range, and sets the size to their end, even if space runs out within the range. No allocated block then lies past the
-    /// end.
+    /// Allocates blocks for the holes of a range, and sets the size to the end of the allocated blocks, even if space runs out within the
+    /// range. No allocated block then lies past the end of the file.
     fn allocate_and_grow(
         &self,
         file: &Locked<'_>,
@@ -85,7 +85,7 @@ impl Operation<'_> {
         self.transact_for_space(CREDITS, |handle| self.set_size(handle, file, size))
     }
 
-    /// Allocates the holes of a range.
+    /// Allocates blocks for the holes of a range.
     pub(super) fn allocate_range(&self, file: &Locked<'_>, range: Range<u64>) -> Result<()> {
         let size = self.superblock.block_size;
         let end = FileBlock(size.blocks_for(range.end));
@@ -137,7 +137,7 @@ impl Operation<'_> {
         Ok(room.len.into())
     }
 
-    /// Frees the whole blocks of a range, and zeros the parts of blocks at both ends.
+    /// Frees the complete blocks of a range, and zeros the partial blocks at both ends.
     fn empty_range(&self, inode: &InodeToChange<'_>, range: Range<u64>) -> Result<()> {
         let size = self.superblock.block_size;
         let block = size.bytes() as u64;

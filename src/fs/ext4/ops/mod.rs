@@ -1,8 +1,9 @@
-//! The operations of a volume that is open for writing. Each function is one operation, and uses one transaction if its size permits.
+//! The operations of a volume that is open for writing. Each function is one operation. An operation uses one transaction if the size of
+//! the operation permits.
 //!
-//! Inodes are passed by number and read under their locks. An operation checks everything before it changes anything. If a later step fails for lack
-//! of space, the earlier steps are undone. The compiler enforces the order: an [`Operation`] offers all the steps, and each step needs the result of
-//! the previous step.
+//! Inodes are passed by number and read under their locks. An operation checks everything before it changes anything. If a later step fails
+//! for lack of space, the earlier steps are undone. The types enforce the order: all steps are methods of [`Operation`], and each step
+//! needs the result of the previous step.
 
 mod attributes;
 mod content;
@@ -95,7 +96,7 @@ impl Operation<'_> {
         handle.update_inode(dir, |inode| {
             inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })?;
             let links = inode.links()?;
-            // A link count of 1 means that the directory has more subdirectories than the field can count.
+            // A link count of 1 means that the directory has more subdirectories than the link count can record.
             if subdirectories != 0 && !(uncounted && links == 1) {
                 let links = links.saturating_add_signed(subdirectories);
                 let uncountable = uncounted && u32::from(links) > MAX_LINKS;
@@ -111,13 +112,13 @@ impl Operation<'_> {
         handle.update_inode(inode, |inode| inode.set_times(&Times::changed(now)))
     }
 
-    /// Whether a directory may have more subdirectories than the field can count. This needs dir_nlink and, as in Linux, a hash tree.
+    /// Whether a directory may have more subdirectories than the link count can record. This needs dir_nlink and, as in Linux, an htree.
     fn may_lose_count(&self, dir: &Inode) -> bool {
         self.superblock.ro_compat.contains(RoCompat::DIR_NLINK)
             && dir.flags().contains(InodeFlags::INDEX)
     }
 
-    /// Refuses another subdirectory if the directory's link count cannot include it.
+    /// Refuses a further subdirectory if the directory's link count cannot be incremented.
     fn check_room_for_link(&self, dir: &Inode) -> Result<()> {
         if dir.stat().links >= MAX_LINKS && !self.may_lose_count(dir) {
             return Err(refuse(
@@ -130,7 +131,7 @@ impl Operation<'_> {
 }
 
 impl Ext4 {
-    /// Refuses an inode that has no name and is not open. The caller must have read it under its lock.
+    /// Refuses an inode that has no name and is not open. The caller must have read the inode while it was locked.
     fn check_kept(&self, inode: &Inode) -> Result<()> {
         if inode.stat().links == 0 && !self.writing()?.locks.is_open(inode.number()) {
             return Err(refuse(ErrorKind::NotFound, "the file has been removed"));
@@ -139,7 +140,8 @@ impl Ext4 {
     }
 }
 
-/// Refuses a file of another project if the directory's entries inherit its project, because the file would have to be charged to that project.
+/// Refuses a file of another project if entries inherit the directory's project, because the file would have to be charged to the
+/// directory's project.
 fn check_project(dir: &Inode, file: &Inode) -> Result<()> {
     let inherits = dir.flags().contains(InodeFlags::PROJECT_INHERIT);
     if inherits && dir.stat().project != file.stat().project {

@@ -1,7 +1,8 @@
-//! The list of orphans. The superblock holds the newest orphan, and each orphan holds the next one in `i_dtime`.
+//! The list of orphans. The superblock contains the number of the newest orphan, and `i_dtime` of each orphan contains the number of the
+//! next older orphan.
 //!
-//! Volumes with an orphan file have the list too, for orphans that do not fit into the file. This code writes
-//! only the list. When the volume is opened, it moves the entries of the file to the list.
+//! A volume with an orphan file also has the list, for orphans that do not fit into the file. This code adds orphans only to the list. When
+//! the volume is opened, the entries of the file are moved to the list.
 
 use std::marker::PhantomData;
 
@@ -14,12 +15,12 @@ use crate::fs::ext4::superblock::change_features;
 use crate::fs::ext4::{Inode, RoCompat};
 use crate::units::InodeNo;
 
-/// The number of blocks: those of two inodes, the superblock, and a block of the orphan file.
+/// The number of changed blocks: the blocks of two inodes, the superblock, and a block of the orphan file.
 const CREDITS: u32 = 4;
 /// The maximum number of errors that are reported individually.
 const MOST_TOLD: usize = 64;
 
-/// An inode on the list, whose lock is held. Only its `i_dtime`, which belongs to the list, is changed through this value.
+/// An inode on the list. The thread holds the lock of the list. Only `i_dtime`, which belongs to the list, is changed through this value.
 struct Listed<'l> {
     number: InodeNo,
     list: PhantomData<&'l OrphanList>,
@@ -56,13 +57,13 @@ fn set_next_orphan(
 }
 
 impl Operation<'_> {
-    /// Adds an inode to the list, unless it is already there. If the inode is still on the list at
-    /// the next opening of the volume, the opening removes the inode, or its blocks past the size.
+    /// Adds an inode to the list, unless it is already there. If the inode is still on the list at the next opening of the volume, the
+    /// opening frees the inode, or its blocks past the size if the inode has a name.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();
-        // If the inode were added twice, it would point to itself. A file that is written past its end and then loses its last name would be added
-        // twice.
+        // An inode that was added twice would point to itself. Without this check, this would happen to a file that is written past its end
+        // and then loses its last name.
         if list.contains(number) {
             return Ok(());
         }
@@ -73,7 +74,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Removes an inode from the list, if it is on the list. The caller sets its `i_dtime`.
+    /// Removes an inode from the list, if it is on the list. The caller sets the inode's `i_dtime`.
     pub(super) fn remove_orphan(
         &self,
         handle: &mut Handle<'_>,
@@ -87,7 +88,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Unlinks an inode from the list. Returns whether it was on the list.
+    /// Unlinks an inode from the list on the device. Returns whether the inode was on the list.
     fn pass_by_orphan(
         &self,
         handle: &mut Handle<'_>,
@@ -102,8 +103,9 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    /// Removes an orphan that cannot be freed from the list, as Linux does, and leaves the inode in use. If it has no name, e2fsck frees it;
-    /// e2fsck checks the whole volume because the superblock records errors. A file with a name keeps its blocks past the end.
+    /// Handles an orphan that cannot be freed, as Linux does: removes the orphan from the list, leaves the inode in use, and marks the
+    /// volume as having errors. The mark makes e2fsck check the complete volume, and e2fsck frees an inode without a name. A file with a
+    /// name keeps its blocks past the end.
     pub(super) fn give_up_orphan(&self, orphan: &Locked<'_>) -> Result<()> {
         let (number, found) = (orphan.number(), orphan.inode());
         self.transact(CREDITS, |handle| {
@@ -115,7 +117,7 @@ impl Operation<'_> {
                         handle.update_inode(orphan, |inode| inode.set_dtime(time))?;
                     }
                 }
-                // The inode's bytes are not reliable, so they get no new checksum.
+                // The inode is damaged, so it is not written with a new checksum.
                 Err(_) => {
                     let mut list = self.writing.orphans.lock();
                     self.pass_by_orphan(handle, &list, number)?;
@@ -145,15 +147,17 @@ impl Operation<'_> {
         })
     }
 
-    /// Puts all orphans that were found on the list, and returns them, newest first, with the errors of others. The list ends before an
-    /// entry that cannot be an orphan, because the entries after it are unknown. In the orphan file such an entry is cleared.
+    /// Reads the list of orphans, and moves the orphans in the orphan file to the list. Returns all orphans, newest first, and the errors
+    /// of invalid entries. The list is cut before the first entry that cannot be an orphan, because the next entries are then unknown. An
+    /// invalid entry in the orphan file is cleared.
     pub(super) fn adopt_orphans(&self) -> Result<(Vec<InodeNo>, Vec<Error>)> {
         let mut wrong = Vec::new();
         let follow = || self.follow_orphans(|number| self.check_orphan(number));
         let (mut found, mut broken) = follow()?;
         if let Some(why) = broken.take_if(|why| !is_of_volume(why)) {
             (found, broken) = follow()?;
-            // If the second read succeeds, the error of the first is returned. An error that repeats only ends the list.
+            // If the second read succeeds, the error of the first read is returned. If the error repeats, the list is cut at the unreadable
+            // entry.
             if broken.is_none() {
                 return Err(why);
             }
@@ -191,7 +195,7 @@ impl Operation<'_> {
                 }
                 self.clear_filed(handle, &filed)
             })?;
-            // An orphan file may hold millions of entries, so the number of errors is limited.
+            // An orphan file may contain millions of entries, so the number of errors is limited.
             wrong.extend(checked.err().filter(|_| wrong.len() < MOST_TOLD));
         }
         if self.superblock.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
@@ -226,7 +230,7 @@ mod tests {
     use crate::fs::ext4::{MkfsOptions, ROOT};
     use crate::fs::{Clock, Credentials, NewFile, Writer};
 
-    /// If threads remove adjacent orphans at the same time, the orphans after them stay on the list: the list on the device contains all that remain.
+    /// Threads remove adjacent orphans at the same time. The list on the device must then contain all remaining orphans.
     #[test]
     fn threads_that_end_neighbours_keep_the_list_whole() {
         const COUNT: usize = 64;

@@ -1,4 +1,4 @@
-//! Renames: names that are moved, replace other names, or are exchanged.
+//! Renames: a name is moved, replaces another name, or is exchanged with another name.
 
 use std::collections::HashSet;
 
@@ -32,8 +32,8 @@ struct There<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// Moves a name within its directory or to another directory. If a file already has the new name, it is replaced atomically. If
-    /// `flags` request it, a whiteout takes the place of the old name. Like every new file, it belongs to the user `who`.
+    /// Moves a name within its directory or to another directory. If a file already has the new name, that file is replaced atomically. If
+    /// `flags` request a whiteout, the old name then refers to a new whiteout that belongs to the user `who`.
     pub(in crate::fs::ext4) fn rename(
         &self,
         (from, old_name): (InodeNo, &[u8]),
@@ -46,7 +46,8 @@ impl<'a> Operation<'a> {
             return Err(refuse(ErrorKind::Busy, "`.` and `..` cannot be renamed"));
         }
         check_name(new_name)?;
-        // While renames are locked, no directory gets another parent, so no directory can come to lie below itself.
+        // While this thread holds the lock of renames, the parent of a directory does not change. The check below that no directory is
+        // moved into itself therefore stays valid.
         let _tree = (from != to).then(|| self.lock_renames());
         let (from_locked, to_locked) = self.lock_directories(from, to)?;
         let from_dir = self.directory_to_shrink(&from_locked)?;
@@ -91,8 +92,8 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Locks two directories. If one is above the other, it is locked first, as in a walk down the
-    /// tree. If both are the same directory, the second lock is `None`.
+    /// Locks two directories. If one directory is an ancestor of the other, the ancestor is locked first, as in a walk down the tree. If
+    /// both are the same directory, the second lock is `None`.
     fn lock_directories(
         &self,
         from: InodeNo,
@@ -111,7 +112,7 @@ impl<'a> Operation<'a> {
         Ok((self.lock(from), Some(to)))
     }
 
-    /// Refuses a move that would put a directory below itself, or would replace one of its own parents.
+    /// Refuses to move a directory below itself, and to replace an ancestor of the moved name.
     fn check_tree(
         &self,
         from: InodeNo,
@@ -144,7 +145,8 @@ impl<'a> Operation<'a> {
         // The loop ends, because each directory is visited once.
         while seen.insert(next) && next != ROOT {
             let above = self.inode(next).and_then(|dir| dir.lookup(b".."));
-            // The directory is read without its lock and may be changing, so this does not count as an error of the volume.
+            // The directory is read without its lock, so another thread may be changing it. An error here therefore does not count as an
+            // error of the volume.
             next = above.map_err(Error::uncounted)?.number();
         }
         Ok(seen)
@@ -250,7 +252,8 @@ impl<'a> Operation<'a> {
         }
         self.transact_for_space(self.name_credits(from) + self.name_credits(to) + 8, |handle| {
             Directory::of(to).set_entry(handle, new_name, moved.number(), moved.file_type())?;
-            // This may be the same directory, with its entries in the inode, so it is read again.
+            // Both directories may be the same directory. If its entries are in the inode, the first change makes `from` outdated, so the
+            // directory is read again.
             let from = &from_locked.named()?;
             Directory::of(from).set_entry(handle, old_name, there.number(), there.file_type())?;
             if crosses && out {

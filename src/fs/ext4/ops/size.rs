@@ -41,7 +41,7 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Returns `FileTooLarge` for a size that the file's map cannot reach.
+    /// Returns `FileTooLarge` for a size that exceeds the capacity of the file's map.
     pub(super) fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {
         let limit = inode.most_blocks() << self.superblock.block_size.shift();
         if size > limit {
@@ -88,7 +88,7 @@ impl Operation<'_> {
         if inode.has_inline_data() {
             return self.resize_inline(file, inode, size);
         }
-        // Even if the size does not change, preallocated blocks past it are freed, as in Linux.
+        // Even if the size does not change, preallocated blocks past the size are freed, as in Linux.
         if size > inode.size() {
             self.zero_past(inode, size)?;
             return self.transact(CREDITS, |handle| self.set_size(handle, file, size));
@@ -124,7 +124,7 @@ impl Operation<'_> {
         self.note_large_size(handle, size)
     }
 
-    /// Sets the feature large_file in the superblock when a volume gets its first large file.
+    /// Sets the feature large_file in the superblock when `size` is the size of the volume's first large file.
     pub(super) fn note_large_size(&self, handle: &mut Handle<'_>, size: u64) -> Result<()> {
         if size < LARGE || self.superblock.ro_compat.contains(RoCompat::LARGE_FILE) {
             return Ok(());
@@ -139,7 +139,7 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// The maximum number of blocks that the inode's map can reach.
+    /// The maximum number of file blocks that the inode's map can address.
     fn most_blocks(&self) -> u64 {
         if self.flags().contains(InodeFlags::EXTENTS) || self.has_inline_data() {
             return u64::from(u32::MAX);

@@ -1,4 +1,5 @@
-//! Finds space for the blocks of a file: near the previous block, in a new cluster or in a cluster that the file partly uses.
+//! Finds space for new blocks of a file, near the file's previous block. With bigalloc, the space is in a new cluster or in a cluster that
+//! the file already uses in part.
 
 use crate::error::Result;
 use crate::fs::ext4::Inode;
@@ -11,11 +12,11 @@ use crate::units::{FileBlock, FsBlock};
 /// The maximum length of an extent in blocks, whether it is written or unwritten.
 const MOST_IN_EXTENT: u32 = 32_767;
 
-/// The location of new blocks of a file before they are mapped.
+/// The device blocks for new blocks of a file, before the blocks are mapped.
 pub(super) struct Room {
     pub(super) start: FsBlock,
     pub(super) len: u32,
-    /// The blocks that were allocated for this room; `None` if they are in a cluster that the file already has.
+    /// The allocated blocks; `None` if the new blocks are in a cluster that the file already has.
     allocated: Option<(FsBlock, u64)>,
 }
 
@@ -26,7 +27,7 @@ impl Room {
 }
 
 impl Operation<'_> {
-    /// Finds room, in one run, for at most `count` blocks of a hole that begins at `first`.
+    /// Finds one contiguous run for at most `count` blocks of a hole that begins at `first`.
     pub(super) fn find_room(
         &self,
         handle: &mut Handle<'_>,
@@ -59,7 +60,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Frees room that was found but not mapped.
+    /// Frees blocks that were found but not mapped.
     pub(super) fn give_back(&self, handle: &mut Handle<'_>, room: &Room) -> Result<()> {
         match room.allocated {
             Some((start, count)) => handle.free_blocks(start, count, Freed::Data),
@@ -67,7 +68,7 @@ impl Operation<'_> {
         }
     }
 
-    /// The start of the cluster for these blocks, if the file already has that cluster.
+    /// The first device block of the cluster that begins at file block `first`, if the file already has that cluster.
     fn start_of_cluster(&self, inode: &Inode, first: FileBlock) -> Result<Option<FsBlock>> {
         let cluster = u64::from(self.superblock.cluster_blocks);
         let (mut next, end) = (first, FileBlock(first.0 + cluster));

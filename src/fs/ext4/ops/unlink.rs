@@ -64,8 +64,9 @@ impl Operation<'_> {
         self.finish(&locked, fate, failed)
     }
 
-    /// Removes one link. With the last link, frees the inode as far as possible. A directory loses its own `.` together with
-    /// its name. If the inode should be freed but cannot, it stays an orphan, and [`finish`](Self::finish) receives the error.
+    /// Decrements the link count of an inode, and frees the inode or makes it an orphan, as `fate` requires. The link count of a directory
+    /// becomes 0, because its `.` also disappears. If damaged metadata prevent that the inode is freed, the inode becomes an orphan, and
+    /// the caller passes the returned error to [`finish`](Self::finish).
     pub(super) fn drop_name(
         &self,
         handle: &mut Handle<'_>,
@@ -107,7 +108,7 @@ pub(super) fn check_removable(inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Refuses the names that every directory has.
+/// Refuses the names `.` and `..`, which every directory has.
 pub(in crate::fs::ext4) fn check_removed(name: &[u8]) -> Result<()> {
     match name {
         b"." => Err(Error::invalid("`.` cannot be removed")),

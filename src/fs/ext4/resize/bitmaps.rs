@@ -1,4 +1,4 @@
-//! The block bitmaps of groups in the old and the new volume, and the descriptors of all groups of the new volume.
+//! The block bitmaps that a resize changes, and the descriptors of all groups of the new volume.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::units::FsBlock;
 
 const BLOCK_BITMAP: Place = Place::new("block bitmap");
 
-/// The bitmaps that were requested, with the changes made so far.
+/// Block bitmaps in memory, with the changes so far. Only the bitmaps of groups that the resize changes are in memory.
 pub(super) struct Bitmaps<'a> {
     fs: &'a Ext4,
     groups: BTreeMap<u32, Buffer>,
@@ -26,7 +26,7 @@ impl<'a> Bitmaps<'a> {
         Self { fs: &volume.found, groups: BTreeMap::new() }
     }
 
-    /// The bitmap of a group of the old volume. Its initial content is the old content.
+    /// The bitmap of a group of the old volume, for changes. The first call for a group reads the bitmap.
     pub(super) fn group(&mut self, number: u32) -> Result<&mut Buffer> {
         match self.groups.entry(number) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
@@ -38,7 +38,7 @@ impl<'a> Bitmaps<'a> {
         }
     }
 
-    /// Marks blocks of the old volume as used or free, in whole clusters.
+    /// Marks all clusters that contain these blocks of the old volume as used or free.
     pub(super) fn mark(&mut self, blocks: Range<u64>, in_use: bool) -> Result<()> {
         let sb = &self.fs.superblock;
         if blocks.is_empty() {
@@ -52,8 +52,9 @@ impl<'a> Bitmaps<'a> {
         Ok(())
     }
 
-    /// Adds the changed bitmaps to the edits, and their counts to the descriptors. Even a bitmap that was uninitialised is written: its
-    /// implied content depends on the superblock, which changes, and the bitmap of a last group must be initialised.
+    /// Adds the changed bitmaps to the edits, and stores the new counts of free clusters in the descriptors. A bitmap that was
+    /// uninitialised becomes initialised. The content that an uninitialised bitmap implies depends on the superblock, which changes, and
+    /// the bitmap of the last group must be initialised.
     pub(super) fn store(
         self,
         new: &Superblock,
@@ -63,7 +64,7 @@ impl<'a> Bitmaps<'a> {
         let mut before = Buffer::aligned(new.block_size.bytes())?;
         for (number, mut bytes) in self.groups {
             let clusters = new.clusters_in(number);
-            // The bits past the group's end do not stand for any block, and must be set.
+            // The bits past the end of the group represent no block, and must be set.
             let bits = bytes.len() as u32 * 8;
             bitmap::set(&mut bytes, clusters..bits);
             before.fill(0);
@@ -86,7 +87,7 @@ impl<'a> Bitmaps<'a> {
 }
 
 impl Ext4 {
-    /// Copies the block bitmap of a group, which is computed if it is uninitialised.
+    /// Copies the block bitmap of a group. If the bitmap is uninitialised, the content that this state implies is computed.
     pub(super) fn copy_block_bitmap(&self, number: u32, into: &mut [u8]) -> Result<()> {
         let group = self.group(number)?;
         if group.blocks_uninit {
@@ -104,7 +105,7 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Reads the descriptors of the old volume. Those of new groups are zeros.
+    /// Reads the descriptors of the old volume. The descriptors of new groups are zeros.
     pub(super) fn new(volume: &Volume, shape: &Shape) -> Result<Self> {
         let fs = &volume.found;
         let (old, size) = (&fs.superblock, fs.superblock.block_size.bytes());
@@ -116,7 +117,7 @@ impl Descriptors {
                 let place = Place::new("group descriptor");
                 block.copy_from_slice(&fs.blocks.read(fs.descriptor_block(first), place)?);
             }
-            // The bytes after the last group's descriptor belong to no group, so they are not copied.
+            // The bytes after the descriptor of the old volume's last group may have any content, and are replaced by zeros.
             if old.groups > first && old.groups - first < per_block {
                 let used = (old.groups - first) as usize * usize::from(old.descriptor_size);
                 block[used..].fill(0);
@@ -127,7 +128,7 @@ impl Descriptors {
 
     fn range(sb: &Superblock, number: u32) -> Range<usize> {
         let size = usize::from(sb.descriptor_size);
-        // A block holds only whole descriptors, because both sizes are powers of two.
+        // No descriptor extends across the end of a block, because the sizes of a descriptor and of a block are powers of two.
         number as usize * size..(number as usize + 1) * size
     }
 
@@ -136,7 +137,7 @@ impl Descriptors {
         sb.decode_group(&self.bytes[Self::range(sb, number)]).unwrap_or_default()
     }
 
-    /// The bytes of a descriptor. The caller must seal the descriptor after a change.
+    /// The bytes of a descriptor, for changes. The caller must then store the descriptor's checksum.
     pub(super) fn bytes_of(&mut self, sb: &Superblock, number: u32) -> &mut [u8] {
         &mut self.bytes[Self::range(sb, number)]
     }
@@ -148,7 +149,7 @@ impl Descriptors {
         sb.seal_descriptor(number, bytes);
     }
 
-    /// Stores the free space in the superblock, and adds the descriptors to the edits.
+    /// Stores the sums of free blocks and inodes in the superblock, and adds the changed descriptor blocks to the edits.
     pub(super) fn store(
         &self,
         volume: &Volume,
@@ -173,7 +174,8 @@ impl Descriptors {
         let size = sb.block_size.bytes();
         let mut next = 0;
         for (range, at) in layout.descriptor_copies() {
-            // Only the first copy of each descriptor block is read.
+            // Only the first copy of each descriptor block is written here, because no reader uses the other copies. They are written
+            // later.
             if range.end <= next {
                 continue;
             }

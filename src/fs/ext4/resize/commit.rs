@@ -1,4 +1,4 @@
-//! Writes the changes, in an order that a power failure may interrupt at any point.
+//! Writes the changes of a resize to the device, in an order in which a power failure at any point does no damage.
 
 use std::io::IoSlice;
 
@@ -16,18 +16,18 @@ use crate::fs::ext4::superblock::{change_features, change_superblock, seal_super
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FsBlock};
 
-/// The number of bytes copied in one request, a multiple of every block size.
+/// The maximum number of bytes that one request copies, a multiple of every block size.
 const COPIED: usize = 1 << 20;
 
-/// When the new size is written to the superblock.
+/// The time at which the new size is written to the superblock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// Together with the other blocks, because these are valid only for the new size.
+    /// In the same transaction as the other blocks, because the new content of these blocks is valid only for the new size.
     WithEdits,
-    /// After the other blocks, because these are valid for the old size too. A kernel that mounts
-    /// the volume reads the superblock's size before it replays the journal.
+    /// After the other blocks. The new content of these blocks is valid for the old size, too. The superblock is not in the transaction,
+    /// because a kernel that mounts the volume reads the size in the superblock before it replays the journal.
     AfterEdits,
-    /// The size does not change. The journal moves, so it cannot hold the changes.
+    /// The size does not change. The journal itself moves, so the changes cannot be written in a transaction.
     Same,
 }
 
@@ -48,7 +48,8 @@ impl Volume {
         let log = if size == Size::Same { None } else { jbd2::restore(&self.found)? };
         self.write_in_place(log, edits, shape, size).context(|| "resize")?;
 
-        // From here on this is the new volume. The structures that are still outdated can be rebuilt from it.
+        // After this write, the device contains the new volume. e2fsck can rebuild the structures that are not yet written. Until
+        // everything is written, the superblock does not have the flag for a clean volume.
         let unchecked = |raw: &mut RawSuperblock| {
             *raw = shape.raw.clone();
             raw.s_state.set(raw.s_state.get() & !STATE_VALID);
@@ -60,7 +61,7 @@ impl Volume {
         self.found.write_superblock(|raw| *raw = shape.raw.clone())
     }
 
-    /// Copies the moved blocks.
+    /// Copies the content of moved blocks to their new positions.
     fn copy_moved(&self, edits: &Edits<'_>) -> Result<()> {
         let (device, size) = (self.device(), self.found.superblock.block_size);
         let mut buffer = Buffer::aligned(COPIED)?;
@@ -80,7 +81,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes blocks that are in use in the old volume.
+    /// Writes the blocks that are in use in the old volume: in one transaction if the log has enough space, otherwise rank by rank.
     fn write_in_place(
         &self,
         log: Option<LogWriter>,
@@ -91,7 +92,7 @@ impl Volume {
         let blocks = &self.found.blocks;
         let last = if size == Size::WithEdits { Rank::Reserved } else { Rank::Gone };
         let mut versions = edits.of(|rank| (Rank::Bitmaps..=last).contains(&rank));
-        // The transaction also contains the superblock, which takes one more block.
+        // The transaction may also contain the superblock, which needs one more block.
         if let Some(mut log) = log.filter(|log| log.has_room_for(versions.len() + 1)) {
             let recovers = |raw: &mut RawSuperblock| {
                 change_features(raw, |features| features.incompat.insert(Incompat::RECOVER));
@@ -120,7 +121,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes all copies of the superblock and of the descriptors for the new volume.
+    /// Writes all backups of the superblock, and all copies of the group descriptors, for the new volume.
     fn write_backups(&self, shape: &Shape, descriptors: &[u8]) -> Result<()> {
         let (sb, blocks) = (&shape.sb, &self.found.blocks);
         let layout = shape.layout();

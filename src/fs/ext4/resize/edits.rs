@@ -1,4 +1,4 @@
-//! The changed blocks, in memory.
+//! The changed blocks of a resize, in memory.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,29 @@ use crate::fs::ext4::Ext4;
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
-/// The order in which blocks are written without a transaction. After the blocks of each rank are written, a check still finds every file.
+/// The order in which blocks are written without a transaction. If the resize is interrupted after the blocks of any rank, e2fsck still
+/// finds every file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// The old volume does not use the block.
+    /// A block that the old volume does not use.
     Fresh,
-    /// Bitmaps and descriptors. They mark blocks as used before anything refers to the blocks.
+    /// Bitmaps and group descriptors. They mark blocks as used before any inode refers to these blocks.
     Bitmaps,
-    /// Inodes. The copies of their blocks exist.
+    /// Inodes. The new positions of their blocks already contain the content.
     Inodes,
-    /// Directory entries. The inodes that they name exist.
+    /// Directory entries. The inodes to which these entries refer are already written.
     Entries,
-    /// Old inodes that no directory entry names.
+    /// Inodes under their old numbers. No directory entry refers to these inodes any more.
     Gone,
-    /// The reserved descriptor blocks, and the inode that owns them. They are valid only for the new size.
+    /// The reserved descriptor blocks, and the resize inode, which owns these blocks. They are valid only for the new size.
     Reserved,
 }
 
-/// The new contents of blocks, by their position in the new volume.
+/// The new contents of blocks, by the position of each block in the new volume.
 #[derive(Default)]
 pub(super) struct Edits<'a> {
     blocks: BTreeMap<FsBlock, (Rank, Block)>,
-    /// The moved blocks. Their initial content is read from their old position.
+    /// The moved blocks. The initial content of a moved block is read from its old position.
     pub(super) moves: Option<&'a Moves>,
 }
 
@@ -39,7 +40,8 @@ impl<'a> Edits<'a> {
         Self { blocks: BTreeMap::new(), moves: Some(moves) }
     }
 
-    /// Changes a block. Its content is first read from the device; for a moved block, from the old position.
+    /// Changes a block. The first change reads the block's content from the device. The content of a moved block is read from the old
+    /// position.
     pub(super) fn edit<R>(
         &mut self,
         fs: &Ext4,

@@ -1,4 +1,4 @@
-//! Growth: the last group is filled up to its full size, and groups are added.
+//! Growth of a volume: the last group is extended to its full size, and groups are added.
 
 use super::Volume;
 use super::bitmaps::{Bitmaps, Descriptors};
@@ -6,18 +6,20 @@ use super::commit::Size;
 use super::edits::Edits;
 use super::shape::Shape;
 use crate::error::Result;
+use crate::fs::ext4::Superblock;
 use crate::fs::ext4::alloc::bitmap;
 use crate::fs::ext4::mkfs::groups::{TablesAre, Used};
 use crate::fs::ext4::mkfs::layout::{Layout, Tables};
 use crate::fs::ext4::mkfs::output::Output;
 use crate::fs::ext4::mkfs::space::Space;
 
-/// Grows the volume to `shape`. The device reads as zeros from byte `zeros_from` on.
+/// Grows the volume to `shape`. If `zeros_from` is `Some`, the device reads as zeros from that byte on.
 pub(super) fn grow(volume: &Volume, mut shape: Shape, zeros_from: Option<u64>) -> Result<()> {
     let old = &volume.found.superblock;
     let cluster = u64::from(old.cluster_blocks);
     let first = u64::from(old.first_data_block);
-    // A cluster that was partly in the old volume may belong to a file.
+    // A file may own the last cluster of the old volume, even if only a part of that cluster is in the old volume. New metadata therefore
+    // begins at the next cluster.
     let from = first + (old.blocks_count - first).next_multiple_of(cluster);
     let (sb, geometry) = (&shape.sb, &shape.geometry);
     let mut space = Space::new(from..sb.blocks_count, cluster);
@@ -43,26 +45,12 @@ pub(super) fn grow(volume: &Volume, mut shape: Shape, zeros_from: Option<u64>) -
     }
 
     let mut bitmaps = Bitmaps::new(volume);
-    let last = old.groups - 1;
-    let bits = bitmaps.group(last)?;
-    let clusters = old.clusters_in(last)..sb.clusters_in(last);
-    bitmap::clear(bits, clusters);
-    let start = layout.blocks_of(last).start;
-    for taken in space.clusters_in(start..layout.blocks_of(last).end) {
-        bitmap::set(bits, taken.start as u32..taken.end as u32);
-    }
-    // With sparse_super2, the new last group gets a backup.
-    for group in old.backup_groups.into_iter().filter(|group| (1..old.groups).contains(group)) {
-        if old.group_has_backup(group) && !sb.group_has_backup(group) {
-            let start = old.group_start(group).0;
-            bitmaps.mark(start..start + old.copies_in(group), false)?;
-        }
-    }
+    mark_old_groups(&mut bitmaps, old, &layout, &space)?;
     let double = volume.double_of_resize_inode()?;
     let mut descriptors = Descriptors::new(volume, &shape)?;
     volume.check_held()?;
 
-    // All of these blocks are past the old volume's end.
+    // All blocks that this loop writes are past the end of the old volume.
     let output = Output::new(&**volume.device(), sb.block_size)?;
     let zeros_from = zeros_from.unwrap_or(u64::MAX) >> sb.block_size.shift();
     let mut tables = TablesAre::Zero;
@@ -89,4 +77,30 @@ pub(super) fn grow(volume: &Volume, mut shape: Shape, zeros_from: Option<u64>) -
     }
     descriptors.store(volume, &mut shape, &mut edits)?;
     volume.commit(&edits, &shape, &descriptors.bytes, Size::WithEdits)
+}
+
+/// Changes the bitmaps of the old volume's groups. The last of these groups gets more clusters, and the blocks of removed backups become
+/// free.
+fn mark_old_groups(
+    bitmaps: &mut Bitmaps<'_>,
+    old: &Superblock,
+    layout: &Layout<'_>,
+    space: &Space,
+) -> Result<()> {
+    let (sb, last) = (layout.sb, old.groups - 1);
+    let bits = bitmaps.group(last)?;
+    bitmap::clear(bits, old.clusters_in(last)..sb.clusters_in(last));
+    let blocks = layout.blocks_of(last);
+    for taken in space.clusters_in(blocks) {
+        bitmap::set(bits, taken.start as u32..taken.end as u32);
+    }
+    // With the feature sparse_super2, the last group has a backup. The backup in the old last group is removed, because the new last group
+    // gets one.
+    for group in old.backup_groups.into_iter().filter(|group| (1..old.groups).contains(group)) {
+        if old.group_has_backup(group) && !sb.group_has_backup(group) {
+            let start = old.group_start(group).0;
+            bitmaps.mark(start..start + old.copies_in(group), false)?;
+        }
+    }
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Changes inodes: their positions in the inode tables, their maps and their attribute blocks.
+//! Changes of inodes during a resize: their positions in the inode tables, their block maps and their attribute blocks.
 
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
@@ -14,6 +14,7 @@ use crate::fs::ext4::attr::seal_xattr_block;
 use crate::fs::ext4::disk::inode::RawInode;
 use crate::fs::ext4::inode::{seal_inode, sectors};
 use crate::fs::ext4::mkfs::layout::Tables;
+use crate::fs::ext4::mkfs::map::FileMap;
 use crate::fs::ext4::orphan::seal_orphan_block;
 use crate::fs::ext4::{Incompat, RoCompat, Superblock};
 use crate::sys::Buffer;
@@ -22,7 +23,7 @@ use crate::units::{FsBlock, InodeNo};
 const INODE: Place = Place::new("inode");
 
 impl Volume {
-    /// Writes an inode, with its number, its map and its attribute block in the new volume.
+    /// Adds an inode to the edits, with its number, its block map and its attribute block in the new volume.
     pub(super) fn edit_inode(
         &self,
         plan: &Plan,
@@ -49,19 +50,7 @@ impl Volume {
                 return Err(INODE.inode(number).corrupt("it is cut short"));
             };
             if let Some(map) = map {
-                raw.i_block = map.i_block;
-                let shift = sb.block_size.shift() - 9;
-                let per_node = u64::from(sb.cluster_blocks) << shift;
-                let before = change.old_nodes.len() as u64 * per_node;
-                let after = map.blocks.len() as u64 * per_node;
-                let total = (sectors(sb, raw) + after).saturating_sub(before);
-                let in_blocks =
-                    InodeFlags::from_bits_retain(raw.i_flags.get()).contains(InodeFlags::HUGE_FILE);
-                let total = if in_blocks { total >> shift } else { total };
-                raw.i_blocks_lo.set(total as u32);
-                if sb.ro_compat.contains(RoCompat::HUGE_FILE) {
-                    raw.i_blocks_high.set((total >> 32) as u16);
-                }
+                put_map(sb, raw, map, change.old_nodes.len() as u64);
             }
             if let Some(block) = attributes {
                 raw.i_file_acl_lo.set(block as u32);
@@ -95,21 +84,32 @@ impl Volume {
             }
         }
         if sb.orphan_file == Some(change.number) {
-            // The checksums of the orphan file's blocks depend on their positions.
-            let seed = sb.inode_seed(number, item.generation);
-            for extent in &item.map.extents {
-                let range = extent.start.0..extent.start.0 + u64::from(extent.len);
-                for block in plan.moves.places(range).into_iter().flatten() {
-                    edits.edit(fs, FsBlock(block), Rank::Entries, |bytes| {
-                        seal_orphan_block(seed, FsBlock(block), bytes);
-                    })?;
-                }
+            self.seal_orphan_file(plan, sb.inode_seed(number, item.generation), item, edits)?;
+        }
+        Ok(())
+    }
+
+    /// Computes new checksums of the orphan file's blocks, because these checksums cover the positions of the blocks.
+    fn seal_orphan_file(
+        &self,
+        plan: &Plan,
+        seed: Option<u32>,
+        item: &Item,
+        edits: &mut Edits<'_>,
+    ) -> Result<()> {
+        for extent in &item.map.extents {
+            let range = extent.start.0..extent.start.0 + u64::from(extent.len);
+            for block in plan.moves.places(range).into_iter().flatten() {
+                edits.edit(&self.found, FsBlock(block), Rank::Entries, |bytes| {
+                    seal_orphan_block(seed, FsBlock(block), bytes);
+                })?;
             }
         }
         Ok(())
     }
 
-    /// Deletes an inode under its old number. Otherwise, until the volume is cut off, a check would find two files with the same blocks.
+    /// Deletes an inode under its old number. If the inode were not deleted and the resize were interrupted before the size changes, e2fsck
+    /// would find two files with the same blocks.
     fn delete(&self, number: InodeNo, edits: &mut Edits<'_>) -> Result<()> {
         let (fs, now) = (&self.found, self.clock.now());
         let place = fs.inode_place(number)?;
@@ -125,9 +125,25 @@ impl Volume {
     }
 }
 
-/// The item of an inode, from a list that is sorted by number.
+/// The item of an inode. `items` must be sorted by inode number.
 pub(super) fn find(items: &[Item], number: InodeNo) -> Option<&Item> {
     items.binary_search_by_key(&number, |item| item.number).ok().map(|at| &items[at])
+}
+
+/// Stores a map in an inode. `old_nodes` is the number of blocks of the old map's own nodes, which `i_blocks` counts.
+fn put_map(sb: &Superblock, raw: &mut RawInode, map: &FileMap, old_nodes: u64) {
+    raw.i_block = map.i_block;
+    let shift = sb.block_size.shift() - 9;
+    let per_node = u64::from(sb.cluster_blocks) << shift;
+    let (before, after) = (old_nodes * per_node, map.blocks.len() as u64 * per_node);
+    let total = (sectors(sb, raw) + after).saturating_sub(before);
+    let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
+    let in_blocks = flags.contains(InodeFlags::HUGE_FILE);
+    let total = if in_blocks { total >> shift } else { total };
+    raw.i_blocks_lo.set(total as u32);
+    if sb.ro_compat.contains(RoCompat::HUGE_FILE) {
+        raw.i_blocks_high.set((total >> 32) as u16);
+    }
 }
 
 /// The position of an inode in the inode tables of the new volume.

@@ -1,15 +1,17 @@
 //! Growing and shrinking an unmounted volume, as resize2fs does.
 //!
-//! All decisions are made in memory before the first write: first the numbers of the new volume ([`shape`]), then every changed block
-//! ([`edits`]). Then the blocks are written, in an order that a power failure may interrupt at any point ([`commit`]). A volume shrinks
-//! in steps. All steps are first made on a device that keeps its changes in memory ([`Dry`]), and the result is checked there.
+//! All decisions are made in memory before the first write. The numbers of the new volume ([`shape`]) are computed first, then the new
+//! content of every changed block ([`edits`]). The blocks are then written in an order in which a power failure at any point does no damage
+//! ([`commit`]). A volume shrinks in several steps. All steps are first made on a device that stores its changes in memory ([`Dry`]), and
+//! the result is checked there.
 //!
 //! The writes of a step:
 //!
-//! 1. Write blocks that are free in the old volume: new bitmaps and tables, and copies of blocks that move.
-//! 2. Write blocks that are in use in both volumes. If the volume has a journal with enough room, they are written in one transaction.
-//!    Otherwise they are written in the order of their [ranks](edits::Rank), while the superblock marks the volume as unchecked.
-//! 3. Write the superblock, and then the backups. The superblock's single sector decides whether this is the old or the new volume.
+//! 1. Write blocks that are free in the old volume: new bitmaps and inode tables, and copies of blocks that move.
+//! 2. Write blocks that are in use in the old and in the new volume. If the volume has a journal with enough space, these blocks are written
+//!    in one transaction. Otherwise they are written in the order of their [ranks](edits::Rank), while the superblock marks the volume as not clean.
+//! 3. Write the superblock, and then its backups. The device contains the old volume before the write of the superblock's sector, and the
+//!    new volume after that write.
 
 mod bitmaps;
 mod commit;
@@ -43,20 +45,20 @@ use crate::fs::Clock;
 use crate::setters::setters;
 
 const PLACE: Place = Place::new("superblock");
-/// A size that is derived from the device's size is rounded down to whole pages, as in mke2fs, because a page cache cannot access bytes past the last
-/// whole page.
+/// The page size, in bytes. A size that is derived from the device's size is rounded down to a multiple of this number, as in mke2fs. A
+/// page cache could not access an incomplete page at the end of the volume.
 const PAGE: u64 = 4096;
 
 /// The new size of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NewSize {
-    /// The size of the whole device.
+    /// The size of the device.
     #[default]
     Device,
-    /// This number of bytes, rounded down to whole blocks.
+    /// This number of bytes, rounded down to a multiple of the block size.
     Bytes(u64),
-    /// The smallest size that holds all data.
+    /// The smallest size that is large enough for all data.
     Minimum,
 }
 
@@ -66,12 +68,12 @@ pub enum NewSize {
 pub struct ResizeOptions {
     /// The new size.
     pub size: NewSize,
-    /// The first byte from which the device reads as zeros, like a newly extended image. Nothing is zeroed from there on.
+    /// The byte from which the device reads as zeros, for example in an image that was extended. Nothing is zeroed from this byte on.
     pub zeros_from: Option<u64>,
 }
 
 impl ResizeOptions {
-    /// A resize to the size of the device.
+    /// Options for a resize to the size of the device.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -92,13 +94,15 @@ pub struct Resized {
     pub blocks: u64,
 }
 
-/// Resizes the volume on a device that is open for writing. A volume that needs recovery is recovered first, which counts as a mount.
+/// Resizes the volume on a device that is open for writing. A volume that needs recovery is recovered first. The recovery increments the
+/// volume's mount count.
 ///
-/// A last group that is hardly larger than its metadata is omitted, so the new size may be smaller than requested.
+/// A last group that has hardly any space for files besides its own metadata is omitted, so the new size may be smaller than requested.
 ///
 /// # Errors
-/// `InvalidInput` for invalid sizes; `Unsupported` with the name of the feature; `NoSpace` with the smallest possible size; `Corrupt` for a volume
-/// that needs e2fsck first; the errors of [`Ext4::open_for_writing`]. Until the first write the device is unchanged, except for a recovery.
+/// `InvalidInput` for invalid sizes; `Unsupported` with the name of the feature; `NoSpace` with the smallest possible size; `Corrupt` for a
+/// volume that e2fsck must repair before; the errors of [`Ext4::open_for_writing`]. Only the recovery writes to the device before all
+/// decisions are made.
 pub(crate) fn resize(
     device: &Arc<dyn Device>,
     options: &ResizeOptions,
@@ -135,7 +139,7 @@ pub(crate) fn resize(
     Ok(Resized { block_size: 1 << shift, before, blocks })
 }
 
-/// The smallest size in blocks that [`resize`] can give the volume, as with [`NewSize::Minimum`]. Nothing is written.
+/// The smallest size to which [`resize`] can shrink the volume with [`NewSize::Minimum`]. Nothing is written to the device.
 ///
 /// # Errors
 /// The errors of [`resize`].
@@ -148,19 +152,19 @@ pub(crate) fn minimum(device: &Arc<dyn Device>) -> Result<Resized> {
     Ok(Resized { block_size: 1 << block_size.shift(), before, blocks })
 }
 
-/// A volume during a resize. It is in its original state, and its journal is empty.
+/// A volume that is resized, in its state before the resize. The journal is empty.
 struct Volume {
     found: Arc<Ext4>,
     raw: RawSuperblock,
-    /// The multiple mount protection, while this node holds it.
+    /// The hold of multiple mount protection, if the volume has this feature.
     held: Option<MmpHold>,
-    /// The device that keeps changes of the volume in memory, for a rehearsal.
+    /// The device that stores changes in memory, if this volume is a rehearsal.
     dry: Option<Arc<Dry>>,
     clock: Clock,
 }
 
 impl Volume {
-    /// Opens the volume on a device that keeps changes in memory, and recovers it there.
+    /// Opens the volume on a device that stores changes in memory, and recovers the volume there.
     fn dry(dry: Dry, clock: Clock) -> Result<Self> {
         let dry = Arc::new(dry);
         let device: Arc<dyn Device> = dry.clone();
@@ -173,7 +177,7 @@ impl Volume {
         Ok(Self { found, raw: read(&device)?, held: None, dry: Some(dry), clock })
     }
 
-    /// Opens the volume a second time, with changes that stay in memory.
+    /// Opens the volume a second time. Changes of the second volume stay in memory.
     fn rehearsal(&self) -> Result<Self> {
         let size = self.found.superblock.block_size;
         Self::dry(Dry::over(Arc::clone(self.device()), size), self.clock)
@@ -188,10 +192,10 @@ impl Volume {
         check_features(&sb)?;
         recover(device, &events, clock)?;
         mmp::check(&**device, &sb, mmp::Purpose::Write)?;
-        // Another node may have changed the volume during the wait for it.
+        // The state is checked again, because another node may have changed the volume while the check above waited.
         check_state(device)?;
         let held = MmpHold::take(device, &Ext4::read_superblock(&**device)?, &events, clock)?;
-        // Another node may have written until it detected this node.
+        // The state is checked again, because another node may have written to the volume before that node detected this node.
         check_state(device)?;
         let sb = Ext4::read_superblock(&**device)?;
         check_features(&sb)?;
@@ -200,7 +204,7 @@ impl Volume {
         Ok(Self { found, raw: read(device)?, held, dry: None, clock })
     }
 
-    /// Reads the volume again.
+    /// Opens the volume again, after changes on the device.
     fn reopen(self) -> Result<Self> {
         let device = Arc::clone(self.device());
         let events = Arc::new(Events::of(&device));
@@ -213,7 +217,7 @@ impl Volume {
         self.found.blocks.device()
     }
 
-    /// Whether this node still holds the volume.
+    /// Checks that this node still holds the volume.
     fn check_held(&self) -> Result<()> {
         self.held.as_ref().map_or(Ok(()), MmpHold::check)
     }
@@ -226,7 +230,7 @@ fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
     RawSuperblock::read_from_bytes(&bytes).map_err(|_| PLACE.corrupt("it is cut short"))
 }
 
-/// Recovers a volume if needed, and frees its orphans.
+/// Recovers a volume if its journal needs recovery, and frees its orphans.
 fn recover(device: &Arc<dyn Device>, events: &Arc<Events>, clock: Clock) -> Result<()> {
     let sb = Ext4::read_superblock(&**device)?;
     let orphans =
@@ -262,7 +266,8 @@ fn check_features(sb: &Superblock) -> Result<()> {
         }
     }
     if sb.compat.contains(Compat::SPARSE_SUPER2) && sb.incompat.contains(Incompat::META_BG) {
-        // If a group got a backup, its descriptors would have to move by one block.
+        // With sparse_super2, the last group has a backup. When another group becomes the last group, its descriptor block would have to
+        // move by one block.
         return Err(Error::unsupported("sparse_super2 together with meta_bg: use resize2fs"));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Moved blocks. They move in whole clusters, and each cluster moves only once.
+//! The blocks that a resize moves. All blocks of a cluster move together, and each cluster moves only once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,28 +9,28 @@ use crate::fs::ext4::mkfs::space::Space;
 
 /// The blocks that files and metadata must vacate.
 pub(super) struct Evicted {
-    /// The first block past the new volume's end.
+    /// The first block past the end of the new volume. All blocks from this block on must be vacated.
     pub(super) from: u64,
-    /// The blocks of the backup in the new last group.
+    /// The blocks that the backup in the new last group will use.
     pub(super) backup: Range<u64>,
 }
 
 impl Evicted {
-    /// Whether any of these blocks must be vacated.
+    /// Whether any block of a range must be vacated.
     pub(super) fn meets(&self, blocks: &Range<u64>) -> bool {
         blocks.end > self.from || blocks.start < self.backup.end && self.backup.start < blocks.end
     }
 }
 
-/// The positions of blocks in the new volume.
+/// The old and the new positions of all moved blocks.
 pub(super) struct Moves {
     first: u64,
     cluster: u64,
-    /// The moved ranges by their old position: the length, and the new position.
+    /// The moved ranges. The key is the old position, and the value is the length and the new position.
     to: BTreeMap<u64, (u64, u64)>,
-    /// The moved ranges by their new position: the length, and the old position.
+    /// The moved ranges. The key is the new position, and the value is the length and the old position.
     from: BTreeMap<u64, (u64, u64)>,
-    /// The goal for the next allocation, which is the block after the last allocated block.
+    /// The block after the last allocated block. The next allocation searches from this block on.
     goal: u64,
 }
 
@@ -45,7 +45,8 @@ impl Moves {
         }
     }
 
-    /// The range of a map that contains a block: its start, its length, and its position on the other side.
+    /// The range of `map` that contains a block. Returns the start and the length of the range, and the position to which `map` maps the
+    /// start.
     fn holding(map: &BTreeMap<u64, (u64, u64)>, block: u64) -> Option<(u64, u64, u64)> {
         let (start, (len, other)) = map.range(..=block).next_back()?;
         (block < start + len).then_some((*start, *len, *other))
@@ -90,7 +91,7 @@ impl Moves {
         Ok(())
     }
 
-    /// Moves a range to one contiguous range, for structures that must be contiguous.
+    /// Moves a range to a contiguous range of free blocks, for structures that must be contiguous.
     pub(super) fn evict_run(&mut self, start: u64, count: u64, space: &mut Space) -> Result<u64> {
         let new = space.take_run(0, count)?;
         self.insert(start, new, count);
@@ -103,17 +104,17 @@ impl Moves {
         Ok(runs)
     }
 
-    /// Allocates a position for a new block.
+    /// Allocates a position for a block that does not exist in the old volume.
     pub(super) fn new_block(&mut self, space: &mut Space) -> Result<u64> {
         Ok(self.allocate(space, 1)?[0].start)
     }
 
-    /// The block's position in the new volume, which may equal the old position.
+    /// The position of a block in the new volume. A block that does not move has the same position as in the old volume.
     pub(super) fn place(&self, block: u64) -> u64 {
         Self::holding(&self.to, block).map_or(block, |(start, _, new)| new + (block - start))
     }
 
-    /// The positions of a range in the new volume, in pieces.
+    /// The positions of a range of blocks in the new volume. Pieces of the range may have moved to different positions.
     pub(super) fn places(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
         let mut pieces = Vec::new();
         let mut at = blocks.start;
@@ -130,7 +131,7 @@ impl Moves {
         pieces
     }
 
-    /// The old position of the content of a block of the new volume, if that content has moved.
+    /// The position in the old volume of the content that moves to `block`. `None` if nothing moves to `block`.
     pub(super) fn source(&self, block: u64) -> Option<u64> {
         Self::holding(&self.from, block).map(|(start, _, old)| old + (block - start))
     }

@@ -1,4 +1,4 @@
-//! Updates the names of inodes that get new numbers.
+//! Updates the directory entries of inodes that get new numbers.
 
 use zerocopy::FromBytes;
 
@@ -19,7 +19,7 @@ use crate::units::{FileBlock, FsBlock};
 const PLACE: Place = Place::new("directory block");
 
 impl Volume {
-    /// Updates every entry to the new inode numbers.
+    /// Changes the inode numbers in all directory entries to the new numbers.
     pub(super) fn edit_names(
         &self,
         plan: &Plan,
@@ -74,7 +74,7 @@ impl Volume {
     }
 }
 
-/// Refuses inline directories whose entries would have to change.
+/// Refuses the resize if an entry of an inline directory would have to change.
 pub(super) fn check_inline(volume: &Volume, numbers: &Numbers, items: &[Item]) -> Result<()> {
     if numbers.is_empty() {
         return Ok(());
@@ -95,7 +95,7 @@ pub(super) fn check_inline(volume: &Volume, numbers: &Numbers, items: &[Item]) -
     Ok(())
 }
 
-/// Updates the inode numbers in entries. Returns whether any entry changed, or `None` if an entry is damaged.
+/// Changes the inode numbers in the entries of a block. Returns whether any entry changed, or `None` if an entry is damaged.
 fn rename(plan: &Plan, sb: &Superblock, bytes: &mut [u8]) -> Option<bool> {
     let (mut at, mut changed) = (0, false);
     while at < bytes.len() {

@@ -1,4 +1,4 @@
-//! Versions of blocks that are changed, written home, read, and dropped.
+//! Tests of block versions: threads change, write home, read, and drop them at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -38,7 +38,7 @@ impl Model {
         u64::from_le_bytes(*bytes.first_chunk().unwrap())
     }
 
-    /// Reads the block. A reader must not see an older number than the newest one seen before it began.
+    /// Reads the block. A reader must not see an older number than the newest number that was seen before the read began.
     fn look(&self) -> u64 {
         let least = self.seen.load(SeqCst);
         let found = Self::number(&self.blocks.read(BLOCK, PLACE).unwrap());
@@ -50,7 +50,7 @@ impl Model {
     fn count(&self, tid: u64) {
         let add = |bytes: &mut [u8]| {
             let number = Self::number(bytes) + 1;
-            // A reader that gets this version would see half a change.
+            // A reader that gets this version would see an incomplete change.
             bytes[..4].fill(0xFF);
             thread::yield_now();
             bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -60,7 +60,7 @@ impl Model {
         self.seen.fetch_max(number, SeqCst);
     }
 
-    /// The part of a checkpoint that writes the version that a commit froze.
+    /// The part of a checkpoint that writes home the version that a commit froze.
     fn write_home(&self, tid: u64) {
         if let Some(version) = self.blocks.dirty().of_transaction(BLOCK, Member::in_test(tid).tid())
         {
@@ -96,7 +96,8 @@ fn no_change_is_lost_and_no_reader_goes_back() {
     });
 }
 
-/// A thread may be about to read a block through a pointer that has been removed in the meantime.
+/// A thread may still read a block through a pointer that another thread has removed in the meantime. The cache must not keep the freed
+/// content.
 #[test]
 fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
     explore(1, || {

@@ -1,4 +1,4 @@
-//! Tests of a whole volume: operations, syncs and checkpoints, with a power failure at any moment.
+//! Tests of a complete volume: operations, syncs and checkpoints, with a power failure at any time.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,7 @@ use crate::sync::{explore, run};
 use crate::units::{FileBlock, FilePos};
 
 const BLOCK: usize = 1024;
-/// A length of content that does not fit into an inode, but fits into one block.
+/// The length of a file's content. It does not fit into an inode, but fits into one block.
 const LEN: usize = 600;
 
 const NAMES: [&[u8]; 3] = [b"old", b"one", b"two"];
@@ -21,11 +21,11 @@ const NAMES: [&[u8]; 3] = [b"old", b"one", b"two"];
 struct Model {
     fs: Arc<Ext4>,
     ram: Arc<Ram>,
-    /// Which names a sync has made durable. If one of them is set, the old name must not exist.
+    /// Whether a sync has made each of `NAMES` durable. If a flag is set, the old name must not exist.
     synced: [AtomicBool; 3],
 }
 
-/// The content of a file, which is the last letter of its name, repeated.
+/// The content of a file: the last letter of its name, repeated.
 fn content(name: &[u8]) -> [u8; LEN] {
     [name[2]; LEN]
 }
@@ -35,7 +35,7 @@ fn open(ram: &Arc<Ram>) -> Arc<Ext4> {
     Ext4::open_for_writing(Arc::new(yielding(Arc::clone(ram))), &Arc::default(), clock).unwrap()
 }
 
-/// Creates a file. It stays empty if there is no space.
+/// Creates a file. The file stays empty if there is no space.
 fn make(fs: &Arc<Ext4>, name: &[u8]) {
     let who = Credentials::default();
     let number = fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
@@ -45,8 +45,8 @@ fn make(fs: &Arc<Ext4>, name: &[u8]) {
     }
 }
 
-/// A volume with the old file, in the state after a close. If `full` is set, another file takes all
-/// other space. Each volume is made only once.
+/// A closed volume that contains the file `old`. If `full` is set, another file uses all remaining space. Each of the two volumes is
+/// created only once.
 fn volume(full: bool) -> Arc<Ram> {
     static MADE: [OnceLock<Arc<Ram>>; 2] = [const { OnceLock::new() }; 2];
     let made = &MADE[usize::from(full)];
@@ -102,7 +102,7 @@ impl Model {
         self.synced[0].store(true, SeqCst);
     }
 
-    /// Checks the content of the device at this moment, in the state after a recovery.
+    /// Recovers a snapshot of the device, as after a power failure at this time, and checks the content.
     fn fail_power(&self) {
         let synced = self.synced.each_ref().map(|synced| synced.load(SeqCst));
         let fs = Ext4::open(Arc::new(self.ram.snapshot()), &Arc::default()).unwrap();
@@ -156,7 +156,7 @@ fn synced_changes_are_there_whenever_power_fails() {
     });
 }
 
-/// On a full volume, the only free block is that of the removed file.
+/// On a full volume, the only free block is the block of the removed file.
 #[test]
 fn a_freed_block_is_had_again_only_when_that_is_committed() {
     static REUSED: AtomicBool = AtomicBool::new(false);
@@ -182,7 +182,7 @@ fn a_freed_block_is_had_again_only_when_that_is_committed() {
     assert!(REUSED.load(SeqCst), "no schedule reached what this is about");
 }
 
-/// Opening a decoded inode gives that file or an error, even if the file is removed and its number is reused at the same time.
+/// Opening a decoded inode gives the same file or an error, even if the file is removed and its inode number is reused at the same time.
 #[test]
 fn an_inode_in_hand_is_never_another_file() {
     static BOTH: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
@@ -211,7 +211,8 @@ fn an_inode_in_hand_is_never_another_file() {
     assert!(BOTH.iter().all(|seen| seen.load(SeqCst)), "not both ends were reached");
 }
 
-/// Synced names exist, or the sync was refused. Two threads run, so that another commit may be in progress when the close's commit has ended.
+/// Synced names exist, or the sync was refused. Two threads run operations, so that a commit may be in progress when the commit of the
+/// close has ended.
 #[test]
 fn a_close_beside_operations_keeps_what_was_promised() {
     explore(10, || {

@@ -5,12 +5,12 @@ use zerocopy::FromBytes;
 use crate::error::{Place, Result};
 use crate::fs::xfs::disk::attr::RawAclEntry;
 
-/// The version of the form that the system calls use.
+/// The version of the ACL format in the system calls.
 const VERSION: u32 = 2;
-/// The tags of entries with an id: a named user, a named group.
+/// The tags of entries with an id: named user and named group.
 const NAMED: [u32; 2] = [0x02, 0x08];
 
-/// The value in the form of `system.posix_acl_access`.
+/// Converts the value to the format of `system.posix_acl_access`.
 pub(super) fn to_xattr(bytes: &[u8], place: Place) -> Result<Vec<u8>> {
     let place = place.field("acl_cnt");
     let Some((count, rest)) = bytes.split_first_chunk() else {

@@ -1,4 +1,4 @@
-//! Changes of attributes that the log has begun and recovery finishes. They are applied when attributes are read.
+//! Attribute changes with an unfinished intent in the log. They are applied when attributes are read.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,14 +8,15 @@ use crate::units::InodeNo;
 /// An attribute in a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::fs::xfs) struct Attribute {
-    /// `ROOT`, `SECURE` and `PARENT` of the attribute's flags.
+    /// The bits `ROOT`, `SECURE` and `PARENT` of the attribute's flags.
     pub(in crate::fs::xfs) bits: u8,
     pub(in crate::fs::xfs) name: Vec<u8>,
     pub(in crate::fs::xfs) value: Vec<u8>,
 }
 
 impl Attribute {
-    /// The key that identifies an attribute. Only parent pointers of an inode can share a name and differ in the value.
+    /// The key that identifies an attribute of an inode. The key of a parent pointer includes the value, because two parent pointers can
+    /// have the same name.
     fn key(&self) -> (u8, Vec<u8>, Vec<u8>) {
         let is_parent = self.bits & flags::PARENT != 0;
         let value = if is_parent { self.value.clone() } else { Vec::new() };
@@ -23,10 +24,10 @@ impl Attribute {
     }
 }
 
-/// A change: it removes one attribute and adds another.
+/// A change removes one attribute, adds one, or does both.
 #[derive(Clone, Debug)]
 pub(in crate::fs::xfs) struct AttributeChange {
-    /// The generation of the inode, if the change is of parent pointers.
+    /// The generation of the inode, if the change concerns parent pointers.
     pub(in crate::fs::xfs) generation: Option<u32>,
     pub(in crate::fs::xfs) without: Option<Attribute>,
     pub(in crate::fs::xfs) with: Option<Attribute>,
@@ -41,7 +42,7 @@ impl AttributeChanges {
         self.0.entry(inode).or_default().push(change);
     }
 
-    /// The inodes with changes, and the generations in these changes.
+    /// The inodes with changes. Each inode has the generation that its changes name, if any.
     pub(in crate::fs::xfs) fn inodes(&self) -> impl Iterator<Item = (InodeNo, Option<u32>)> {
         let all = |changes: &[AttributeChange]| changes.iter().find_map(|change| change.generation);
         self.0.iter().map(move |(inode, changes)| (*inode, all(changes)))
@@ -51,8 +52,8 @@ impl AttributeChanges {
         self.0.contains_key(&inode)
     }
 
-    /// Applies the changes of an inode with this generation to a list of its attributes. A log can have very many changes of one inode, so
-    /// each change costs only a lookup.
+    /// Applies the changes of an inode with this generation to a list of its attributes. A log can contain very many changes of one inode,
+    /// so each change costs only a hash lookup.
     pub(in crate::fs::xfs) fn apply(
         &self,
         (inode, generation): (InodeNo, u32),
@@ -98,7 +99,7 @@ mod tests {
         };
         add(None, None, Some(attribute(0, "a", "2")));
         add(Some(7), Some(old.clone()), Some(new.clone()));
-        // A change of another generation.
+        // A change for another generation is ignored.
         add(Some(8), Some(new.clone()), None);
         for before in [vec![user.clone(), old.clone()], vec![old, new.clone(), user]] {
             let mut attributes = before;

@@ -1,4 +1,4 @@
-//! Leaves of attributes, and the nodes above them.
+//! Leaf blocks of attributes, and the index nodes above them.
 
 use zerocopy::FromBytes;
 

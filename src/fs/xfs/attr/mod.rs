@@ -1,4 +1,4 @@
-//! Extended attributes: in the inode, in leaves, and with values in blocks of their own.
+//! Extended attributes: in the inode, in leaf blocks, or in leaf blocks with the value in separate blocks.
 
 mod acl;
 mod changes;
@@ -19,7 +19,7 @@ const MAX_BYTES: usize = 16 << 20;
 const LONGEST_VALUE: u32 = 64 << 10;
 
 impl XfsInode {
-    /// The extended attributes, with the names and values that the system calls give.
+    /// The extended attributes, with the names and values that the system calls return.
     ///
     /// # Errors
     /// `Corrupt`; `LimitExceeded` if the values exceed 16 MiB in total.
@@ -29,7 +29,7 @@ impl XfsInode {
         let mut all = found.all;
         let changes = &self.fs.attribute_changes;
         changes.apply((self.stat.inode, self.stat.generation), &mut all);
-        // The changes in the log count toward the same limit.
+        // Attributes that changes in the log add count toward the same limit.
         let size = |attribute: &Attribute| attribute.name.len() + attribute.value.len();
         if changes.has(self.stat.inode) && all.iter().map(size).sum::<usize>() > MAX_BYTES {
             return Err(too_many());
@@ -39,7 +39,7 @@ impl XfsInode {
         shown.map(|attribute| attribute.into_xattr(place)).collect()
     }
 
-    /// Reads the attributes without the changes that the log has begun.
+    /// Reads the attributes as stored, without the unfinished changes in the log.
     fn attributes_as_stored(&self, found: &mut Attributes) -> Result<()> {
         let Some(fork) = &self.attributes else { return Ok(()) };
         let place = Place::new("attributes").inode(self.stat.inode);
@@ -59,7 +59,7 @@ struct Attributes {
 }
 
 impl Attributes {
-    /// Adds an attribute, if the system calls show it. `value` is read only in that case.
+    /// Adds an attribute, if the system calls show it. `value` is called only in that case.
     fn add(
         &mut self,
         name: &[u8],
@@ -92,7 +92,7 @@ fn too_many() -> Error {
 }
 
 impl Attribute {
-    /// The attribute in the form of the system calls.
+    /// Converts the attribute to the form of the system calls.
     fn into_xattr(self, place: Place) -> Result<Xattr> {
         let Self { bits, name, value } = self;
         let acl = match (bits & flags::ROOT != 0, &name[..]) {

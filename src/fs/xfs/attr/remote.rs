@@ -33,7 +33,8 @@ impl XfsInode {
         Ok(content)
     }
 
-    /// Adds a part of a content of `len` bytes: blocks with one header, if the volume has checksums.
+    /// Appends one part of a value or target of `len` bytes to `content`. The part is in `blocks`, which have one header if the volume has
+    /// checksums.
     pub(in crate::fs::xfs) fn remote_part(
         &self,
         blocks: &[FsBlock],

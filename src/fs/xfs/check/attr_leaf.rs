@@ -1,4 +1,4 @@
-//! Leaves of attributes: entries in the order of their hashes, names and values at the end, and the space between.
+//! Checks leaves of attributes: the entries in hash order, the names and values at the end of the block, and the space between.
 
 use zerocopy::FromBytes;
 
@@ -13,16 +13,16 @@ use super::hash_tree::IndexBlock;
 use super::map::Map;
 use crate::fs::check::{Kind, Severity};
 
-/// The bytes of an entry with a remote value, without its name: two more than its fields take.
+/// The number of bytes of an entry with a remote value, without its name. It is two more than the fields need.
 const REMOTE_ENTRY: usize = 11;
 
-/// The leaves of one inode, in order.
+/// The state of the check of one inode's leaves, which are checked in order.
 pub(super) struct Leaves<'l> {
     found: &'l Found,
     map: &'l Map,
-    /// The last hash so far.
+    /// The last hash of the entries checked so far.
     previous: u32,
-    /// The names with that hash, with their flags.
+    /// The names with the hash `previous`, each with its flags.
     alike: Vec<(u8, Vec<u8>)>,
 }
 
@@ -78,7 +78,7 @@ impl<'l> Leaves<'l> {
         entries.last().map(|entry| entry.hashval.get())
     }
 
-    /// Checks an entry. Returns the bytes of its name and of a local value, or `None` if they exceed the block.
+    /// Checks an entry. Returns the number of bytes of the entry's name and of a local value, or `None` if they are not within the block.
     fn entry(
         &mut self,
         checker: &mut Checker<'_>,
@@ -93,7 +93,7 @@ impl<'l> Leaves<'l> {
             checker.wrong(place.field("flags"), format!("{bits:#x} of an attribute"));
         }
         if bits & flags::INCOMPLETE != 0 {
-            // A crash can leave such an attribute, and Linux skips it.
+            // A crash can leave an attribute with the `INCOMPLETE` flag. Linux skips such an attribute.
             let what = Kind::Damaged { what: "an attribute whose change did not end".into() };
             checker.findings.add_as(Severity::Note, place.field("flags"), what);
         }
@@ -135,7 +135,7 @@ impl<'l> Leaves<'l> {
         Some(len)
     }
 
-    /// Checks that names do not overlap, and that the header's counts of space are right.
+    /// Checks that names do not overlap, and that the header's fields about used and free space are correct.
     fn check_room(
         &self,
         checker: &mut Checker<'_>,
@@ -151,13 +151,13 @@ impl<'l> Leaves<'l> {
         }
         let sum: usize = used.iter().map(|(start, end)| end - start).sum();
         checker.findings.expect(place.field("usedbytes"), counts.usedbytes.get(), sum as u64);
-        // The field holds 0 in a block of 64 KiB without names.
+        // In a block of 64 KiB without names, the field contains 0, because 65536 does not fit into 16 bits.
         let first = match counts.firstused.get() {
             0 => 1 << 16,
             first => usize::from(first),
         };
         let lowest = used.first().map_or(size, |(start, _)| *start);
-        // If there are holes between names, the value may be outdated and lower.
+        // If there are holes between names, `firstused` may be outdated and lower than the first name.
         if first > lowest || first < table_end || counts.holes == 0 && first != lowest {
             let what = format!("{first}, while the first name is at byte {lowest}");
             checker.wrong(place.field("firstused"), what);

@@ -1,4 +1,4 @@
-//! Values of attributes and targets of links that lie in separate blocks.
+//! Reads and checks attribute values and symbolic-link targets in separate blocks.
 
 use super::super::disk::attr::{REMOTE, REMOTE_HEADER, SYMLINK};
 use super::super::header::{Header, array};
@@ -13,8 +13,7 @@ use crate::units::FsBlock;
 const LONGEST_VALUE: u32 = 64 << 10;
 
 impl Checker<'_> {
-    /// The value of an attribute. If a part of the value is missing, this is reported, and the
-    /// result is `None`.
+    /// Reads the value of an attribute. If a part of the value is missing, the fault is reported, and the result is `None`.
     pub(super) fn remote_value(
         &mut self,
         found: &Found,
@@ -41,7 +40,7 @@ impl Checker<'_> {
         Some(content)
     }
 
-    /// The target of a link; `None` if its blocks do not hold it.
+    /// Reads the target of a symbolic link. Returns `None` if the blocks do not contain the complete target.
     pub(super) fn remote_target(
         &mut self,
         found: &Found,
@@ -54,7 +53,7 @@ impl Checker<'_> {
                 break;
             }
             next += u64::from(piece.len);
-            // Each extent has one header, so no target needs more blocks.
+            // A target has at most 1024 bytes, and each extent has one header. Therefore at most 4 blocks of an extent are needed.
             let blocks: Vec<_> =
                 (0..u64::from(piece.len.min(4))).map(|at| FsBlock(piece.start.0 + at)).collect();
             let place = found.part("symbolic link");
@@ -63,7 +62,7 @@ impl Checker<'_> {
         (content.len() == len).then_some(content)
     }
 
-    /// Adds the content of blocks with one header.
+    /// Appends the content of `blocks`, which have one common header, to `content`.
     fn part(
         &mut self,
         found: &Found,

@@ -1,4 +1,4 @@
-//! Extended attributes: in the inode, or in leaves with an index by hash.
+//! Checks extended attributes: in the inode, or in leaves with a hash index.
 
 use zerocopy::FromBytes;
 
@@ -12,9 +12,9 @@ use super::map::Map;
 use crate::error::Place;
 use crate::fs::check::Kind;
 
-/// The names of attributes that are access control lists, and the maximum number of their entries.
+/// The names of attributes that contain access control lists.
 const ACLS: [&[u8]; 2] = [b"SGI_ACL_FILE", b"SGI_ACL_DEFAULT"];
-/// The tags of entries of a list: the owner, a user, the group, a group, the mask, others.
+/// The tags of ACL entries: owner, named user, owning group, named group, mask, others.
 const TAGS: [u32; 6] = [0x01, 0x02, 0x04, 0x08, 0x10, 0x20];
 
 impl Checker<'_> {
@@ -76,7 +76,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the flags, the name and the value of an attribute in any form.
+    /// Checks the flags, the name and the value of an attribute, regardless of where it is stored.
     pub(super) fn check_attribute(&mut self, place: Place, bits: u8, name: &[u8], value: &[u8]) {
         let spaces = flags::ROOT | flags::SECURE | flags::PARENT;
         if (bits & spaces).count_ones() > 1 {
@@ -98,6 +98,6 @@ fn is_acl(value: &[u8]) -> bool {
     let word = |at: usize| u32::from_be_bytes(super::super::header::array(value, at));
     let Some(room) = value.len().checked_sub(4) else { return false };
     let entries = room / 12;
-    // Linux accepts a value with room for more entries than the count says.
+    // Linux accepts a value that is longer than its entry count requires.
     word(0) as usize <= entries && (0..word(0) as usize).all(|at| TAGS.contains(&word(4 + at * 12)))
 }

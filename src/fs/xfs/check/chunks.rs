@@ -1,4 +1,4 @@
-//! The inode trees: chunks of 64 inodes, some with holes.
+//! Checks the inode trees. A record describes a chunk of 64 inodes, which can have holes.
 
 use zerocopy::FromBytes;
 
@@ -15,7 +15,7 @@ use crate::fs::check::{FindingSite, Kind};
 /// The number of inodes for each bit of the hole mask.
 const PER_BIT: u32 = 4;
 
-/// A decoded record.
+/// A decoded record of an inode tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
     start: u32,
@@ -118,7 +118,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Claims the blocks of a chunk that hold at least one of its inodes.
+    /// Claims the blocks of a chunk that contain at least one of the chunk's inodes.
     fn claim_chunk(&mut self, group: u32, record: Record) {
         let log = self.fs.superblock.geometry.inodes_per_block_log;
         if 1 << log > CHUNK {
@@ -147,8 +147,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that the tree of free inodes has exactly those chunks of the inode tree that have a free
-    /// inode.
+    /// Checks that the tree of free inodes contains exactly the chunks that have a free inode in the inode tree.
     pub(super) fn check_free_chunks(&mut self, group: u32, all: &[Record], found: &Walked) {
         let site = FindingSite::of_group(group, Place::new("tree of free inodes").field("record"));
         let raws = <[RawChunk]>::ref_from_bytes(&found.records).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The superblock's counters, compared with the sums of all groups.
+//! Compares the superblock's counters with the sums of the counts of all groups.
 
 use super::super::disk::superblock::features2;
 use super::Checker;
@@ -7,14 +7,15 @@ use crate::error::Place;
 const PLACE: Place = Place::new("superblock");
 
 impl Checker<'_> {
-    /// Whether the superblock's counters are written only at unmounts, and group headers count the blocks of trees.
+    /// Whether the volume has lazy counters: the superblock's counters are written only at unmounts, and group headers count the blocks of
+    /// trees.
     pub(super) fn has_lazy_counters(&self) -> bool {
         self.fs.superblock.is_v5()
             || self.superblock.sb_features2.get() & features2::LAZY_COUNTERS != 0
     }
 
     pub(super) fn check_counters(&mut self) {
-        // After a crash these are outdated, and a mount counts again.
+        // After a crash lazy counters are outdated, and the next mount counts again.
         if self.fs.log().recovered && self.has_lazy_counters() {
             return;
         }

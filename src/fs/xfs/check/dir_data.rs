@@ -1,4 +1,5 @@
-//! Blocks with entries: entries and unused runs fill them from the header to the end, and the header lists the largest runs.
+//! Checks blocks of directory entries. Entries and unused runs fill a block from its header to its end, and the header lists the largest
+//! unused runs.
 
 use zerocopy::FromBytes;
 
@@ -30,7 +31,7 @@ struct Area<'a> {
 }
 
 impl Checker<'_> {
-    /// Checks all blocks of entries. `is_only` is set if the directory's only block holds the index too.
+    /// Checks all blocks of entries. `is_only` is true if the directory's only block also contains the index.
     pub(super) fn check_entry_blocks(&mut self, dir: &mut Dir<'_>, blocks: u64, is_only: bool) {
         let geometry = self.fs.superblock.geometry;
         let log = geometry.dir_block_log;
@@ -42,7 +43,7 @@ impl Checker<'_> {
             while pieces.next_if(|piece| piece.first + u64::from(piece.len) <= first).is_some() {}
             let next = pieces.peek().map_or(blocks, |piece| piece.first >> log);
             if next > number {
-                // Entries end at 32 GiB of the file, which limits this list.
+                // Entries are only in the first 32 GiB of the file, so `bests` has a limited length.
                 let until = next.min(blocks);
                 dir.bests.resize(until as usize, NO_BLOCK);
                 number = until;
@@ -120,7 +121,7 @@ impl Checker<'_> {
         Some(best)
     }
 
-    /// Checks the entries of a block and returns its unused runs.
+    /// Checks the entries of a block. Returns the offset and length of each unused run.
     fn check_area(&mut self, dir: &mut Dir<'_>, area: &Area<'_>, start: usize) -> Vec<(u16, u16)> {
         let (bytes, place) = (area.bytes, area.place);
         let (mut at, mut runs, mut was_unused) = (start, Vec::new(), false);
@@ -167,7 +168,7 @@ impl Checker<'_> {
         runs
     }
 
-    /// Checks that the header lists the three longest unused runs, longest first. Returns the length of the longest.
+    /// Checks that the header lists the three longest unused runs, longest first. Returns the length of the longest run.
     fn check_unused(&mut self, bytes: &[u8], runs: &[(u16, u16)], place: Place) -> u16 {
         let at = if self.fs.superblock.is_v5() { UNUSED_AT_V5 } else { UNUSED_AT };
         let stored = <[RawUnused; 3]>::ref_from_prefix(&bytes[at..]);
@@ -178,7 +179,7 @@ impl Checker<'_> {
         let place = place.field("bestfree");
         for (slot, expected) in stored.iter().zip(&lengths) {
             let (offset, length) = (slot.offset.get(), slot.length.get());
-            // Among runs of equal length, the header may list any.
+            // If several runs have the same length, the header may list any of them.
             let exists = length == 0 && offset == 0 || runs.contains(&(offset, length));
             if length != *expected || !exists {
                 let what = format!("{length} bytes from byte {offset} on, should have {expected}");

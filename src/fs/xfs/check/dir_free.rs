@@ -1,4 +1,4 @@
-//! The blocks that record the free room of each block of entries of a large directory.
+//! Checks the free-space index of a large directory, whose blocks record the free space of each block of entries.
 
 use super::super::disk::dir::{FREE, FREE_HEADER, FREE_HEADER_V5, FREE_V5, NO_BLOCK};
 use super::super::header::{Header, array};
@@ -7,8 +7,7 @@ use super::directories::Dir;
 use crate::fs::check::Kind;
 
 impl Checker<'_> {
-    /// Compares the blocks that record free room, of which the first is at `start`, with the blocks of
-    /// entries.
+    /// Compares the blocks of the free-space index with the blocks of entries. The index begins at block `start` of the file.
     pub(super) fn check_rooms(&mut self, dir: &Dir<'_>, start: u64) {
         let geometry = self.fs.superblock.geometry;
         let log = geometry.dir_block_log;
@@ -27,7 +26,7 @@ impl Checker<'_> {
                 first += 1 << log;
             }
         }
-        // A search for room does not find entry blocks past the recorded ones.
+        // Linux finds free space only in blocks of entries that the index records, so the index must cover all of them.
         let covered = (seen as usize).saturating_mul(per_block);
         if dir.whole && dir.bests.len() > covered {
             let place = dir.found.part("directory free space");

@@ -1,4 +1,4 @@
-//! The index of a directory: the hash and the address of each name.
+//! Checks the hash index of a directory: the hash and the address of each name.
 
 use zerocopy::FromBytes;
 
@@ -17,14 +17,14 @@ use crate::fs::check::Kind;
 struct Leaves {
     /// Hash and address of each entry.
     entries: Vec<(u32, u32)>,
-    /// The last hash so far.
+    /// The last hash of the leaves read so far.
     previous: u32,
-    /// The free room of each block of entries, if the index is a single leaf.
+    /// The free space of each block of entries, if the index is a single leaf.
     single: Option<Vec<u16>>,
 }
 
 impl Checker<'_> {
-    /// Checks an index in separate blocks: a single leaf, or leaves below nodes, with blocks of free room.
+    /// Checks an index in separate blocks: either a single leaf, or leaves below nodes together with a free-space index.
     pub(super) fn check_index(&mut self, dir: &mut Dir<'_>, root: u64, free: u64) {
         let count = 1 << self.fs.superblock.geometry.dir_block_log;
         let structure = "directory index";
@@ -56,7 +56,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a leaf and returns its last hash. A single leaf also records the free room of blocks.
+    /// Checks a leaf and returns its last hash. A single leaf also records the free space of each block of entries.
     fn check_leaf(&mut self, block: &IndexBlock, leaves: &mut Leaves) -> Option<u32> {
         let (bytes, place) = (&block.content[..], block.place);
         let is_v5 = self.fs.superblock.is_v5();
@@ -93,7 +93,7 @@ impl Checker<'_> {
         raws.last().map(|raw| raw.hashval.get())
     }
 
-    /// Records the used entries of an index, and returns the number of unused ones.
+    /// Adds the used entries of an index to `entries`, and returns the number of unused entries.
     pub(super) fn take_index(
         &mut self,
         raws: &[RawHashEntry],
@@ -116,7 +116,7 @@ impl Checker<'_> {
         stale
     }
 
-    /// Compares the index with the names that were found.
+    /// Compares the entries of the index with the names that were found in the directory.
     pub(super) fn compare_index(
         &mut self,
         dir: &mut Dir<'_>,

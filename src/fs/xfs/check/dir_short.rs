@@ -1,4 +1,4 @@
-//! Names in the inode.
+//! Checks a directory whose entries are in the inode.
 
 use super::super::disk::dir::ALIGN;
 use super::Checker;
@@ -68,7 +68,7 @@ impl Checker<'_> {
             self.check_entry(dir, &Entry { name, target, file_type, address }, place);
         }
         self.findings.expect(place.field("i8count"), large, larger);
-        // A directory that leaves the inode must fit into one block, with an index.
+        // When a directory becomes too large for the inode, its entries move to one block. They must fit there together with a hash index.
         let index = (count as usize + 2) * 8 + 8;
         if next + index > self.fs.superblock.geometry.dir_block() {
             let what = format!("entries up to byte {next} do not fit into a block");

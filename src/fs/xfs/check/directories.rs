@@ -1,4 +1,4 @@
-//! Directories: the target of each name, and whether the index finds it.
+//! Checks directories: the target of each name, and the hash index.
 
 use std::collections::HashSet;
 
@@ -13,27 +13,27 @@ use crate::fs::check::{Findings, Kind, Pass};
 use crate::fs::xfs::Xfs;
 use crate::units::InodeNo;
 
-/// The valid codes of types in entries.
+/// The valid file-type codes in directory entries.
 const TYPES: std::ops::RangeInclusive<u8> = 1..=7;
 
 /// A directory that is being checked.
 pub(super) struct Dir<'d> {
     pub(super) found: &'d Found,
     pub(super) map: &'d Map,
-    /// The index in the table of directories.
+    /// The directory's index in the table of directories.
     at: usize,
     /// The names so far, to detect duplicates.
     names: HashSet<Vec<u8>>,
-    /// The hash and the address of each name, as the index must have them.
+    /// The hash and the address of each name. The hash index must contain exactly these.
     pub(super) hashes: Vec<(u32, u32)>,
     /// The longest unused run of each block of entries.
     pub(super) bests: Vec<u16>,
     dots: [bool; 2],
-    /// All blocks of entries were read. If not, the index may have more names.
+    /// Whether all blocks of entries were read. If not, the hash index may contain more names.
     pub(super) whole: bool,
 }
 
-/// An entry of a block or of the inode.
+/// A directory entry, from a block or from the inode.
 pub(super) struct Entry<'e> {
     pub(super) name: &'e [u8],
     pub(super) target: InodeNo,
@@ -44,7 +44,7 @@ pub(super) struct Entry<'e> {
 }
 
 impl Checker<'_> {
-    /// Reads all directories, either to check them or, a second time, to collect names.
+    /// Reads all directories. The first pass checks them. A second pass, if necessary, collects names for parent pointers.
     pub(super) fn check_directories(&mut self) {
         let count = self.directories.len();
         for at in 0..count {
@@ -98,7 +98,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that each directory block has all of its file-system blocks.
+    /// Checks that no file-system block of a directory block is a hole.
     fn check_holes(&mut self, dir: &Dir<'_>) {
         let unit = 1_u64 << self.fs.superblock.geometry.dir_block_log;
         if unit == 1 {
@@ -125,7 +125,7 @@ impl Checker<'_> {
         let (name, number) = (entry.name, dir.found.number);
         let hash = self.fs.hash_name(name);
         dir.hashes.push((hash, entry.address));
-        // The first two entries have these addresses.
+        // The addresses of the first two entries of a directory, which must be `.` and `..`.
         let first = (self.fs.dir_header() / ALIGN) as u32;
         let second = first + (self.fs.entry_len(1) / ALIGN) as u32;
         let dots = match name {
@@ -206,7 +206,7 @@ impl Checker<'_> {
     }
 
     fn set_parent(&mut self, target: InodeNo, parent: InodeNo, (name, place): (Vec<u8>, Place)) {
-        // The table has the directories in the order of their numbers.
+        // The table of directories is sorted by inode number.
         let at = self.directories.partition_point(|directory| directory.number < target);
         let directory = self.directories.get_mut(at);
         let Some(directory) = directory.filter(|directory| directory.number == target) else {
@@ -219,7 +219,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Records the `..` of a directory in the inode.
+    /// Records the `..` entry of a directory.
     pub(super) fn set_dot_dot(&mut self, dir: &Dir<'_>, target: InodeNo) {
         self.directories[dir.at].dot_dot = target;
     }

@@ -1,4 +1,4 @@
-//! The fields of an inode, without its forks' content.
+//! Checks the fields of an inode, except the content of its forks.
 
 use super::super::disk::inode::{flags, flags2, format};
 use super::super::disk::tree::NONE;
@@ -17,7 +17,7 @@ const MOST_LINKS: u32 = i32::MAX as u32;
 const LONGEST_TARGET: u64 = 1024;
 
 impl Checker<'_> {
-    /// Reports wrong fields of an inode in use. Returns whether its forks can be read.
+    /// Reports wrong fields of an inode in use. Returns whether the inode's forks can be read.
     pub(super) fn check_core(&mut self, found: &Found) -> bool {
         let Some(file_type) = found.file_type() else {
             let (stored, rule) = (found.mode().into(), "it names no file type");
@@ -32,7 +32,7 @@ impl Checker<'_> {
         self.check_flags(found, file_type);
         self.check_hints(found, file_type);
         self.check_times(found);
-        // Version 1 had the link count in this field; metadata files have their kind in it.
+        // In version 1 this field is the link count, and in metadata files it is the kind of the file. In all other inodes it is 0.
         if found.is_metadata() {
             self.check_metadata_core(found, file_type);
         } else if found.raw.di_version > 1 {
@@ -41,7 +41,7 @@ impl Checker<'_> {
         self.check_formats(found, file_type)
     }
 
-    /// Checks fields of any inode, free ones too.
+    /// Checks fields that must be valid in every inode, whether free or in use.
     pub(super) fn check_any(&mut self, found: &Found) {
         if found.size() > i64::MAX as u64 {
             let (stored, rule) = (found.size(), "a negative size");
@@ -59,7 +59,7 @@ impl Checker<'_> {
         self.check_lengths(found);
     }
 
-    /// Checks a free inode, which keeps some fields of its last use.
+    /// Checks a free inode. Some fields retain their values from the inode's last use.
     pub(super) fn check_free(&mut self, found: &Found) {
         let raw = &found.raw;
         let (room, offset) = (found.literal().len(), usize::from(raw.di_forkoff) * 8);
@@ -160,7 +160,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the hints for extent sizes.
+    /// Checks the extent-size hints.
     fn check_hints(&mut self, found: &Found, file_type: FileType) {
         let bits = found.raw.di_flags.get();
         let hint = found.raw.di_extsize.get();
@@ -191,7 +191,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that extent sizes do not exceed the longest possible extent.
+    /// Checks that the extent-size hints do not exceed the longest possible extent.
     fn check_lengths(&mut self, found: &Found) {
         let most = LONGEST_EXTENT.min(self.fs.superblock.geometry.group_blocks / 2);
         let has_hint = |_: &_| !found.counts_blocks(&self.fs.superblock);
@@ -223,7 +223,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the extent counters: bytes that belong to other forms must be zero.
+    /// Checks that the unused bytes of the extent counters are zero. Their position depends on the format of the counters.
     fn check_counts(&mut self, found: &Found) {
         let raw = &found.raw;
         if found.flags2() & flags2::NREXT64 != 0 {
@@ -233,7 +233,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the formats of the forks. Returns whether they can be read.
+    /// Checks the formats of the forks. Returns whether the forks can be read.
     fn check_formats(&mut self, found: &Found, file_type: FileType) -> bool {
         let (raw, findings) = (&found.raw, &mut self.findings);
         let (room, offset) = (found.literal().len(), usize::from(raw.di_forkoff) * 8);
@@ -292,10 +292,10 @@ impl Checker<'_> {
         good
     }
 
-    /// Checks the format of attributes of an inode without attributes.
+    /// Checks the recorded format of the attribute fork if the inode has no attribute fork.
     fn check_no_fork(&mut self, found: &Found) {
         let stored = found.raw.di_aformat;
-        // The inodes of a new chunk have 0.
+        // In the inodes of a new chunk, the format is 0.
         if !matches!(stored, 0 | format::EXTENTS) {
             let (stored, rule) = (stored.into(), "a format without a fork");
             self.findings.add(found.place("di_aformat"), Kind::Invalid { stored, rule });

@@ -1,4 +1,4 @@
-//! The inodes of all chunks: fields, maps, attributes and the blocks that they use.
+//! Checks the inodes of all chunks: their fields, maps and attributes, and the blocks that they use.
 
 use super::super::disk::inode::{flags2, format};
 use super::super::disk::tree::{NONE, owner_bits};
@@ -11,7 +11,7 @@ use crate::fs::FileType;
 use crate::fs::check::{Kind, Pass};
 use crate::units::{FsBlock, InodeNo};
 
-/// The maximum length of a link's target.
+/// The maximum length of a symbolic link's target.
 const LONGEST_TARGET: usize = 1024;
 
 impl Checker<'_> {

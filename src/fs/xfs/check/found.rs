@@ -1,4 +1,4 @@
-//! An inode on disk, and accessors of its fields.
+//! An inode as read from the disk, with accessors of its fields.
 
 use zerocopy::FromBytes;
 
@@ -13,10 +13,10 @@ use crate::fs::check::{Findings, Kind};
 use crate::fs::xfs::{Incompat, Superblock, Xfs};
 use crate::units::{FsBlock, InodeNo};
 
-/// The length of an extent in a list, and of the smallest root of a tree.
+/// The length of an extent in an extent list. The smallest root of a tree has the same length.
 pub(super) const EXTENT: usize = 16;
 
-/// An inode.
+/// An inode as read from the disk.
 pub(super) struct Found {
     pub(super) number: InodeNo,
     pub(super) block: FsBlock,
@@ -30,7 +30,7 @@ impl Found {
         Place::new("inode").inode(self.number).block(self.block).field(field)
     }
 
-    /// The place of a structure of this inode.
+    /// The place of a structure of this inode, for findings.
     pub(super) fn part(&self, structure: &'static str) -> Place {
         Place::new(structure).inode(self.number)
     }
@@ -51,25 +51,26 @@ impl Found {
         self.v3.as_ref().map_or(0, |v3| v3.di_flags2.get())
     }
 
-    /// Whether the inode is internal, and named by metadata directories.
+    /// Whether the inode is internal to the file system and belongs to the metadata directories.
     pub(super) fn is_metadata(&self) -> bool {
         self.flags2() & flags2::METADATA != 0
     }
 
-    /// The kind of the tree in the inode's data fork, if there is one: of owners, or of reference counts of realtime blocks.
+    /// The kind of the tree in the inode's data fork: owners or reference counts of realtime blocks. `None` if the fork contains no such
+    /// tree.
     pub(super) fn space_tree(&self) -> Option<u16> {
         let kind = self.raw.di_onlink.get();
         let is_tree = matches!(kind, metatype::REALTIME_OWNERS | metatype::REALTIME_REFCOUNTS);
         (self.is_metadata() && is_tree).then_some(kind)
     }
 
-    /// Whether a field holds the number of used blocks of a zone instead of a hint.
+    /// Whether the field of the copy-on-write extent size contains the number of used blocks of a zone instead.
     pub(super) fn counts_blocks(&self, superblock: &Superblock) -> bool {
         let is_zoned = superblock.incompat.contains(Incompat::ZONED);
         is_zoned && self.space_tree() == Some(metatype::REALTIME_OWNERS)
     }
 
-    /// The project id. In a file of a realtime group this field holds the number of the group.
+    /// The project id. In a file of a realtime group, this field contains the number of the group.
     pub(super) fn project(&self) -> u32 {
         let raw = &self.raw;
         u32::from(raw.di_projid_lo.get()) | u32::from(raw.di_projid_hi.get()) << 16
@@ -82,7 +83,7 @@ impl Found {
         }
     }
 
-    /// The extent counters for data and for attributes.
+    /// The extent counters of the data fork and of the attribute fork.
     pub(super) fn extents(&self) -> (u64, u64) {
         if self.flags2() & flags2::NREXT64 != 0 {
             (self.raw.di_big_nextents.get(), self.raw.di_nextents.get().into())
@@ -114,7 +115,7 @@ impl Found {
 }
 
 impl Xfs {
-    /// Reads an inode of a chunk and reports its wrong fields. `None` if no inode is there.
+    /// Reads an inode of a chunk and reports its wrong fields. Returns `None` if there is no inode at this position.
     pub(super) fn find_inode(
         &self,
         findings: &mut Findings,
@@ -162,7 +163,7 @@ impl Xfs {
 }
 
 impl Checker<'_> {
-    /// Reads an inode again, without a report of its faults.
+    /// Reads an inode again, without reporting its faults again.
     pub(super) fn again(&mut self, number: InodeNo) -> Option<Found> {
         let place = self.fs.superblock.geometry.inode_place(number).ok()?;
         self.fs.find_inode(&mut Findings::default(), number, (place.block, place.index))

@@ -1,4 +1,4 @@
-//! Headers of allocation groups, and the trees of which they hold the roots.
+//! Checks headers of allocation groups, and the trees whose roots these headers name.
 
 use zerocopy::FromBytes;
 
@@ -15,7 +15,7 @@ use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind, Pass};
 use crate::units::InodeNo;
 
-/// A group, as far as it could be read.
+/// The data of a group that the check has read so far.
 #[derive(Default)]
 pub(super) struct Group {
     /// The owners of the group's blocks, free space included, in the order in which the check found them.
@@ -24,7 +24,7 @@ pub(super) struct Group {
     pub(super) recorded: Option<Vec<Owned>>,
     /// The counts that the reference-count tree records; `None` if the group has no such tree, or if a part of the tree is damaged.
     pub(super) shared: Option<Vec<Shared>>,
-    /// Whether the free space is known, which requires an undamaged free-space tree.
+    /// Whether the free space is known, which is the case only if the free-space tree is undamaged.
     pub(super) free_is_known: bool,
     /// The number of blocks in use.
     pub(super) used: u64,
@@ -51,7 +51,7 @@ impl Checker<'_> {
         self.inodes.sort();
     }
 
-    /// Claims the structures at fixed positions: headers, and the log.
+    /// Claims the blocks of structures at fixed positions: the headers of the group, and the log if it is in this group.
     fn claim_fixed(&mut self, group: u32) {
         let sb = &self.fs.superblock;
         let geometry = sb.geometry;

@@ -1,4 +1,4 @@
-//! The nodes above the leaves of a hash index, which directories and attributes share.
+//! Walks a hash index: its nodes and leaves. Directories and attributes use the same format of nodes.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use crate::units::FsBlock;
 /// The maximum number of levels of an index.
 const MAX_LEVELS: u16 = 5;
 
-/// A block of an index in memory.
+/// A block of an index, read into memory.
 pub(super) struct IndexBlock {
     pub(super) content: Block,
     pub(super) blocks: Vec<FsBlock>,
@@ -30,19 +30,19 @@ pub(super) struct Index<'i> {
     pub(super) found: &'i Found,
     pub(super) map: &'i Map,
     pub(super) structure: &'static str,
-    /// The first block in the fork.
+    /// The first block of the index in the fork.
     pub(super) root: u64,
-    /// The number of file-system blocks of an index block.
+    /// The number of file-system blocks in an index block.
     pub(super) count: u64,
 }
 
-/// Checks a leaf and returns its last hash, if the leaf has entries.
+/// A function that checks a leaf and returns its last hash, or `None` if the leaf has no entries.
 pub(super) type Leaf<'l> = &'l mut dyn FnMut(&mut Checker<'_>, &IndexBlock) -> Option<u32>;
 
 struct Walk<'w, 'i> {
     index: &'w Index<'i>,
     seen: HashSet<u64>,
-    /// The last block of each level, and the sibling that it points to.
+    /// For each level, the last block that was visited and the right sibling that it names.
     last: Vec<Option<(u64, u32)>>,
 }
 
@@ -97,7 +97,7 @@ impl Checker<'_> {
         Some(IndexBlock { content, blocks, magic, place })
     }
 
-    /// Checks a block and the subtree below it. Returns the last hash.
+    /// Checks a block and the subtree below it. Returns the last hash in the subtree.
     fn index_below(
         &mut self,
         walk: &mut Walk<'_, '_>,

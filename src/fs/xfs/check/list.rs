@@ -1,4 +1,4 @@
-//! The free list of a group: blocks that it reserves for its trees of free space.
+//! Checks the free list of a group: blocks that the group reserves for its free-space trees.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
 
 impl Checker<'_> {
-    /// Checks the used part of the list according to the header. Returns its number of blocks.
+    /// Checks the part of the list that the header marks as used. Returns the number of blocks in this part.
     pub(super) fn check_list(&mut self, group: u32, raw: &RawFree) -> u32 {
         let header = FindingSite::of_group(group, Place::new("header of free space"));
         let site = FindingSite::of_group(group, Place::new("list of free blocks"));
@@ -49,7 +49,7 @@ impl Checker<'_> {
             return 0;
         }
         let held = (last + size - first) % size + 1;
-        // In an empty list the end precedes the start, as in a full one.
+        // In an empty list, as in a full list, the index of the last entry is one before the index of the first.
         if count != held && !(count == 0 && held == size) {
             let place = header.place.field("agf_flcount");
             self.findings.expect(FindingSite { place, ..header }, count, held);

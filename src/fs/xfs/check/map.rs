@@ -1,4 +1,4 @@
-//! The map of a fork: a list of extents, or a B+tree.
+//! Reads and checks the map of a fork: a list of extents, or a B+tree.
 
 use std::collections::HashSet;
 
@@ -23,21 +23,21 @@ const MAX_LEVELS: u16 = 12;
 /// An extent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
-    /// The first block in the fork.
+    /// The extent's first block in the fork.
     pub(super) first: u64,
-    /// For a realtime file, the number in the on-disk extent.
+    /// The first block on the volume. For a realtime file, the block number as stored in the on-disk extent.
     pub(super) start: FsBlock,
     pub(super) len: u32,
     pub(super) unwritten: bool,
 }
 
-/// A map, as far as it could be read.
+/// The part of a map that could be read.
 #[derive(Default)]
 pub(super) struct Map {
     pub(super) pieces: Vec<Piece>,
-    /// The blocks of the map's tree.
+    /// The blocks of the map's B+tree.
     pub(super) tree: Vec<FsBlock>,
-    /// Whether the extents lie on the realtime device.
+    /// Whether the extents are on the realtime device.
     pub(super) elsewhere: bool,
     pub(super) whole: bool,
 }
@@ -47,7 +47,7 @@ impl Map {
         self.pieces.iter().map(|piece| u64::from(piece.len)).sum()
     }
 
-    /// The block of the volume for a block of the fork; `None` for a hole.
+    /// Converts a block of the fork to a block of the volume; `None` for a hole.
     pub(super) fn lookup(&self, block: u64) -> Option<FsBlock> {
         let at = self.pieces.partition_point(|piece| piece.first <= block).checked_sub(1)?;
         let piece = &self.pieces[at];
@@ -55,7 +55,7 @@ impl Map {
         (distance < piece.len.into()).then(|| FsBlock(piece.start.0 + distance))
     }
 
-    /// The blocks of a structure of several blocks; `None` if one is a hole.
+    /// The blocks of a structure that uses several blocks; `None` if any of the blocks is a hole.
     pub(super) fn run(&self, first: u64, count: u64) -> Option<Vec<FsBlock>> {
         (first..first.checked_add(count)?).map(|block| self.lookup(block)).collect()
     }
@@ -75,15 +75,15 @@ struct Walk<'w> {
     map: Map,
     seen: HashSet<u64>,
     last: Vec<Option<(u64, u64)>>,
-    /// The lowest block at which the next extent may begin.
+    /// The lowest block of the fork at which the next extent may begin.
     next: u64,
     limit: u64,
-    /// The pieces are out of order and must be sorted.
+    /// Whether the pieces are out of order and must be sorted.
     unsorted: bool,
 }
 
 impl Xfs {
-    /// Reads the map of a fork.
+    /// Reads and checks the map of a fork.
     pub(super) fn check_map(&self, findings: &mut Findings, found: &Found, which: Which) -> Map {
         let (format, bytes, count) = match which {
             Which::Data => (found.raw.di_format, found.data(), found.extents().0),
@@ -91,7 +91,7 @@ impl Xfs {
                 (found.raw.di_aformat, found.attributes().unwrap_or_default(), found.extents().1)
             }
         };
-        // The counter of attribute extents has 32 bits.
+        // File positions of data have 63 bits. Block numbers of the attribute fork have 32 bits.
         let limit = match which {
             Which::Data => self.superblock.max_file_block(),
             Which::Attributes => 1 << 32,
@@ -151,7 +151,7 @@ impl Xfs {
         }
     }
 
-    /// Checks the children of a node. Returns the first block of the fork that they map.
+    /// Checks the children of a node. Returns the first block of the fork that these children map.
     fn map_children(
         &self,
         walk: &mut Walk<'_>,

@@ -1,4 +1,4 @@
-//! Metadata directories: a tree with its own root, which names the internal files by their use.
+//! Checks the metadata directories: a tree with its own root, in which the name of an internal file states the file's use.
 
 use super::super::disk::inode::{flags, flags2, metatype};
 use super::Checker;
@@ -9,23 +9,23 @@ use crate::fs::check::{Kind, Severity};
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("metadata directory");
-/// The bits of a mode below the file type.
+/// The permission bits of a mode, without the file type.
 const PERMISSIONS: u32 = 0o7777;
-/// The names of quota files in their directory, with their kinds.
+/// The names of quota files in their directory, and the kind of each file.
 const QUOTA: [(&[u8], u16); 3] = [
     (b"user", metatype::USER_QUOTA),
     (b"group", metatype::GROUP_QUOTA),
     (b"project", metatype::PROJECT_QUOTA),
 ];
-/// The number of missing files of realtime groups that are reported before the search stops.
+/// The maximum number of missing files of realtime groups that are reported. The search then stops.
 const TOLD: usize = 8;
 
 /// The metadata directories, as far as they could be read.
 #[derive(Default)]
 pub(super) struct MetadataTree {
-    /// Directory, name, inode.
+    /// The directory, the name, and the inode that the name refers to.
     names: Vec<(InodeNo, Vec<u8>, InodeNo)>,
-    /// The quota files: of users, groups, projects.
+    /// The quota files, in the order users, groups, projects.
     pub(super) quota: [Option<InodeNo>; 3],
 }
 
@@ -78,7 +78,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that the tree has its root and the required files.
+    /// Checks that the tree has a valid root and the required files.
     pub(super) fn check_metadata_tree(&mut self) {
         let Some(root) = self.fs.superblock.metadata_root else { return };
         let field = Place::new("superblock").field("sb_metadirino");
@@ -97,7 +97,7 @@ impl Checker<'_> {
         state.is_some_and(|state| state.metadata && state.file_type == Some(file_type))
     }
 
-    /// The directory of this name below the root, if there is one.
+    /// The metadata directory with this name in the root directory, if there is one.
     fn metadata_directory(&mut self, root: InodeNo, name: &[u8]) -> Option<InodeNo> {
         let directory = self.tree.find(root, name)?;
         if self.is_metadata(directory, FileType::Directory) {
@@ -138,17 +138,17 @@ impl Checker<'_> {
                 let place = PLACE.inode(directory.unwrap_or(root));
                 self.findings.add(place, Kind::Damaged { what });
             }
-            // The number of groups may be wrong too, so the search stops after a few missing files.
+            // The recorded number of groups may be wrong too, so the search stops after `TOLD` missing files.
             if directory.is_none() || missing >= TOLD {
                 break;
             }
         }
     }
 
-    /// Whether a name refers to a file of the right kind. The files of a realtime group have its number as their project.
+    /// Whether a name refers to a file of the right kind. The project id of a realtime group's file must be the number of the group.
     fn check_kind(&mut self, number: InodeNo, (kind, group): (u16, Option<u32>)) -> bool {
         let Some(found) = self.again(number).filter(Found::is_metadata) else {
-            // An entry with a wrong inode was reported with the directory.
+            // A name that refers to a wrong inode was reported when the directory was checked.
             return false;
         };
         let stored = found.raw.di_onlink.get();

@@ -1,15 +1,16 @@
 //! The check of an XFS volume: it reads all metadata and changes nothing.
 //!
-//! The passes, in order: superblocks, headers of groups and their trees; inodes with their maps and attributes; directories with their indexes;
-//! parent pointers; metadata directories; names (which inodes are reachable, and by how many names); owners of blocks, free space and counters,
-//! quota. The log is recovered first, and the check reads the recovered volume.
+//! The passes, in order: superblocks, headers of groups and their trees; inodes with their maps and attributes; directories with their
+//! indexes; parent pointers; metadata directories; names (the inodes that are reachable, and their numbers of names); owners of blocks,
+//! free space, counters and quota. The log is recovered first, and the check reads the recovered volume.
 //!
-//! Ordinary reads stop at the first fault; a check continues, so it has its own walks of the structures. Layouts, checksums, name hashes
-//! and recovery are those of ordinary reads.
+//! Ordinary reads stop at the first fault. A check continues after a fault, so it has its own walks of the structures. For layouts,
+//! checksums, name hashes and recovery, it uses the code of ordinary reads.
 //!
-//! **Memory**: 24 bytes for each extent of a file and for each free extent, and as many again with a tree of owners; 24 bytes for each inode of all
-//! chunks; 24 bytes for each free realtime extent, for at most four million of them; 48 bytes for each directory; the names in metadata directories;
-//! the map of one file; the names of one directory; the records of one tree; the first 100,000 findings.
+//! **Memory**: 24 bytes for each extent of a file and for each free extent, and the same amount again on a volume with a tree of owners; 24
+//! bytes for each inode in the chunks; 24 bytes for each free realtime extent, for at most four million extents; 48 bytes for each
+//! directory; the names in metadata directories; the map of one file; the names of one directory; the records of one tree; the first
+//! 100,000 findings.
 
 mod attr_leaf;
 mod attr_value;
@@ -64,10 +65,10 @@ use crate::fs::check::{FindingSite, Findings, Kind, Pass, Progress, Report, Seve
 use crate::units::{DevOffset, FsBlock};
 
 impl Xfs {
-    /// Checks the whole volume in its state after the log's recovery, and writes nothing. The check calls `progress` as it advances.
+    /// Checks the volume in its state after the log's recovery, and writes nothing. The check calls `progress` as it advances.
     ///
     /// # Errors
-    /// Faults of the volume are in the report and are not errors. `Io` only if the superblock cannot be read again.
+    /// Faults of the volume are not errors. They are in the report. `Io` only if the superblock cannot be read again.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Checker::new(self, progress)?.run()
     }
@@ -80,11 +81,11 @@ struct Checker<'a> {
     progress: &'a mut dyn FnMut(Progress),
     superblock: RawSuperblock,
     groups: Vec<Group>,
-    /// The groups of realtime files that have owners or free space recorded.
+    /// The realtime groups for which owners or free space were recorded.
     realtime: BTreeMap<u32, Group>,
-    /// The number of further free realtime extents that can be recorded.
+    /// The number of free realtime extents that can still be recorded.
     runs_left: usize,
-    /// The blocks of trees in the data forks of files. Each block is read only once.
+    /// The blocks of trees in the data forks of files, to avoid reading a block twice.
     in_file_trees: HashSet<FsBlock>,
     inodes: Inodes,
     directories: Vec<Directory>,
@@ -92,7 +93,7 @@ struct Checker<'a> {
     parents: Parents,
     /// The sum of fingerprints of the current inode's parent pointers.
     pointers: u64,
-    /// The parent pointers of the current inode, if the log has begun to change its attributes.
+    /// The parent pointers of the current inode, if the log contains unfinished changes of its attributes.
     changing: Vec<Attribute>,
     tree: MetadataTree,
 }
@@ -163,7 +164,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether the log has operations that the next mount must finish. Until that mount, free space and its trees may be older than the
+    /// Whether the log contains operations that the next mount must finish. Until that mount, the free-space trees may be older than the
     /// maps of files.
     fn is_unfinished(&self) -> bool {
         let log = self.fs.log();
@@ -174,7 +175,8 @@ impl<'a> Checker<'a> {
         self.findings.add(site, what);
     }
 
-    /// Adds a finding about the use of blocks. It is only a note if an unfinished operation can explain it.
+    /// Adds a finding about the use of blocks. If the log contains unfinished operations, the finding is only a note, because they can
+    /// explain it.
     fn add_of_space(&mut self, site: impl Into<FindingSite>, what: Kind) {
         if self.is_unfinished() {
             self.findings.add_as(Severity::Note, site, what);
@@ -183,13 +185,13 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads the blocks of a structure. An error becomes a finding.
+    /// Reads the blocks of a structure. If the read fails, adds a finding and returns `None`.
     fn read(&mut self, site: impl Into<FindingSite>, blocks: &[FsBlock]) -> Option<Block> {
         let read = self.fs.metadata.blocks(blocks);
         read.inspect_err(|error| self.findings.error(site, error)).ok()
     }
 
-    /// Adds a fault in words that loses no data.
+    /// Adds a finding with a text, for a fault that loses no data.
     fn wrong(&mut self, site: impl Into<FindingSite>, what: impl Into<String>) {
         self.findings.wrong(site, what);
     }

@@ -1,4 +1,4 @@
-//! The check of names. Every inode must be reachable from the root, by as many names as its link count.
+//! Checks the names of inodes. Every inode must be reachable from the root, and its number of names must equal its link count.
 
 use super::Checker;
 use super::table::CHUNK;
@@ -84,7 +84,7 @@ impl Checker<'_> {
             if unlinked {
                 continue;
             }
-            // Files below a lost directory are lost with it.
+            // Only the top of an unreachable subtree is reported, not the directories below it.
             if actual.0 == 0 || circles.contains(&at) {
                 self.findings.add(PLACE.inode(number), Kind::Unconnected);
             } else if stored != actual {

@@ -1,7 +1,7 @@
-//! The owners of the blocks of each group. Every block has exactly one owner, unless files share it.
+//! Checks the owners of the blocks of each group. Every block has exactly one owner, except blocks that files share.
 //!
-//! The groups of realtime files are treated like the groups of the volume. Only zones have blocks that are neither owned nor free: blocks
-//! whose content a file has overwritten elsewhere.
+//! Realtime groups are checked like allocation groups. Only zones have blocks that are neither owned nor free. These blocks contain old
+//! file data, which a file has since written to another position.
 
 use super::super::disk::tree::{owner, owner_bits};
 use super::super::features::RoCompat;
@@ -14,7 +14,7 @@ use crate::units::InodeNo;
 /// The owner of free space. No inode has the number 0.
 pub(super) const FREE: u64 = 0;
 
-/// A group of the volume or of the realtime device.
+/// An allocation group of the volume, or a realtime group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
     Data(u32),
@@ -22,7 +22,7 @@ pub(super) enum Space {
 }
 
 impl Space {
-    /// The place of a structure. `names` are the names of the structure in a group of either kind.
+    /// The place of a structure in a group. `names` are the names of the structure in an allocation group and in a realtime group.
     pub(super) fn site(self, names: [&'static str; 2]) -> FindingSite {
         match self {
             Self::Data(group) => FindingSite::of_group(group, Place::new(names[0])),
@@ -31,7 +31,7 @@ impl Space {
     }
 }
 
-/// A run of blocks with one owner. The order is that of the tree of owners.
+/// A run of blocks with one owner. Runs are ordered like the records of the tree of owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owned {
     pub(super) start: u32,
@@ -47,7 +47,7 @@ impl Owned {
         u64::from(self.start) + u64::from(self.len)
     }
 
-    /// Whether the run is data of a file. Only data can be shared.
+    /// Whether the run contains data of a file. Only data can be shared.
     pub(super) fn is_data(&self) -> bool {
         let bits = owner_bits::ATTRIBUTES | owner_bits::MAP_BLOCK;
         self.has_offset() && self.offset & bits == 0
@@ -81,7 +81,7 @@ impl Owned {
 }
 
 impl Checker<'_> {
-    /// Records that blocks are in use. The blocks must lie within the group.
+    /// Records that an owner uses these blocks. The blocks must be within the group.
     pub(super) fn claim(
         &mut self,
         space: Space,
@@ -90,7 +90,7 @@ impl Checker<'_> {
         offset: u64,
     ) {
         let owned = &mut self.group(space).owned;
-        // Consecutive blocks of a structure become one run, because most inodes and trees are contiguous.
+        // Adjacent blocks of the same structure are merged into one run to save memory, because most inodes and trees are contiguous.
         if let Some(last) = owned.last_mut()
             && last.owner == owner
             && last.end() == u64::from(start)
@@ -105,7 +105,7 @@ impl Checker<'_> {
         owned.push(Owned { start, len, owner, offset });
     }
 
-    /// The group, as far as it was read.
+    /// The data of a group that the check has read so far.
     pub(super) fn group(&mut self, space: Space) -> &mut Group {
         match space {
             Space::Data(group) => &mut self.groups[group as usize],
@@ -137,14 +137,14 @@ impl Checker<'_> {
         }
     }
 
-    /// Reports blocks with two owners and blocks without one.
+    /// Reports blocks with two owners and blocks without an owner.
     fn check_overlaps(&mut self, space: Space, owned: &[Owned]) {
         let length = self.group_len(space);
         let can_share = self.fs.superblock.ro_compat.contains(RoCompat::REFLINK);
         let site = space.site(["blocks", "realtime blocks"]);
-        // The highest end of the runs so far, and the run that ends there.
+        // `end` is the highest end of the runs so far, and `last` is the run that ends there.
         let (mut end, mut last): (u64, Option<Owned>) = (0, None);
-        // The run with the highest end among runs that are not data of a file. Such runs share no blocks.
+        // Of the runs that are not file data, the run with the highest end. Such runs must not share blocks.
         let mut sole: Option<Owned> = None;
         for run in owned {
             let (start, run_end) = (u64::from(run.start), run.end().min(length));
@@ -196,7 +196,7 @@ impl Checker<'_> {
             site.place = site.place.inode(InodeNo(owned.owner));
         }
         if is_free {
-            // Operations free blocks only after no map refers to them.
+            // XFS frees blocks only after no map refers to them, so an unfinished operation cannot explain this fault.
             self.findings.add(site, Kind::MarkedFree { first, count });
         } else {
             let what = format!(
@@ -208,7 +208,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that files with shared blocks have the flag for it.
+    /// Checks that each inode with shared blocks has the reflink flag.
     fn check_may_share(&mut self, runs: &[Owned]) {
         for run in runs {
             let number = InodeNo(run.owner);

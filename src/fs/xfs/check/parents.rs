@@ -1,7 +1,8 @@
-//! Parent pointers: for each name of an inode, an attribute has the directory, the directory's generation, and the name.
+//! Checks parent pointers. For each name of an inode, the inode has an attribute that contains the directory, the directory's generation,
+//! and the name.
 //!
-//! The first comparison takes little memory. Each inode has a sum of fingerprints, to which names add and from which attributes
-//! subtract. Only inodes whose sum is not 0 are read again in full.
+//! A first comparison needs little memory. Each inode has a sum of fingerprints: each name in a directory adds its fingerprint, and each
+//! parent pointer subtracts its fingerprint. Only inodes whose sum is not 0 are read again and compared in full.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,7 +24,7 @@ const DETAILED: usize = 1000;
 /// The maximum length of a name.
 const LONGEST_NAME: usize = 255;
 
-/// A name of an inode, from a directory or from its attribute.
+/// A name of an inode, from a directory or from a parent pointer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Link {
     directory: InodeNo,
@@ -44,19 +45,19 @@ impl Link {
     }
 }
 
-/// The names of an inode according to directories and to its attributes.
+/// The names of an inode: from directories, and from the inode's parent pointers.
 #[derive(Default)]
 struct Both {
     names: Vec<Link>,
     attributes: Vec<Link>,
 }
 
-/// The inodes to read again, if there are any.
+/// The inodes that are read again for a comparison in full; `None` during the first comparison.
 #[derive(Default)]
 pub(super) struct Parents(Option<BTreeMap<InodeNo, Both>>);
 
 impl Parents {
-    /// Whether structures are read again only to collect names.
+    /// Whether directories and attributes are being read again, only to collect names.
     pub(super) fn are_collected(&self) -> bool {
         self.0.is_some()
     }
@@ -67,7 +68,7 @@ impl Xfs {
         self.superblock.incompat.contains(Incompat::PARENT)
     }
 
-    /// The hash of a parent pointer: computed from the hash of its name in a directory and the directory's number.
+    /// The hash of a parent pointer. It is computed from the hash of the name and from the directory's inode number.
     fn hash_parent(&self, name: &[u8], directory: u64) -> u32 {
         self.hash_name(name) ^ (directory >> 32) as u32 ^ directory as u32
     }
@@ -90,8 +91,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks an attribute that is a parent pointer, and records it. `hash` comes from its entry in a leaf; `value` is `None` if it lies in
-    /// separate blocks.
+    /// Checks and records an attribute that is a parent pointer. `hash` is from the attribute's entry in a leaf. `value` is `None` if the
+    /// value is in separate blocks.
     pub(super) fn check_parent(
         &mut self,
         found: &Found,
@@ -126,7 +127,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that the inodes exist whose attributes the log has begun to change.
+    /// Checks that the inodes exist for which the log contains unfinished attribute changes.
     pub(super) fn check_intents(&mut self) {
         for (number, generation) in self.fs.attribute_changes.inodes() {
             let found = self.again(number).filter(|found| found.mode() != 0);
@@ -150,7 +151,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Records the parent pointers of an inode whose attributes the log has begun to change, in their state after these changes.
+    /// Records the parent pointers of an inode with unfinished attribute changes in the log. The recorded state is the state after these
+    /// changes.
     pub(super) fn change_parents(&mut self, found: &Found) {
         let number = found.number;
         let mut pointers = std::mem::take(&mut self.changing);
@@ -165,7 +167,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares the parent pointers of all inodes with their names, after directories were read.
+    /// Compares the parent pointers of all inodes with the names that were found in directories.
     pub(super) fn check_parent_pointers(&mut self) {
         if !self.fs.has_parents() {
             return;
@@ -182,7 +184,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads the attributes of these inodes, and all directories, to collect their names.
+    /// Reads the attributes of these inodes and all directories again, and collects the names of these inodes.
     fn names_again(&mut self, numbers: &[InodeNo]) -> BTreeMap<InodeNo, Both> {
         if numbers.is_empty() {
             return BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Usage of users, groups and projects, compared with the inodes that were found.
+//! Compares the recorded usage of users, groups and projects with the inodes that were found.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +25,13 @@ struct Used {
     inodes: u64,
 }
 
-/// The usage that was found: of users, groups, projects.
+/// The usage that was found, for users, groups and projects in this order.
 #[derive(Default)]
 pub(super) struct Accounts([Usage; 3]);
 
 impl Accounts {
-    /// Adds an inode. Linux counts all inodes except quota files; the realtime bitmap and summary count for root. `realtime` is the number
-    /// of its blocks that are realtime blocks.
+    /// Adds an inode to the usage of its user, group and project. Linux counts all inodes except quota files; the realtime bitmap and
+    /// summary count for root. `realtime` is the number of the inode's blocks that are realtime blocks.
     pub(super) fn add(&mut self, superblock: &Superblock, found: &Found, realtime: u64) {
         if found.is_metadata() || superblock.quota.contains(&found.number) {
             return;
@@ -48,7 +48,7 @@ impl Accounts {
     }
 }
 
-/// A quota file: the type code of its entries, and whether usage was counted.
+/// A quota file. `code` is the type code of its entries, and `counted` states whether usage was counted.
 struct File {
     number: u64,
     code: u8,
@@ -67,7 +67,7 @@ impl Checker<'_> {
         };
         let is_v5 = self.fs.superblock.is_v5();
         let has_quota = raw.sb_versionnum.get() & version::QUOTA != 0;
-        // Version 4 has one file for either groups or projects.
+        // In version 4, a single file contains the quota of groups or of projects.
         let of_project = if is_v5 { project } else { group };
         let files = [
             File {
@@ -110,11 +110,11 @@ impl Checker<'_> {
             let what = "it has no inode".into();
             return self.findings.add(place, Kind::Damaged { what });
         };
-        // The entries lie past the file's end.
+        // The entries are stored past the end of the file, so the file's size is 0.
         self.findings.expect(found.place("di_size"), found.size(), 0_u64);
         let map = self.fs.check_map(&mut Findings::default(), &found, Which::Data);
         let per_block = self.fs.superblock.geometry.block.bytes() / size_of::<RawQuota>();
-        // Usage changes in the log are not applied; a mount after a crash counts usage again.
+        // Changes of usage in the log are not applied, because a mount after a crash counts usage again.
         let compares = file.counted && !self.fs.log().recovered && map.whole;
         if file.counted && !compares {
             let what = "usage, after a crash";

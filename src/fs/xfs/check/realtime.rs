@@ -1,7 +1,7 @@
-//! Space of realtime files: the free extents by the bitmaps and their summaries, and the trees of realtime groups.
+//! Checks the space of realtime files: the free extents in the bitmaps and their summaries, and the trees of realtime groups.
 //!
-//! A volume with metadata directories has a bitmap and a summary for each group, which are found by name. Other volumes have a
-//! single bitmap and a single summary. Zones have no bitmap, because a block without an owner is freed with its whole zone.
+//! A volume with metadata directories has a bitmap and a summary for each realtime group. Their names in the metadata directories identify
+//! them. Other volumes have a single bitmap and a single summary. Zones have no bitmap, because XFS frees a zone only as a whole.
 
 use std::collections::BTreeMap;
 
@@ -34,9 +34,9 @@ struct Layout {
     has_headers: bool,
     /// The number of words in a block.
     words: u64,
-    /// The number of blocks of a bitmap, which is the same for all groups, also for a shorter last group.
+    /// The number of blocks in a bitmap. It is the same for all groups, including a shorter last group.
     blocks: u64,
-    /// The number of size classes (powers of two) in a summary.
+    /// The number of size classes (powers of two of extents) in a summary.
     levels: u64,
 }
 
@@ -45,13 +45,13 @@ impl Layout {
         let has_headers = realtime.has_groups();
         let header = if has_headers { HEADER } else { 0 };
         let words = (block.saturating_sub(header) / size_of::<u32>()) as u64;
-        // A single short group has a bitmap and a summary of full length.
+        // If there is only one group and it is short, its bitmap and its summary have the length for a full group.
         let extents = realtime.most_extents();
         let blocks = realtime.bitmap_blocks(block);
         Self { has_headers, words, blocks, levels: u64::from(extents.max(1).ilog2()) + 1 }
     }
 
-    /// The words of a block of the file.
+    /// The words in a block of a bitmap or summary.
     fn words_of(self, content: &[u8]) -> impl Iterator<Item = u32> {
         let from = if self.has_headers { HEADER } else { 0 };
         let words = content[from..].chunks_exact(size_of::<u32>());
@@ -62,7 +62,7 @@ impl Layout {
     }
 }
 
-/// Collects the free extents of a bitmap that is read word by word.
+/// Collects the free extents of a bitmap. The caller adds the bitmap word by word.
 struct FreeRuns {
     runs: Vec<(u64, u64)>,
     start: Option<u64>,
@@ -71,11 +71,11 @@ struct FreeRuns {
 }
 
 impl FreeRuns {
-    /// Adds the next word, and returns its bits past the end.
+    /// Processes the next word of the bitmap. Returns the set bits of the word that are past the end of the group.
     fn word(&mut self, word: u32) -> u32 {
         let bits = WORD.min(self.end - self.at);
         let after = u64::from(word) >> bits << bits;
-        // Fast path: most words continue the current run.
+        // Fast path: in most words, all bits continue the current run.
         if bits == WORD && word == if self.start.is_some() { u32::MAX } else { 0 } {
             self.at += WORD;
             return 0;
@@ -102,19 +102,19 @@ impl FreeRuns {
 }
 
 impl Xfs {
-    /// The first block of a realtime extent, if all of its blocks exist.
+    /// The first block of an extent of a realtime file, if all blocks of the extent exist.
     pub(super) fn realtime_number(&self, number: u64, count: u64) -> Option<FsBlock> {
         self.superblock.realtime()?.within(number, count).map(|_| FsBlock(number))
     }
 }
 
 impl Checker<'_> {
-    /// The numbering of realtime blocks, if the volume has any and the numbers are valid.
+    /// The numbering of realtime blocks, if the volume has realtime blocks.
     fn realtime_layout(&self) -> Option<Realtime> {
         self.fs.superblock.realtime().copied()
     }
 
-    /// The names and kinds of the files of each realtime group. A full name has the number of the group in front.
+    /// The names and kinds of the files of each realtime group. The full name of a file begins with the number of its group.
     pub(super) fn realtime_files(&self) -> Vec<(&'static str, u16)> {
         let sb = &self.fs.superblock;
         let mut files = Vec::new();
@@ -131,13 +131,13 @@ impl Checker<'_> {
         files
     }
 
-    /// The group of an extent, and its first block there. `None` if groups have too many blocks to be checked.
+    /// The group of an extent, and the first block of the extent in that group. `None` if the block numbers are invalid or exceed 32 bits.
     pub(super) fn realtime_group(&self, number: u64, count: u32) -> Option<(Space, u32)> {
         let (group, start) = self.realtime_layout()?.within(number, count.into())?;
         Some((Space::Realtime(group.try_into().ok()?), start.try_into().ok()?))
     }
 
-    /// Reads the tree in the data fork of a realtime group's file, and returns its number of blocks.
+    /// Reads the tree in the data fork of a realtime group's file. Returns the number of blocks of the tree.
     pub(super) fn check_space_file(&mut self, found: &Found) -> u64 {
         let kind = found.space_tree().filter(|_| found.raw.di_format == format::META_BTREE);
         let Some(kind) = kind else { return 0 };
@@ -145,7 +145,7 @@ impl Checker<'_> {
         let shape = if is_of_owners { &tree::REALTIME_OWNERS } else { &tree::REALTIME_REFCOUNTS };
         let walked = self.walk_file_tree(found, shape);
         let groups = self.realtime_layout().map_or(0, |realtime| realtime.groups());
-        // A second file of a group is reported by its name.
+        // If a second file belongs to the same group, the check of names reports it.
         let space = Space::Realtime(found.project());
         if !walked.whole || u64::from(found.project()) >= groups {
             return walked.blocks.into();
@@ -165,7 +165,7 @@ impl Checker<'_> {
         walked.blocks.into()
     }
 
-    /// Records the free realtime blocks, after the bitmaps were found.
+    /// Records the free realtime blocks. The bitmap files must be known.
     pub(super) fn check_realtime_space(&mut self) {
         let Some(realtime) = self.realtime_layout() else { return };
         if realtime.is_zoned {
@@ -199,14 +199,14 @@ impl Checker<'_> {
                 None => is_known = false,
             }
         }
-        // After a crash the counter is outdated, as all these counters are.
+        // After a crash this counter is outdated, like the other lazy counters.
         if is_known && !self.fs.log().recovered {
             let field = Place::new("superblock").field("sb_frextents");
             self.findings.expect(field, self.superblock.sb_frextents.get(), free);
         }
     }
 
-    /// Reads the bitmap of a group, compares it with the summary, and records its free extents. Returns their number.
+    /// Reads the bitmap of a group, compares it with the summary, and records the group's free extents. Returns the number of free extents.
     fn check_realtime_group(&mut self, realtime: &Realtime, group: u32) -> Option<u64> {
         let space = Space::Realtime(group);
         let layout = Layout::new(realtime, self.fs.superblock.geometry.block.bytes());
@@ -232,7 +232,7 @@ impl Checker<'_> {
         self.runs_left -= runs.len();
         let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
         for &(start, count) in &runs {
-            // The numbers lie within a group, which has less than 2^32 blocks.
+            // The block numbers are within a group, which has less than 2^32 blocks.
             let (first, blocks) = (start * realtime.extent, count * realtime.extent);
             self.claim(space, (first as u32, blocks as u32), FREE, 0);
             let at = u64::from(count.ilog2()) * layout.blocks + start / (layout.words * WORD);
@@ -252,7 +252,7 @@ impl Checker<'_> {
         for at in 0..blocks {
             let content = self.realtime_block(file, at, layout, SUMMARY_MAGIC);
             let Some(content) = content else { return };
-            // The words past the bitmap's end must be zero.
+            // Words after the last count of the summary must be zero.
             let stored = (at * layout.words..).zip(layout.words_of(&content));
             let expected = |at: &u64| counts.get(at).copied().unwrap_or(0);
             differ += stored.filter(|(at, stored)| *stored != expected(at)).count() as u64;
@@ -268,17 +268,17 @@ impl Checker<'_> {
         self.findings.expect(found.place("di_size"), found.size(), bytes);
     }
 
-    /// A file of a group, with its map.
+    /// A file of a realtime group, with its map.
     fn realtime_file(&mut self, space: Space, kind: u16) -> Option<(Found, Map)> {
         let files = self.group(space).files.iter();
         let (_, number) = files.copied().find(|(other, _)| *other == kind)?;
         let found = self.again(number)?;
-        // Faults of the map were reported with the inode.
+        // Faults of the map were reported when the inode was checked, so these findings are dropped.
         let map = self.fs.check_map(&mut Findings::default(), &found, Which::Data);
         Some((found, map))
     }
 
-    /// Reads a block of such a file.
+    /// Reads a block of a bitmap file or a summary file.
     fn realtime_block(
         &mut self,
         (found, map): &(Found, Map),

@@ -1,13 +1,14 @@
-//! The comparison of a structure's records with those that the check computed.
+//! Compares a structure's records with the records that the check computed.
 
 use super::Checker;
 use crate::fs::check::{FindingSite, Kind};
 
-/// The maximum number of records that are reported individually for one difference.
+/// The maximum number of records that are reported individually for each comparison.
 const TOLD: usize = 8;
 
 impl Checker<'_> {
-    /// Compares the records of a structure with the expected ones; both are sorted. `told` gives the text for a record.
+    /// Compares the recorded records of a structure with the computed records; both slices are sorted. `told` returns a record's text for
+    /// messages.
     pub(super) fn compare_records<T: Ord>(
         &mut self,
         site: impl Into<FindingSite>,

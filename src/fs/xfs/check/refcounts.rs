@@ -1,4 +1,5 @@
-//! The tree of reference counts: the runs of blocks that several file extents share, and the runs reserved for copy on write.
+//! Checks the tree of reference counts: the runs of blocks that several file extents share, and the runs that are reserved for copy on
+//! write.
 
 use zerocopy::FromBytes;
 
@@ -42,7 +43,7 @@ fn shared(owned: &[Owned]) -> Vec<Shared> {
     runs
 }
 
-/// Appends a run, or lengthens the last run if the two adjoin and have equal counts.
+/// Appends a run. If the run continues the last run with an equal count, the last run is lengthened instead.
 fn add(runs: &mut Vec<Shared>, run: Shared) {
     match runs.last_mut() {
         Some(last) if last.end == run.start && last.count == run.count => last.end = run.end,
@@ -51,7 +52,7 @@ fn add(runs: &mut Vec<Shared>, run: Shared) {
 }
 
 impl Checker<'_> {
-    /// The records of the tree. Blocks that are reserved for copy on write are recorded as used.
+    /// Decodes the records of the tree. Blocks that are reserved for copy on write are claimed as used.
     pub(super) fn recorded_counts(&mut self, space: Space, found: &Walked) -> Vec<Shared> {
         let (length, mut site) = (self.group_len(space), space.site(NAMES));
         site.place = site.place.field("record");
@@ -84,7 +85,7 @@ impl Checker<'_> {
         runs
     }
 
-    /// Compares the tree with the shared runs that were found.
+    /// Compares the tree's records with the shared runs that the check found in file maps.
     pub(super) fn check_recorded_counts(&mut self, space: Space, owned: &[Owned]) {
         let Some(recorded) = self.group(space).shared.take() else { return };
         let found = shared(owned);

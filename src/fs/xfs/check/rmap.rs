@@ -1,4 +1,4 @@
-//! The tree of owners: each run of blocks with its owner and its offset in the file.
+//! Checks the tree of owners. A record contains a run of blocks, the owner, and the offset in the file.
 
 use zerocopy::FromBytes;
 
@@ -10,7 +10,7 @@ use crate::fs::check::Kind;
 
 const NAMES: [&str; 2] = [tree::OWNERS.name, tree::REALTIME_OWNERS.name];
 
-/// The sort key of records: an unwritten extent sorts like a written one.
+/// The sort key of records. The key ignores the flag of unwritten extents.
 pub(super) fn key(start: u64, owner: u64, offset: u64) -> Key {
     [start, owner, offset & !owner_bits::UNWRITTEN]
 }
@@ -24,13 +24,13 @@ pub(super) fn high_key(raw: &[u8]) -> Key {
     key(start + more, owner, offset)
 }
 
-/// The runs in order. Runs that continue each other are merged.
+/// Sorts runs and merges adjacent runs of the same owner with adjacent offsets.
 fn joined(runs: &[Owned]) -> Vec<Owned> {
     let mut sorted: Vec<_> = runs.iter().filter(|run| run.owner != FREE).copied().collect();
     let bits = |run: &Owned| run.offset & !owner_bits::OFFSET;
     sorted.sort_unstable_by_key(|run| (run.owner, bits(run), run.start, run.offset));
     let mut joined: Vec<Owned> = Vec::with_capacity(sorted.len());
-    // Runs of one owner can share blocks, so a run may continue a run before the last one.
+    // Runs of the same owner can share blocks. Therefore a run can continue any run in `open`, not only the last run.
     let mut open: Vec<usize> = Vec::new();
     for run in sorted {
         open.retain(|at| {
@@ -60,7 +60,7 @@ fn joined(runs: &[Owned]) -> Vec<Owned> {
 }
 
 impl Checker<'_> {
-    /// The records of the tree that lie within the group.
+    /// Decodes the records of the tree that are within the group.
     pub(super) fn recorded_owners(&mut self, space: Space, found: &Walked) -> Vec<Owned> {
         let (length, mut site) = (self.group_len(space), space.site(NAMES));
         site.place = site.place.field("record");
@@ -96,7 +96,7 @@ impl Checker<'_> {
         records
     }
 
-    /// Compares the tree with the owners that were found.
+    /// Compares the tree's records with the owners that the check found.
     pub(super) fn check_recorded_owners(&mut self, space: Space, owned: &[Owned]) {
         let Some(recorded) = self.group(space).recorded.take() else { return };
         let (found, recorded) = (joined(owned), joined(&recorded));

@@ -1,5 +1,5 @@
-//! The self-describing fields of metadata blocks: checksum, position, volume, owner, age. A wrong field is reported, and the check
-//! continues.
+//! Checks the self-describing fields of metadata blocks: checksum, position, volume, owner and age (LSN). A wrong field is reported, and
+//! the check continues.
 
 use super::super::header::{Header, array, crc_of};
 use super::super::overlay::Replayed;
@@ -11,7 +11,7 @@ use crate::units::{FsBlock, InodeNo};
 const OTHER_VOLUME: &str = "it belongs to another volume";
 
 impl Xfs {
-    /// Reports a wrong header of a structure of an inode. The structure lies in these blocks.
+    /// Reports wrong fields in the header of a structure that belongs to an inode. `blocks` are the blocks of the structure.
     pub(super) fn check_seal(
         &self,
         findings: &mut Findings,
@@ -34,7 +34,7 @@ impl Xfs {
         self.check_age(findings, number(header.lsn), place);
     }
 
-    /// Reports a wrong header of a block of a group's tree.
+    /// Reports wrong fields in the header of a block of a group's B+tree.
     pub(super) fn check_tree_seal(
         &self,
         findings: &mut Findings,
@@ -81,7 +81,7 @@ impl Xfs {
         }
     }
 
-    /// Checks that a structure has no changes from past the head of the log.
+    /// Checks that a structure's last change is not past the head of the log.
     pub(super) fn check_age(
         &self,
         findings: &mut Findings,

@@ -1,4 +1,4 @@
-//! Free space, recorded in two trees: by position and by length.
+//! Checks free space, which two trees record: one sorted by position and one sorted by length.
 
 use zerocopy::FromBytes;
 
@@ -10,7 +10,7 @@ use super::tree::Walked;
 use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
 
-/// The first block and the number of blocks.
+/// A run of free blocks: the first block and the number of blocks.
 type Run = (u32, u32);
 
 fn runs(found: &Walked) -> Vec<Run> {
@@ -19,7 +19,7 @@ fn runs(found: &Walked) -> Vec<Run> {
 }
 
 impl Checker<'_> {
-    /// Checks the free extents and records them.
+    /// Checks the free extents and claims their blocks as free.
     pub(super) fn check_free_space(
         &mut self,
         group: u32,

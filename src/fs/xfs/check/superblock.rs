@@ -1,4 +1,4 @@
-//! Superblock fields that opening the volume does not check, and the copies in all groups.
+//! Checks the superblock fields that are not checked when a volume is opened, and the copies in all groups.
 
 use std::mem::offset_of;
 
@@ -13,8 +13,8 @@ use crate::fs::check::{FindingSite, Kind};
 use crate::units::DevOffset;
 
 const PLACE: Place = Place::new("superblock");
-/// Bits of `sb_versionnum` and `sb_features2` that a mount may add to the first superblock only: attributes, their second version, link
-/// counts of 32 bits, quota.
+/// Bits of `sb_versionnum` and `sb_features2` that a mount may add to the first superblock only: attributes, attributes of version 2, link
+/// counts of 32 bits, and quota.
 const ADDED_VERSION: u16 = 0x0010 | 0x0020 | 0x0040 | 0x1000 | version::MORE_BITS;
 const ADDED_FEATURES2: u32 = features2::ATTR2;
 
@@ -33,7 +33,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A sector at the start of a group, and whether the log has a part of it.
+    /// Reads a sector at the start of a group. Also returns whether the log's recovery changed a part of the sector.
     pub(super) fn sector(&self, group: u32, sector: u64) -> Result<(Vec<u8>, bool)> {
         let geometry = &self.fs.superblock.geometry;
         let at = geometry.group_start(group).0 + sector * geometry.sector as u64;
@@ -46,11 +46,11 @@ impl Checker<'_> {
         Ok((bytes, replayed == super::super::overlay::Replayed::Yes))
     }
 
-    /// Checks the first superblock. Opening the volume has checked the rules for the other fields.
+    /// Checks the first superblock. The other fields were checked when the volume was opened.
     fn check_first(&mut self) {
         let (raw, findings) = (self.superblock.clone(), &mut self.findings);
         findings.expect(PLACE.field("sb_flags"), raw.sb_flags, 0_u32);
-        // Some machines read the field at another offset, so both must be equal.
+        // Some machines store the field at the offset of `sb_bad_features2`, so both fields must be equal.
         let bits = raw.sb_features2.get();
         findings.expect(PLACE.field("sb_bad_features2"), raw.sb_bad_features2.get(), bits);
         if self.fs.superblock.is_v5() {
@@ -65,7 +65,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a copy. Only constant fields are compared, because copies are not kept up to date.
+    /// Checks a copy of the superblock. Only constant fields are compared, because XFS does not update the copies.
     fn check_copy(&mut self, site: FindingSite, bytes: &[u8]) {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else { return };
@@ -95,7 +95,7 @@ impl Checker<'_> {
         self.check_rest(site, bytes);
     }
 
-    /// Checks that the bytes past the last field of the volume's features are zero.
+    /// Checks that the bytes after the last superblock field are zero. The volume's features determine the last field.
     fn check_rest(&mut self, site: FindingSite, bytes: &[u8]) {
         let end = self.end_of_fields();
         let rest = bytes.get(end..).unwrap_or_default();
@@ -122,8 +122,8 @@ impl Checker<'_> {
 }
 
 impl Checker<'_> {
-    /// Checks the stripes of the device. A mount with options `sunit` and `swidth` changes them in the first superblock only, so copies are
-    /// not compared with it.
+    /// Checks the stripe fields. A mount with the options `sunit` and `swidth` changes them only in the first superblock, so the copies are
+    /// not compared with the first superblock.
     fn check_stripes(&mut self, site: FindingSite, raw: &RawSuperblock) {
         let (unit, width) = (raw.sb_unit.get(), raw.sb_width.get());
         let mut invalid = |name, stored: u32, rule| {
@@ -141,7 +141,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks fields whose meaning changes with metadata directories.
+    /// Checks fields whose meaning is different on volumes with metadata directories.
     fn check_tree_fields(&mut self, site: FindingSite, raw: &RawSuperblock) {
         if self.fs.superblock.metadata_root.is_none() {
             return;
@@ -184,7 +184,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks fields that mkfs.xfs leaves empty in copies: its copies still have the flag of an unfinished mkfs.
+    /// Checks fields that mkfs.xfs leaves empty in the copies. Copies from mkfs.xfs have the flag `sb_inprogress`.
     fn check_left_out(&mut self, site: FindingSite, raw: &RawSuperblock) {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         if self.superblock.sb_rblocks.get() == 0 {
@@ -203,7 +203,7 @@ impl Checker<'_> {
             ("sb_gquotino", raw.sb_gquotino.get()),
             ("sb_pquotino", if self.fs.superblock.is_v5() { raw.sb_pquotino.get() } else { 0 }),
         ];
-        // With metadata directories, mkfs.xfs enables quota.
+        // On volumes with metadata directories, mkfs.xfs sets `sb_qflags`, because it enables quota.
         let has_tree = self.fs.superblock.metadata_root.is_some();
         for (name, stored) in fields.into_iter().filter(|_| raw.sb_inprogress == 1) {
             if stored != u64::MAX && !(has_tree && name == "sb_qflags") {

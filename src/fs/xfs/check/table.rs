@@ -1,4 +1,4 @@
-//! Inodes and directories, as far as they were read.
+//! Tables of the inodes and directories that the check has read.
 
 use super::super::geometry::Geometry;
 use crate::fs::FileType;
@@ -7,12 +7,12 @@ use crate::units::{FsBlock, InodeNo};
 /// Inodes in a chunk.
 pub(super) const CHUNK: u64 = 64;
 
-/// The properties of an inode that later passes need.
+/// The properties of an inode that later passes of the check need.
 #[derive(Clone, Copy, Default)]
 pub(super) struct State {
     /// The file type; `None` if the inode is free or cannot be read.
     pub(super) file_type: Option<FileType>,
-    /// Whether the inode is in use, by its mode.
+    /// Whether the inode is in use, according to its mode.
     pub(super) used: bool,
     /// Whether the inode's blocks may be shared.
     pub(super) shares: bool,
@@ -22,7 +22,8 @@ pub(super) struct State {
     pub(super) unlinked: bool,
     /// Whether the inode is internal to the file system.
     pub(super) metadata: bool,
-    /// The sum of fingerprints of the inode's names minus the sum for its parent pointers: 0 if they agree.
+    /// The sum of the fingerprints of the inode's names, minus the sum of the fingerprints of its parent pointers. The difference is 0 if
+    /// names and parent pointers agree.
     pub(super) parents: u64,
     /// The stored link count, and the number of names that were found.
     pub(super) links: u32,
@@ -31,11 +32,11 @@ pub(super) struct State {
 
 /// A chunk of inodes.
 pub(super) struct Chunk {
-    /// The number of its first inode.
+    /// The number of the chunk's first inode.
     pub(super) first: u64,
-    /// The group, and the number of the first inode in the group.
+    /// The allocation group of the chunk.
     pub(super) group: u32,
-    /// Bit masks of inodes that do not exist, and of free ones.
+    /// Bit masks of the inodes that do not exist, and of the free inodes.
     pub(super) holes: u64,
     pub(super) free: u64,
     pub(super) states: Box<[State; CHUNK as usize]>,
@@ -50,7 +51,7 @@ impl Chunk {
         self.free >> index & 1 == 1
     }
 
-    /// The place of an inode of the chunk.
+    /// The block of an inode of the chunk, and the inode's index in the block.
     pub(super) fn place(&self, geometry: &Geometry, index: u64) -> (FsBlock, usize) {
         let within = (self.first + index)
             & ((1 << geometry.group_blocks_log << geometry.inodes_per_block_log) - 1);
@@ -113,5 +114,5 @@ pub(super) struct Directory {
     pub(super) children: u32,
 }
 
-// The documented memory of a check depends on this size.
+// The documented memory use of a check depends on this size.
 const _: () = assert!(size_of::<State>() == 24);

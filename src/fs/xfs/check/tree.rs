@@ -1,4 +1,4 @@
-//! Block-by-block walks of the B+trees of a group, and of the B+trees in the data fork of an internal file.
+//! Walks the B+trees of a group, and the B+trees in the data fork of an internal file, block by block.
 
 use std::collections::HashSet;
 
@@ -17,10 +17,10 @@ use crate::units::{FsBlock, InodeNo};
 /// The maximum number of levels of a tree.
 const MAX_LEVELS: u32 = 12;
 
-/// The sort key of records: the first number, then the others.
+/// The sort key of records. Keys are compared number by number, the first number first.
 pub(super) type Key = [u64; 3];
 
-/// The shape of a kind of tree.
+/// The properties of a kind of tree.
 pub(super) struct Shape {
     pub(super) name: &'static str,
     /// Magic numbers, without and with checksums.
@@ -28,9 +28,9 @@ pub(super) struct Shape {
     /// The lengths of a record and of a key in bytes.
     pub(super) record: usize,
     pub(super) key: usize,
-    /// Whether records can overlap. If so, a node also has the highest key of each child.
+    /// Whether records can overlap. If so, a node also contains the highest key of each child.
     pub(super) overlaps: bool,
-    /// The owner recorded in its blocks.
+    /// The owner of the tree's blocks, as the tree of owners encodes it.
     pub(super) owner: u64,
     pub(super) key_of_record: fn(&[u8]) -> Key,
     pub(super) key_of_key: fn(&[u8]) -> Key,
@@ -112,7 +112,7 @@ pub(super) const REALTIME_OWNERS: Shape =
 pub(super) const REALTIME_REFCOUNTS: Shape =
     Shape { name: "tree of realtime reference counts", magic: [*b"RCNT", *b"RCNT"], ..REFCOUNTS };
 
-/// The home of a tree, which determines how its blocks are numbered.
+/// The location of a tree. It determines the format of the tree's block numbers.
 #[derive(Clone, Copy)]
 enum Home {
     Group(u32),
@@ -128,7 +128,7 @@ impl Home {
         }
     }
 
-    /// The number that means no block.
+    /// The block number that means "no block".
     fn none(self) -> u64 {
         match self {
             Self::Group(_) => NONE.into(),
@@ -137,7 +137,7 @@ impl Home {
     }
 }
 
-/// Reads the number of a block.
+/// Reads a block number.
 fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
     if width == size_of::<u32>() { be32(bytes, at) } else { be64(bytes, at) }
 }
@@ -145,7 +145,7 @@ fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
 /// The result of a walk.
 #[derive(Default)]
 pub(super) struct Walked {
-    /// All records, one after the other.
+    /// All records of the tree, concatenated.
     pub(super) records: Vec<u8>,
     /// The number of blocks of the tree.
     pub(super) blocks: u32,
@@ -158,7 +158,7 @@ struct Walk<'s> {
     home: Home,
     shape: &'s Shape,
     seen: HashSet<u64>,
-    /// The last block of each level, and its right sibling.
+    /// For each level, the last block that was visited and its right sibling.
     last: Vec<Option<(u64, u64)>>,
     previous: Option<Key>,
     found: Walked,
@@ -171,19 +171,19 @@ impl<'s> Walk<'s> {
         Self { home, shape, seen, last, previous: None, found }
     }
 
-    /// The lengths of a child's keys and of its pointer.
+    /// The length of a child's keys, and the length of a child's pointer.
     fn child(&self) -> (usize, usize) {
         let keys = if self.shape.overlaps { 2 * self.shape.key } else { self.shape.key };
         (keys, self.home.width())
     }
 }
 
-/// The decoded header of a block. The two homes differ in the width of block numbers and in the header's length.
+/// The decoded header of a block. In a group and in a file, block numbers have different widths, and headers have different lengths.
 struct Decoded {
     magic: [u8; 4],
     level: u16,
     records: usize,
-    /// The siblings to the left and to the right.
+    /// The left sibling and the right sibling.
     siblings: [u64; 2],
     /// The length of the header in bytes.
     len: usize,
@@ -254,7 +254,7 @@ impl Checker<'_> {
         self.end_of_walk(walk)
     }
 
-    /// Checks that no block follows the last block of each level.
+    /// Checks that the last block of each level has no right sibling.
     fn end_of_walk(&mut self, walk: Walk<'_>) -> Walked {
         for (block, right) in walk.last.iter().flatten().copied() {
             if right != walk.home.none() {
@@ -265,7 +265,7 @@ impl Checker<'_> {
         walk.found
     }
 
-    /// The place of a block of the tree, or of its root in an inode.
+    /// The place of a block of the tree, or of the tree's root in an inode.
     fn site_of(&self, walk: &Walk<'_>, block: Option<u64>, field: &'static str) -> FindingSite {
         let place = Place::new(walk.shape.name).field(field);
         let at = block.and_then(|block| self.block_of(walk, block));
@@ -276,7 +276,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The block of the volume for a number in the tree.
+    /// Converts a block number in the tree to a block of the volume.
     fn block_of(&self, walk: &Walk<'_>, block: u64) -> Option<FsBlock> {
         let geometry = &self.fs.superblock.geometry;
         match walk.home {
@@ -286,7 +286,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a block and the subtree below it. Returns the lowest and the highest key, or `None` for a block of another structure.
+    /// Checks a block and the subtree below it. Returns the lowest and the highest key, or `None` if the block belongs to another
+    /// structure.
     fn tree_block(&mut self, walk: &mut Walk<'_>, block: u64, level: u32) -> Option<(Key, Key)> {
         let site = self.site_of(walk, Some(block), "");
         let Some(number) = self.block_of(walk, block) else {
@@ -337,7 +338,8 @@ impl Checker<'_> {
         let is_top = level as usize + 1 == walk.last.len();
         let least = match walk.home {
             Home::Group(_) if is_top => usize::from(level > 0),
-            // The only child of a root in an inode has more records than fit into the inode, and may be less than half full.
+            // A root in an inode can have a single child. This child has more records than fit into the inode, but it may be less than half
+            // full.
             Home::File(_) if is_top => 1,
             _ => room / 2,
         };

@@ -1,4 +1,4 @@
-//! The lists of unlinked inodes, which the next mount removes.
+//! Checks the lists of unlinked inodes. The next mount removes the inodes in these lists.
 
 use super::super::disk::tree::NONE;
 use super::Checker;
@@ -6,7 +6,7 @@ use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
 use crate::units::InodeNo;
 
-/// The number of lists of a group. An inode belongs to the list of its number modulo this.
+/// The number of unlinked lists of a group. The list of an inode is the inode number modulo this number.
 const LISTS: u32 = 64;
 
 impl Checker<'_> {
@@ -25,7 +25,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that no inode outside the lists points to a next one.
+    /// Checks that `di_next_unlinked` is set only in inodes that are in a list.
     fn check_strays(&mut self) {
         for chunk in &self.inodes.chunks {
             for (number, state) in (chunk.first..).zip(chunk.states.iter()) {
@@ -38,7 +38,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Follows a list and returns its number of inodes.
+    /// Follows a list and returns the number of inodes in the list.
     fn follow(&mut self, group: u32, list: u32, head: u32) -> u64 {
         let geometry = self.fs.superblock.geometry;
         let place = Place::new("header of inodes").field("agi_unlinked");
@@ -60,7 +60,7 @@ impl Checker<'_> {
                 self.findings.add(site, Kind::Damaged { what });
                 break;
             };
-            // Each inode is visited once, so a circular list ends.
+            // An inode that is visited a second time ends the walk, so a circular list ends too.
             if std::mem::replace(&mut state.unlinked, true) {
                 let what = format!("list {list} meets an inode again");
                 self.findings.add(site, Kind::Damaged { what });

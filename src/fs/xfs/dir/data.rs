@@ -1,4 +1,4 @@
-//! Blocks with entries.
+//! Directory blocks that contain entries.
 
 use zerocopy::FromBytes;
 
@@ -13,10 +13,10 @@ use crate::fs::xfs::header::{Header, array};
 use crate::fs::xfs::inode::XfsInode;
 use crate::units::InodeNo;
 
-/// The kind of a block of entries, for its checksum.
+/// The kind of structure (blocks of entries) under which a verified checksum is remembered.
 const KIND: u8 = 3;
 
-/// A checked block of entries: where the entries begin and end, and the index after them if the block is the directory's only block.
+/// A checked block of entries. If the block is the directory's only block, the index follows the entries.
 pub(super) struct Data<'a> {
     bytes: &'a [u8],
     start: usize,
@@ -61,7 +61,7 @@ impl XfsInode {
 }
 
 impl Data<'_> {
-    /// The entry at a byte of the block, to which the index points.
+    /// The entry at byte `at` of the block. The index points to this byte.
     pub(super) fn entry_at(&self, inode: &XfsInode, base: u64, at: usize) -> Result<Entry> {
         let within = at >= self.start && at < self.bytes.len() && at.is_multiple_of(ALIGN);
         let entry = if within { self.parse(inode, base, at)? } else { None };
@@ -70,7 +70,7 @@ impl Data<'_> {
         })
     }
 
-    /// All entries from a byte of the block on. `base` is the block's position in the directory, in units of 8 bytes.
+    /// All entries of the block. `base` is the block's position in the directory, in units of 8 bytes.
     pub(super) fn entries(&self, inode: &XfsInode, base: u64) -> Result<Vec<Entry>> {
         let (mut at, mut entries) = (self.start, Vec::new());
         while at < self.bytes.len() {

@@ -1,4 +1,4 @@
-//! The index by hash: in the directory's only block, or in leaves below nodes.
+//! The hash index of a directory: in the directory's only block, or in leaves below nodes.
 
 use zerocopy::FromBytes;
 
@@ -15,7 +15,7 @@ use crate::fs::xfs::inode::XfsInode;
 use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
-/// The kind of a block of the index, for its checksum.
+/// The kind of structure (blocks of the hash index) under which a verified checksum is remembered.
 const KIND: u8 = 4;
 /// The maximum number of levels of an index.
 const MAX_LEVELS: usize = 5;
@@ -47,8 +47,8 @@ impl XfsInode {
             }
         }
         let mut leaf = self.find_leaf(map, hash)?;
-        // Entries with the same hash can continue in the next leaf. The number of leaves is limited by the blocks of the file, so a
-        // circular chain ends.
+        // Entries with the same hash can continue in the next leaf. The loop makes at most as many steps as the file has blocks, so it also
+        // ends for a circular chain.
         for _ in 0..=self.stat.blocks {
             let header = self.index_header();
             let entries = Self::index_entries(&leaf, header, place)?;
@@ -71,7 +71,7 @@ impl XfsInode {
         Err(place.field("forw").corrupt("the leaves form a circular chain"))
     }
 
-    /// Looks for a name in the only block of a directory, which holds its index.
+    /// Looks for a name in the only block of a directory. This block contains the index.
     fn find_in_only(&self, data: &Data<'_>, hash: u32, name: &[u8]) -> Result<Option<InodeNo>> {
         let at = data.index.partition_point(|entry| entry.hashval.get() < hash);
         let alike = data.index[at..].iter().take_while(|entry| entry.hashval.get() == hash);
@@ -84,7 +84,7 @@ impl XfsInode {
         Ok(None)
     }
 
-    /// The inode of an entry of the index, if the entry has that name.
+    /// Reads the entry at an address from the index. Returns the entry's inode if the entry has the given name.
     fn entry_of_address(
         &self,
         map: Option<&ExtentMap>,
@@ -107,7 +107,7 @@ impl XfsInode {
         Ok(self.fs.is_name(&entry.name, name).then_some(entry.inode))
     }
 
-    /// The first leaf that can have entries of a hash.
+    /// The first leaf that can contain entries with a hash.
     fn find_leaf(&self, map: Option<&ExtentMap>, hash: u32) -> Result<IndexBlock> {
         let mut number = LEAF_OFFSET >> self.fs.superblock.geometry.block.shift();
         let mut above: Option<u16> = None;
@@ -122,7 +122,7 @@ impl XfsInode {
             }
             let children = Self::index_entries(&block, self.index_header(), place)?;
             let at = children.partition_point(|entry| entry.hashval.get() < hash);
-            // No entry has a hash past the last one. The search then ends in the last leaf.
+            // If the hash is greater than all hashes in the index, the search ends in the last leaf.
             let Some(child) = children.get(at).or(children.last()) else {
                 return Err(place.field("count").corrupt("a node without children"));
             };
@@ -131,7 +131,7 @@ impl XfsInode {
         Err(Place::new("directory index").inode(self.stat.inode).corrupt("it has too many levels"))
     }
 
-    /// The checked block of the index at this first block in the file.
+    /// Reads and checks the block of the index that begins at block `number` of the file.
     fn index_block(&self, map: Option<&ExtentMap>, number: u64) -> Result<IndexBlock> {
         let place = Place::new("directory index").inode(self.stat.inode);
         let Some(block) = self.dir_block(map, number)? else {

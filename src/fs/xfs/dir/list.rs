@@ -19,8 +19,7 @@ pub struct XfsListing {
     cursor: u64,
     /// Entries that were read but not returned yet.
     ready: VecDeque<Entry>,
-    /// The next block to read, in file-system blocks of the file; `None` after the last block or after an
-    /// error.
+    /// The next block to read, counted in file-system blocks of the directory's file; `None` after the last block or after an error.
     next_block: Option<u64>,
 }
 

@@ -17,13 +17,14 @@ use crate::units::{FsBlock, InodeNo};
 
 const LONGEST_NAME: usize = 255;
 
-/// An entry and its address, in units of 8 bytes from the start of the directory. Names in the inode have an address too.
+/// An entry and its address, in units of 8 bytes from the start of the directory. An entry in the inode has the address that it would have
+/// in a block.
 struct Entry {
     name: Vec<u8>,
     inode: InodeNo,
     file_type: Option<FileType>,
     at: u64,
-    /// The lowest address of the next entry.
+    /// The lowest possible address of the next entry.
     next: u64,
 }
 
@@ -60,7 +61,7 @@ impl Xfs {
         hash(name)
     }
 
-    /// Whether a name equals the wanted one.
+    /// Whether a name equals `wanted`. Case is ignored if the volume ignores case.
     fn is_name(&self, name: &[u8], wanted: &[u8]) -> bool {
         name == wanted || self.superblock.ascii_ci && Self::folded(name) == Self::folded(wanted)
     }
@@ -71,13 +72,14 @@ impl Xfs {
     }
 }
 
-/// A letter of ISO 8859-1 in lower case. Linux folds bytes in this way whatever the encoding of the name.
+/// Converts a letter of ISO 8859-1 to lower case. Linux folds bytes in this way regardless of the encoding of the name.
 fn fold_case(byte: u8) -> u32 {
     let is_upper = matches!(byte, b'A'..=b'Z' | 0xC0..=0xD6 | 0xD8..=0xDE);
     u32::from(if is_upper { byte + 32 } else { byte })
 }
 
-/// The hash of names in directories and of attributes, after "Directory Hash" in the book: four bytes per step.
+/// The hash of names in directories and of attribute names, four bytes per step. Source: "Directory Hash" in "XFS Algorithms & Data
+/// Structures".
 pub(super) fn hash(name: &[u8]) -> u32 {
     let mut hash = 0_u32;
     let (words, rest) = name.as_chunks::<4>();
@@ -105,7 +107,7 @@ impl XfsInode {
         Ok(Some(DirBlock { content, blocks }))
     }
 
-    /// The inode of a name in this directory.
+    /// Looks up a name in this directory and returns its inode.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`; `Corrupt` if the directory or the inode is damaged.

@@ -1,4 +1,4 @@
-//! Extended attributes, after "Extended Attributes" in the book.
+//! On-disk structures of extended attributes. Source: "Extended Attributes" in "XFS Algorithms & Data Structures".
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,7 +14,7 @@ pub(crate) const LEAF_HEADER_V5: usize = 80;
 /// Byte offset of the counters in a leaf's header, without and with checksums.
 pub(crate) const COUNTS: usize = 12;
 pub(crate) const COUNTS_V5: usize = 56;
-/// The number of unused runs in a leaf's header.
+/// The number of unused runs that a leaf's header lists.
 pub(crate) const FREE_RUNS: usize = 3;
 /// The alignment of names in a leaf, in bytes.
 pub(crate) const ALIGN: usize = 4;
@@ -22,7 +22,7 @@ pub(crate) const ALIGN: usize = 4;
 pub(crate) const REMOTE: u32 = u32::from_be_bytes(*b"XARM");
 /// Magic of a block of a symbolic link: `XSLM`.
 pub(crate) const SYMLINK: u32 = u32::from_be_bytes(*b"XSLM");
-/// Size of the header of a block of either kind.
+/// Size of the header of a block of a remote value or a symbolic link.
 pub(crate) const REMOTE_HEADER: usize = 56;
 
 /// `flags` of an entry.
@@ -43,13 +43,13 @@ pub(crate) struct RawCounts {
     pub(crate) firstused: U16,
     pub(crate) holes: u8,
     pub(crate) pad1: u8,
-    /// The first byte and the length.
+    /// The first byte and the length of each unused run.
     pub(crate) freemap: [[U16; 2]; FREE_RUNS],
 }
 
 layout!(RawCounts: 20 { firstused @ 4, freemap @ 8 });
 
-/// The header of attributes in the inode.
+/// The header of the attribute list in an inode.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawShort {
@@ -60,7 +60,7 @@ pub(crate) struct RawShort {
 
 layout!(RawShort: 4 { count @ 2 });
 
-/// The header of an attribute in the inode; name and value follow.
+/// The header of one attribute in an inode. The name and the value follow.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawShortEntry {
@@ -83,7 +83,7 @@ pub(crate) struct RawEntry {
 
 layout!(RawEntry: 8 { nameidx @ 4, flags @ 6 });
 
-/// The header of a name whose value follows in the leaf.
+/// The header of a name in a leaf, if the value follows in the same leaf.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawLocal {
@@ -93,7 +93,7 @@ pub(crate) struct RawLocal {
 
 layout!(RawLocal: 3 { namelen @ 2 });
 
-/// The header of a name whose value lies in separate blocks.
+/// The header of a name in a leaf, if the value is in separate blocks.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawRemote {
@@ -104,7 +104,7 @@ pub(crate) struct RawRemote {
 
 layout!(RawRemote: 9 { valuelen @ 4, namelen @ 8 });
 
-/// The value of a parent pointer: a directory, and its generation.
+/// The value of a parent pointer: the inode number of a directory, and the directory's generation.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawParent {
@@ -114,7 +114,7 @@ pub(crate) struct RawParent {
 
 layout!(RawParent: 12 { p_gen @ 8 });
 
-/// An access control list: a count, then entries.
+/// An entry of an access control list. A count precedes the entries.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawAclEntry {

@@ -1,17 +1,17 @@
-//! The map's B+tree, after "B+trees" and "Data Fork" in the book.
+//! On-disk structures of the B+tree of a file's map. Source: "B+trees" and "Data Fork" in "XFS Algorithms & Data Structures".
 
 use zerocopy::big_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `bb_magic` of a map's block, without and with checksums: `BMAP`, `BMA3`.
+/// `bb_magic` of a block of a map's tree, without and with checksums: `BMAP`, `BMA3`.
 pub(crate) const MAP: u32 = u32::from_be_bytes(*b"BMAP");
 pub(crate) const MAP_V5: u32 = u32::from_be_bytes(*b"BMA3");
 /// Size of a block's header, without and with checksums.
 pub(crate) const HEADER: usize = 24;
 pub(crate) const HEADER_V5: usize = 72;
-/// No sibling.
+/// The value of a sibling pointer if there is no sibling.
 pub(crate) const NONE: u64 = u64::MAX;
 
 /// The root of a map's tree in the inode; keys and pointers follow.
@@ -24,7 +24,7 @@ pub(crate) struct RawRoot {
 
 layout!(RawRoot: 4 { bb_numrecs @ 2 });
 
-/// The header of any other block of the tree, without the fields that exist only with checksums.
+/// The header of a block of the tree other than the root, without the fields that exist only with checksums.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHeader {

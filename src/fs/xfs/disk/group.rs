@@ -1,4 +1,4 @@
-//! Headers of allocation groups, after "Allocation Groups" in the book, as far as this library reads them.
+//! Headers of allocation groups. Source: "Allocation Groups" in "XFS Algorithms & Data Structures".
 
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,14 +8,14 @@ use super::layout;
 /// `agf_magicnum`, `agi_magicnum`.
 pub(crate) const FREE_MAGIC: [u8; 4] = *b"XAGF";
 pub(crate) const INODES_MAGIC: [u8; 4] = *b"XAGI";
-/// Sectors of a group that hold the headers of free space and of inodes.
+/// Numbers of the sectors, in a group, that contain the free-space header and the inode header.
 pub(crate) const FREE_SECTOR: u64 = 1;
 pub(crate) const INODES_SECTOR: u64 = 2;
-/// Byte offset of their checksums.
+/// Byte offsets of the checksums in these headers.
 pub(crate) const FREE_CRC: usize = 216;
 pub(crate) const INODES_CRC: usize = 312;
 
-/// The header of free space.
+/// The free-space header of a group.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawFree {
@@ -44,7 +44,7 @@ layout!(RawFree: 216 {
     agf_length @ 12, agf_flcount @ 48, agf_freeblks @ 52, agf_btreeblks @ 60, agf_rmap_blocks @ 80, agf_refcount_level @ 92, agf_lsn @ 208,
 });
 
-/// The header of inodes.
+/// The inode header of a group.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawInodes {
@@ -71,11 +71,11 @@ pub(crate) struct RawInodes {
 
 layout!(RawInodes: 344 { agi_count @ 16, agi_freecount @ 28, agi_unlinked @ 40, agi_uuid @ 296, agi_lsn @ 320, agi_fblocks @ 340 });
 
-/// Sector of a group that holds the free list, whose blocks are reserved for the trees of free space.
+/// Number of the sector, in a group, that contains the free list. The blocks in the list are reserved for the free-space trees.
 pub(crate) const LIST_SECTOR: u64 = 3;
 /// `agfl_magicnum`.
 pub(crate) const LIST_MAGIC: [u8; 4] = *b"XAFL";
-/// Byte offset of its checksum.
+/// Byte offset of the free list's checksum.
 pub(crate) const LIST_CRC: usize = 32;
 
 /// The header of the free list on volumes with checksums.

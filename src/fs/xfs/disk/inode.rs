@@ -1,4 +1,4 @@
-//! The inode, after "On-disk Inode" in the book.
+//! The on-disk inode. Source: "On-disk Inode" in "XFS Algorithms & Data Structures".
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -7,7 +7,7 @@ use super::layout;
 
 /// `di_magic`: `IN`.
 pub(crate) const MAGIC: u16 = u16::from_be_bytes(*b"IN");
-/// Byte offset of `di_crc`, and of the forks of versions 1 and 2.
+/// Byte offset of `di_crc`. In versions 1 and 2 the forks begin at the same offset.
 pub(crate) const CRC_OFFSET: usize = 100;
 pub(crate) const FORKS_V2: usize = 100;
 /// Byte offset of the forks of version 3.
@@ -38,7 +38,7 @@ pub(crate) mod flags {
     pub(crate) const EXTENT_SIZE_INHERIT: u16 = 0x1000;
     pub(crate) const NO_DEFRAG: u16 = 0x2000;
     pub(crate) const UNUSED: u16 = 0x8000;
-    /// The flags of internal files in metadata directories; directories have one more.
+    /// The flags that each internal file in the metadata directories has. Metadata directories also have `NO_SYMLINKS`.
     pub(crate) const METADATA: u16 = IMMUTABLE | SYNC | NO_ATIME | NO_DUMP | NO_DEFRAG;
     pub(crate) const METADATA_DIRECTORY: u16 = METADATA | NO_SYMLINKS;
 }
@@ -66,7 +66,7 @@ pub(crate) mod metatype {
     pub(crate) const REALTIME_REFCOUNTS: u16 = 8;
 }
 
-/// The fields of all versions.
+/// The fields that all inode versions have.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawInode {

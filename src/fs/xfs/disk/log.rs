@@ -1,5 +1,5 @@
-//! The log, after "Journaling Log" in the book. Headers of records and operations are big-endian. Items have the byte order of the processor
-//! that wrote them; only little-endian ones are supported.
+//! On-disk structures of the log. Source: "Journaling Log" in "XFS Algorithms & Data Structures". Headers of records and operations are
+//! big-endian. Items have the byte order of the processor that wrote them; only little-endian items are supported.
 
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::little_endian as le;
@@ -7,18 +7,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// Bytes of a log block, independent of the sizes of sectors and blocks.
+/// Bytes of a log block. The size does not depend on the sector size or the block size.
 pub(crate) const BLOCK: usize = 512;
 /// `h_magicno`.
 pub(crate) const MAGIC: u32 = 0xFEED_BABE;
-/// `h_fmt` of items in little-endian order.
+/// The value of `h_fmt` if items are little-endian.
 pub(crate) const FORMAT_LITTLE_ENDIAN: u32 = 1;
 /// The number of blocks whose first words are saved in one block of a record header.
 pub(crate) const CYCLES_PER_HEADER: usize = 64;
-/// Bytes of a header that its checksum covers: in the first block, and in each further one.
+/// The number of header bytes that the checksum covers: in the first header block, and in each further header block.
 pub(crate) const CHECKED_HEADER: usize = 328;
 pub(crate) const CHECKED_EXTENSION: usize = 260;
-/// Byte offsets of the saved words in the first block of a header, and in a further one.
+/// Byte offsets of the saved words: in the first header block, and in a further header block.
 pub(crate) const CYCLES_AT: usize = 44;
 pub(crate) const EXTENSION_CYCLES_AT: usize = 4;
 pub(crate) const CRC_AT: usize = 32;
@@ -36,7 +36,7 @@ pub(crate) mod operation {
     pub(crate) const UNMOUNT: u8 = 0x20;
 }
 
-/// The first two bytes of an item.
+/// The type of an item, in its first two bytes.
 pub(crate) mod item {
     pub(crate) const EFI: u16 = 0x1236;
     pub(crate) const EFD: u16 = 0x1237;
@@ -68,7 +68,7 @@ pub(crate) mod item {
 pub(crate) mod buffer {
     /// Only `di_next_unlinked` of the inodes in the buffer is logged.
     pub(crate) const INODES: u16 = 0x1;
-    /// The blocks were freed, so earlier content in the log must not be written.
+    /// The blocks were freed, so earlier content in the log must not be applied.
     pub(crate) const CANCEL: u16 = 0x2;
     /// Bytes for each bit of the map.
     pub(crate) const CHUNK: usize = 128;
@@ -76,7 +76,7 @@ pub(crate) mod buffer {
 
 /// `xmi_flags`.
 pub(crate) mod exchange {
-    /// The exchange is of attributes, not of data.
+    /// The attribute forks are exchanged instead of the data forks.
     pub(crate) const ATTR: u64 = 0x1;
     /// The exchange also swaps the file sizes.
     pub(crate) const SIZES: u64 = 0x2;
@@ -103,7 +103,7 @@ pub(crate) mod mapping {
     pub(crate) const UNMAP: u32 = 2;
     pub(crate) const REALTIME: u32 = 1 << 29;
     pub(crate) const UNWRITTEN: u32 = 1 << 30;
-    /// The change is of attributes, not of data.
+    /// The change is of the attribute fork, not of the data fork.
     pub(crate) const ATTR: u32 = 1 << 31;
 }
 
@@ -187,7 +187,7 @@ pub(crate) struct RawInodeItem {
 
 layout!(RawInodeItem: 56 { ilf_ino @ 16, ilf_blkno @ 40 });
 
-/// An intent to change maps; the changes follow.
+/// An intent to change maps. An array of [`RawMapping`] follows.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawMappingIntent {
@@ -212,7 +212,7 @@ pub(crate) struct RawMapping {
 
 layout!(RawMapping: 32 { me_startoff @ 16, me_flags @ 28 });
 
-/// An intent to change an attribute. Separate regions hold its name and its value.
+/// An intent to change an attribute. The name and the value are in separate regions.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawAttributeIntent {
@@ -247,7 +247,7 @@ pub(crate) struct RawExchange {
 
 layout!(RawExchange: 88 { xmi_inodes @ 16, xmi_startoffs @ 40, xmi_flags @ 64, xmi_sizes @ 72 });
 
-/// An item of new inodes.
+/// An item that logs the creation of inodes.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawInodeCreate {

@@ -1,7 +1,7 @@
 //! XFS's on-disk structures.
 //!
-//! Every struct here has the size and the offsets that the book "XFS Algorithms & Data Structures" gives, checked at compile time.
-//! Integers are big-endian, except checksums. Values of these structures are unchecked. Other modules convert them into checked types.
+//! Every struct here has the size and the offsets from the book "XFS Algorithms & Data Structures". They are checked at compile time.
+//! Integers are big-endian, except checksums. The values in these structures are unchecked; other modules convert them into checked types.
 
 pub(crate) mod attr;
 pub(crate) mod btree;

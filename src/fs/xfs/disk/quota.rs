@@ -1,4 +1,4 @@
-//! Usage and limits of users, groups and projects, after "Quota Inodes" in the book.
+//! On-disk records of the usage and limits of users, groups and projects. Source: "Quota Inodes" in "XFS Algorithms & Data Structures".
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,7 +12,7 @@ pub(crate) const BIGTIME: u8 = 0x80;
 /// Byte offset of the checksum.
 pub(crate) const CRC: usize = 108;
 
-/// `sb_qflags`: usage was counted.
+/// Bits of `sb_qflags` that mark the recorded usage as correct.
 pub(crate) mod flags {
     pub(crate) const USERS_CHECKED: u16 = 0x0004;
     pub(crate) const GROUPS_CHECKED: u16 = 0x0100;

@@ -1,4 +1,5 @@
-//! Blocks of the bitmap and of the summary of a realtime group (`struct xfs_rtbuf_blkinfo`). Without groups such blocks have no header.
+//! Blocks of the bitmap and of the summary of a realtime group (`struct xfs_rtbuf_blkinfo`). On volumes without realtime groups, bitmap and
+//! summary blocks have no header.
 
 /// `rt_magic`: `BMPZ`, `SUMY`.
 pub(crate) const BITMAP_MAGIC: u32 = u32::from_be_bytes(*b"BMPZ");

@@ -1,4 +1,4 @@
-//! The superblock (the first sector of each allocation group), after "Superblocks" in the book.
+//! The superblock, which is the first sector of each allocation group. Source: "Superblocks" in "XFS Algorithms & Data Structures".
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,7 +10,7 @@ pub(crate) const MAGIC: u32 = u32::from_be_bytes(*b"XFSB");
 /// Byte offset of `sb_crc`.
 pub(crate) const CRC_OFFSET: usize = 224;
 
-/// `sb_versionnum`: the version in its lowest bits, and features.
+/// `sb_versionnum`: the lowest bits are the version, and the other bits are features.
 pub(crate) mod version {
     pub(crate) const NUMBER: u16 = 0xF;
     pub(crate) const QUOTA: u16 = 0x40;
@@ -90,13 +90,13 @@ pub(crate) struct RawSuperblock {
     pub(crate) sb_pquotino: U64,
     pub(crate) sb_lsn: U64,
     pub(crate) sb_meta_uuid: [u8; 16],
-    // Fields of metadata directories: their root, and the groups of the realtime device.
+    // Fields of volumes with metadata directories: the root of these directories, and the layout of the realtime groups.
     pub(crate) sb_metadirino: U64,
     pub(crate) sb_rgcount: U32,
     pub(crate) sb_rgextents: U32,
     pub(crate) sb_rgblklog: u8,
     pub(crate) sb_pad: [u8; 7],
-    // Fields of zones: the first block of zones on the volume's own device, and the reserved blocks.
+    // Fields of volumes with zones: the first block of the zones on the volume's own device, and the number of reserved blocks.
     pub(crate) sb_rtstart: U64,
     pub(crate) sb_rtreserved: U64,
 }

@@ -1,4 +1,5 @@
-//! The B+trees of an allocation group, after "B+trees", "Free Space", "Inode", "Reverse-Mapping" and "Reference Count" in the book.
+//! On-disk structures of the B+trees of an allocation group. Source: "B+trees", "Free Space", "Inode", "Reverse-Mapping" and "Reference
+//! Count" in "XFS Algorithms & Data Structures".
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,7 +9,7 @@ use super::layout;
 /// Size of a block's header, without and with checksums.
 pub(crate) const HEADER: usize = 16;
 pub(crate) const HEADER_V5: usize = 56;
-/// No sibling, or no block.
+/// The value of a block number if there is no sibling or no block.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// The header of a block, without the fields that exist only with checksums.
@@ -24,7 +25,7 @@ pub(crate) struct RawHeader {
 
 layout!(RawHeader: 16 { bb_numrecs @ 6, bb_rightsib @ 12 });
 
-/// A record of both trees of free space, and a key in them.
+/// A record in both free-space trees. A key has the same format.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawFreeExtent {
@@ -34,7 +35,7 @@ pub(crate) struct RawFreeExtent {
 
 layout!(RawFreeExtent: 8 { ar_blockcount @ 4 });
 
-/// A record of both inode trees. Without sparse inodes the whole second word is the count of free ones.
+/// A record in both inode trees. On volumes without sparse inodes, the second word contains only the count of free inodes.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawChunk {
@@ -47,7 +48,7 @@ pub(crate) struct RawChunk {
 
 layout!(RawChunk: 16 { ir_holemask @ 4, ir_freecount @ 7, ir_free @ 8 });
 
-/// A record of the tree of owners. A key has no count, and its offset has no flag of unwritten extents.
+/// A record in the tree of owners. In a key, there is no block count, and the offset has no flag for unwritten extents.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawOwner {
@@ -64,26 +65,26 @@ pub(crate) mod owner_bits {
     pub(crate) const ATTRIBUTES: u64 = 1 << 63;
     pub(crate) const MAP_BLOCK: u64 = 1 << 62;
     pub(crate) const UNWRITTEN: u64 = 1 << 61;
-    /// The bits between these flags and the offset.
+    /// The bits between the flags above and the offset.
     pub(crate) const UNUSED: u64 = (1 << 61) - (1 << 54);
     pub(crate) const OFFSET: u64 = (1 << 54) - 1;
 }
 
-/// Owners that are not inodes, as negative numbers.
+/// Owners other than inodes, encoded as negative numbers.
 pub(crate) mod owner {
     /// Copies of the superblock and headers of groups.
     pub(crate) const HEADERS: u64 = -3_i64 as u64;
     pub(crate) const LOG: u64 = -4_i64 as u64;
-    /// The trees of free space and of owners, with the blocks reserved for them.
+    /// The free-space trees and the tree of owners, with the blocks that are reserved for them.
     pub(crate) const GROUP: u64 = -5_i64 as u64;
     pub(crate) const INODE_TREES: u64 = -6_i64 as u64;
     pub(crate) const INODES: u64 = -7_i64 as u64;
     pub(crate) const REFCOUNTS: u64 = -8_i64 as u64;
-    /// Blocks reserved for copy on write that no map has yet.
+    /// Blocks that are reserved for copy on write and are not in any file's map.
     pub(crate) const COPIES: u64 = -9_i64 as u64;
 }
 
-/// A record of the tree of reference counts.
+/// A record in the tree of reference counts.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawShared {

@@ -1,4 +1,4 @@
-//! Intents to change attributes. Separate regions hold the names and values, each padded by at most three bytes.
+//! Intents to change attributes. Each name and each value is in a separate region, which has at most three bytes of padding.
 
 use zerocopy::FromBytes;
 
@@ -14,8 +14,8 @@ const PLACE: Place = Place::new("intent of an attribute");
 const LONGEST_NAME: usize = 255;
 const LONGEST_VALUE: usize = 64 << 10;
 
-/// Adds the change of an intent, by the rules of the kernel's recovery. `allowed` states whether the superblock permits intents in the log
-/// for attributes that users see.
+/// Adds the change of an intent, by the rules of the kernel's recovery. `allowed` states whether the superblock permits attribute intents
+/// in the log. Intents that change parent pointers do not need this permission.
 pub(super) fn add_attributes(
     regions: &[Vec<u8>],
     allowed: bool,
@@ -54,7 +54,7 @@ pub(super) fn add_attributes(
     if is_long {
         return Err(place.field("alfi_value_len").corrupt(format!("a value of {value_len} bytes")));
     }
-    // A replaced parent pointer has the lengths of both names in this field.
+    // If a parent pointer is replaced, this field contains the lengths of the old name and of the new name.
     let (name_len, new_len) =
         if is_replacement { (names & 0xFFFF, names >> 16) } else { (names, 0) };
     let mut parts = regions[1..].iter();

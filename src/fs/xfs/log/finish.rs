@@ -1,7 +1,7 @@
-//! Unfinished intents. The part that a reader can see is finished in memory, as the kernel's recovery finishes it on the device.
+//! Unfinished intents in the log. The kernel's recovery finishes them on the device.
 //!
-//! Recovery in memory finishes changes of attributes and of file maps. Other intents change trees that record the owners of blocks; these
-//! intents are only counted.
+//! Recovery in memory finishes only changes of attributes and of file maps, because readers see these changes. Other intents change trees
+//! that record the owners of blocks. Recovery only counts these intents.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::fs::xfs::map_changes::{Exchange, MapChange, MapChanges, Side};
 use crate::iomap::ExtentState;
 use crate::units::{FileBlock, InodeNo};
 
-/// An intent's code, the code of its end, and its operation.
+/// For each kind of intent: the type of the intent item, the type of its done item, and the operation.
 const INTENTS: [(u16, u16, &str); 9] = [
     (item::EFI, item::EFD, "extents to free"),
     (item::RUI, item::RUD, "reverse mappings to update"),
@@ -31,17 +31,17 @@ const INTENTS: [(u16, u16, &str); 9] = [
     (item::CUI_RT, item::CUD_RT, "reference counts of realtime extents to update"),
 ];
 
-/// The unfinished intents so far, by code and number.
+/// The unfinished intents so far, by item type and intent id.
 #[derive(Default)]
 pub(super) struct Intents {
     open: BTreeMap<(u16, u64), Intent>,
-    /// The number of intents so far.
+    /// The number of intents that were read so far.
     count: u64,
 }
 
 struct Intent {
     what: &'static str,
-    /// The position in the log. Intents are finished in the order in which they were logged.
+    /// The intent's index in log order. Recovery finishes intents in this order.
     order: u64,
     regions: Vec<Vec<u8>>,
 }
@@ -52,20 +52,21 @@ impl Intent {
     }
 }
 
-/// The result for all intents.
+/// The result of the recovery of all intents.
 pub(super) struct Ended {
     pub(super) changes: MapChanges,
     pub(super) attributes: AttributeChanges,
     /// The number of changes that were finished.
     pub(super) finished: u64,
-    /// The number of attribute changes among these.
+    /// The number of finished changes that are attribute changes.
     pub(super) finished_attributes: u64,
     /// The number of unfinished intents of each kind.
     pub(super) unfinished: Vec<(&'static str, u64)>,
 }
 
 impl Intents {
-    /// Handles an intent or the end of one. Returns false for items of other types. An intent and its end have the number at byte 8.
+    /// Processes an intent item or a done item. Returns false for an item of another type. Both kinds of item store the intent's id at byte
+    /// 8.
     pub(super) fn take(&mut self, code: u16, number: u64, regions: &[Vec<u8>]) -> bool {
         for (intent, done, what) in INTENTS {
             if code == intent {
@@ -82,7 +83,7 @@ impl Intents {
         false
     }
 
-    /// Finishes the intents after the last transaction.
+    /// Finishes the intents that remain after the last transaction.
     pub(super) fn end(self, superblock: &Superblock) -> Result<Ended> {
         let mut open: Vec<_> = self.open.into_iter().collect();
         open.sort_unstable_by_key(|(_, intent)| intent.order);
@@ -117,7 +118,7 @@ impl Intents {
     }
 }
 
-/// Adds the changes of an intent. Returns false if they do not concern data.
+/// Adds the map changes of an intent. Returns false if any of them changes an attribute fork.
 fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of a mapping");
     let Ok((raw, rest)) = RawMappingIntent::ref_from_prefix(region) else {
@@ -161,7 +162,7 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
     Ok(true)
 }
 
-/// Adds an exchange. Returns false if it does not concern data.
+/// Adds an exchange of mappings. Returns false if the exchange is of attribute forks.
 fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of an exchange");
     let Ok((raw, _)) = RawExchange::ref_from_prefix(region) else {
@@ -183,7 +184,8 @@ fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
     };
     let sides = [side(0)?, side(1)?];
     let only_written = flags & exchange::WRITTEN != 0;
-    // Linux ignores the sizes in the intent and uses the sizes of the inodes at recovery. An intent without blocks comes after the exchange.
+    // Linux ignores the sizes in the intent and uses the sizes of the inodes at recovery. An intent with 0 blocks follows an exchange that
+    // is already complete.
     let sizes = flags & exchange::SIZES != 0 && len > 0;
     Ok(into.exchange(Exchange { sides, len, only_written, sizes }))
 }

@@ -1,7 +1,8 @@
-//! The head and the tail of the log: the end of the last whole record, and the start of recovery.
+//! Finds the head of the log (the end of the last complete record) and the tail (the start of recovery).
 //!
-//! Each block has its cycle. Blocks before the head have the newest cycle, blocks after the head have the previous cycle, so a binary
-//! search finds the head. Several records can be in flight, so a crash can leave old blocks before the head, or a record without its end.
+//! Each block records its cycle. Blocks before the head have the newest cycle, and blocks after the head have the previous cycle, so a
+//! binary search finds the head. Several records can be in flight during a crash. Therefore some blocks before the head can be old, and a
+//! record can be incomplete.
 
 use super::record::{LogBlocks, Position, cycle_of};
 use crate::error::{ErrorKind, Result};
@@ -9,7 +10,7 @@ use crate::fs::xfs::Superblock;
 use crate::fs::xfs::disk::log::{BLOCK, MAGIC};
 use crate::fs::xfs::header::array;
 
-/// The maximum number of records in flight, and the maximum number of their blocks.
+/// The maximum number of records in flight at the same time, and the maximum number of blocks in these records.
 const IN_FLIGHT: usize = 8;
 const IN_FLIGHT_BLOCKS: u32 = (IN_FLIGHT * (256 << 10) / BLOCK) as u32;
 
@@ -25,10 +26,10 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     // A log that was never written begins with cycle 1.
     let Some(head) = find_head(log)? else { return Ok(State::Clean { head: (1, 0) }) };
     let (mut end, mut last) = (head, last_record(log, head)?);
-    // A clean log of another volume would hide that this one needs recovery.
+    // The log must belong to this volume. A clean log of another volume would hide that this volume needs recovery.
     log.check_uuid(last, superblock)?;
     if !log.outline(last)?.ends_at(end) {
-        // The last record was in flight when power failed.
+        // The last record is incomplete: it was in flight when power failed.
         (end, last) = (last, last_record(log, last)?);
     }
     if log.outline(last)?.is_unmount {
@@ -51,8 +52,8 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     Ok(State::Dirty { tail, head })
 }
 
-/// The first incomplete record among the last ones, if any. The last records were in flight, so everything from that record on counts as
-/// not written.
+/// The first incomplete record among the last records, if any. The last records were in flight, so the incomplete record and all later
+/// records count as not written.
 fn first_bad(
     log: &LogBlocks<'_>,
     superblock: &Superblock,
@@ -81,10 +82,11 @@ fn is_whole(log: &LogBlocks<'_>, superblock: &Superblock, at: Position) -> Resul
     }
 }
 
-/// The tail in the last record. All records from there on are complete, so recovery does not meet a bad one midway.
+/// Finds the tail, starting from the tail that the last record names. All records from the returned tail to the head are complete, so
+/// recovery does not fail midway.
 ///
-/// Lost records may have begun to overwrite the tail. In that case they contain a newer tail, which is lost too, and the overwritten part
-/// was already written to its final position.
+/// Records that were lost in the crash may have overwritten records directly after the head. A lost record named a newer tail, so the
+/// changes of the overwritten records were already written to their final positions. Such records are skipped.
 fn find_tail(
     log: &LogBlocks<'_>,
     superblock: &Superblock,
@@ -112,7 +114,7 @@ fn find_tail(
                 tail
             }
         };
-        // Each record has at least one block.
+        // Each record has at least one block, so more records than blocks form a circular chain.
         passed += 1;
         if passed > log.count {
             return Err(log
@@ -143,7 +145,7 @@ fn next_header(log: &LogBlocks<'_>, bad: Position, head: Position) -> Result<Opt
     }
 }
 
-/// The first block after the newest one, with the cycle that a record there would get; `None` for a log that was never written.
+/// The position after the newest block, with the cycle that a record there would get. `None` means that the log was never written.
 fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (first, last) = (log.cycle(0)?, log.cycle(log.count - 1)?);
     if first == 0 {
@@ -161,11 +163,12 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (mut low, mut high) = (0, log.count - 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        // A crash cannot leave zeroed blocks here. As in Linux, the search treats such a block as lying before the head, so it does not take
-        // a record before that block for the last one.
+        // A crash cannot leave zeroed blocks here. As in Linux, the search treats a zeroed block as a block before the head. A record
+        // before the zeroed block is then not mistaken for the last record.
         if log.cycle(middle)? == last { high = middle } else { low = middle }
     }
-    // The last blocks of the log, before block 0, have the previous cycle, or an older one if that cycle did not reach them.
+    // Among the blocks before the head, a stale block has the cycle `last`. At the end of the log, before the wrap to block 0, current
+    // blocks have the cycle `last`, so a stale block has the cycle before `last`.
     let wrapped = last.wrapping_sub(1);
     let stale = |is_wrapped: bool| if is_wrapped { wrapped } else { last };
     let block = first_stale(log, high, stale)?.unwrap_or(high);
@@ -173,7 +176,7 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     Ok(Some(Position { cycle, block }))
 }
 
-/// The first block of an older cycle among the blocks before the head that may have been in flight.
+/// The first block with an older cycle, among the blocks before the head that may have been in flight.
 fn first_stale(log: &LogBlocks<'_>, head: u32, stale: impl Fn(bool) -> u32) -> Result<Option<u32>> {
     let count = IN_FLIGHT_BLOCKS.min(log.count);
     let start = (head + log.count - count) % log.count;
@@ -187,7 +190,7 @@ fn first_stale(log: &LogBlocks<'_>, head: u32, stale: impl Fn(bool) -> u32) -> R
     Ok(found.next())
 }
 
-/// The last record that begins before a position. A log that was written has one.
+/// The last record that begins before a position. A written log without such a record is damaged.
 fn last_record(log: &LogBlocks<'_>, end: Position) -> Result<Position> {
     let none =
         || log.place(end.block % log.count).corrupt("no record precedes the head of the log");

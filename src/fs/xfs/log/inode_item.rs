@@ -1,4 +1,4 @@
-//! Inode items: the fields in the processor's byte order, and the changed forks.
+//! Inode items in the log: the inode's fields in the byte order of the processor that wrote them, and the changed forks.
 
 use zerocopy::FromBytes;
 
@@ -14,7 +14,8 @@ use crate::fs::xfs::disk::tree::{RawOwner, RawShared};
 use crate::fs::xfs::header::{array, crc_of};
 use crate::units::InodeNo;
 
-/// Offset and length of an inode's fields with more than one byte. Flags, extent counters and times depend on the inode.
+/// Offset and length of each inode field that has more than one byte and a fixed layout. The layout of the times and of the other extent
+/// counters depends on the inode's flags, so `decode` converts them separately.
 const FIELDS: [(usize, usize); 16] = [
     (0, 2),  // di_magic
     (2, 2),  // di_mode
@@ -26,21 +27,21 @@ const FIELDS: [(usize, usize); 16] = [
     (56, 8), // di_size
     (64, 8), // di_nblocks
     (72, 4), // di_extsize
-    (76, 4), // di_nextents, or those of the attributes
+    (76, 4), // di_nextents; with 64-bit counters, the extent count of the attribute fork
     (84, 4), // di_dmevmask
     (88, 2), // di_dmstate
     (90, 2), // di_flags
     (92, 4), // di_gen
     (6, 2),  // di_onlink, or the type of a metadata file
 ];
-/// The fields that version 3 adds, in the same form.
+/// Offset and length of each field that version 3 adds.
 const FIELDS_V3: [(usize, usize); 4] = [
     (104, 8), // di_changecount
     (120, 8), // di_flags2
     (128, 4), // di_cowextsize
     (152, 8), // di_ino
 ];
-/// Offsets of the times: access, modification, change; creation.
+/// Offsets of the times: access, modification and change. `CREATION` is the offset of the creation time.
 const TIMES: [usize; 3] = [32, 40, 48];
 const CREATION: usize = 144;
 const BIG_NEXTENTS: usize = 24;
@@ -55,13 +56,13 @@ const FORK_OFFSET: usize = 82;
 const LSN: usize = 112;
 const FLAGS2: usize = 120;
 const UUID: usize = 160;
-/// The length of the logged fields of versions 1 and 2.
+/// The number of field bytes that the log contains for an inode of version 1 or 2.
 const LOGGED_V2: usize = 96;
-/// The length of an item's first region on 32-bit machines.
+/// The length of an inode item's first region if a 32-bit machine wrote the item.
 const NARROW: usize = 52;
 
 impl Replay<'_> {
-    /// Applies an inode item, unless the inode is newer.
+    /// Applies an inode item. If the inode on disk is newer than the item, the inode is not changed.
     pub(super) fn inode(&mut self, item: &Item, lsn: u64) -> Result<()> {
         let first = wide(item.region(0, self.place)?);
         let Ok((raw, _)) = RawInodeItem::ref_from_prefix(&first) else {
@@ -108,7 +109,8 @@ impl Replay<'_> {
         self.owners(raw, &inode, place)
     }
 
-    /// Makes this inode the owner of map blocks that it got from another inode. The blocks can be older than an inode that is newer than the log.
+    /// Records this inode as the owner of map blocks that another inode owned before. This step is necessary even if the inode on disk is
+    /// newer than the log, because its map blocks can be older.
     fn owners(&mut self, raw: &RawInodeItem, inode: &[u8], place: Place) -> Result<()> {
         let changed = raw.ilf_fields.get();
         let is_used = array(inode, MODE) != [0; 2];
@@ -133,7 +135,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Copies the forks that were logged.
+    /// Copies the logged forks into the inode.
     fn forks(&self, item: &Item, raw: &RawInodeItem, inode: &mut [u8], place: Place) -> Result<()> {
         let changed = raw.ilf_fields.get();
         let start = if self.superblock.is_v5() { FORKS_V3 } else { FORKS_V2 };
@@ -184,12 +186,12 @@ pub(super) fn seal(inode: &mut [u8]) {
     inode[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Whether an inode's checksum is right.
+/// Whether an inode's checksum is correct.
 pub(super) fn is_sealed(inode: &[u8]) -> bool {
     u32::from_le_bytes(array(inode, CRC_OFFSET)) == crc_of(inode, CRC_OFFSET)
 }
 
-/// An item's first region in the form of 64-bit machines.
+/// Converts an inode item's first region to the layout that 64-bit machines write.
 fn wide(region: &[u8]) -> Vec<u8> {
     let mut bytes = region.to_vec();
     if region.len() == NARROW {
@@ -198,10 +200,10 @@ fn wide(region: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Whether the inode on disk already has this change.
+/// Whether the inode on disk already contains this change.
 fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
     if is_v3 {
-        // Several transactions can begin in one record, so at an equal position the change may be missing.
+        // Several transactions can begin in one record. They have equal positions, so at an equal position the inode may lack the change.
         let newest = u64::from_be_bytes(array(inode, LSN));
         return newest != 0 && newest != u64::MAX && newest > lsn;
     }
@@ -212,7 +214,8 @@ fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
     logged < on_disk && !wraps
 }
 
-/// Writes the fields into an inode, in big-endian order. `di_next_unlinked` has separate items.
+/// Writes the logged fields into an inode, in big-endian order. `di_next_unlinked` is excluded, because the log contains it in buffer
+/// items.
 fn decode(core: &[u8], inode: &mut [u8], is_v3: bool, lsn: u64) {
     let mut swap = |at: usize, len: usize| {
         for byte in 0..len {
@@ -253,10 +256,10 @@ fn decode(core: &[u8], inode: &mut [u8], is_v3: bool, lsn: u64) {
     }
 }
 
-/// The length of a key in a tree of owners. A node has two keys for each child.
+/// The length of a key in a B+tree of block owners. A node contains two keys for each child.
 const OWNER_KEY: usize = 20;
 
-/// The layout of a tree's root in an inode.
+/// The layout of a B+tree's root in an inode.
 #[derive(Clone, Copy)]
 struct Root {
     /// The length of a child's keys. A child's pointer has 8 bytes.
@@ -268,7 +271,7 @@ struct Root {
 impl Root {
     const MAP: Self = Self { keys: 8, record: None };
 
-    /// The layout for a file with this format. `kind` is the kind of a metadata file.
+    /// The layout of the root in an inode with this fork format. For a metadata file, `kind` is the kind of the file.
     fn new(format: u8, kind: u16) -> Self {
         match (format, kind) {
             (format::META_BTREE, metatype::REALTIME_OWNERS) => {
@@ -282,7 +285,7 @@ impl Root {
     }
 }
 
-/// Copies the root of a tree, which in memory has the header of a whole block.
+/// Copies a logged B+tree root into a fork. The log contains the root as the kernel has it in memory, with the header of a full block.
 fn copy_root(
     content: &[u8],
     header: usize,
@@ -297,7 +300,7 @@ fn copy_root(
         return Err(place.corrupt("the root of a tree is cut short"));
     };
     let (level, count) = (raw.bb_level.get(), usize::from(raw.bb_numrecs.get()));
-    // A leaf has only records, any other block keys and pointers.
+    // A root at level 0 contains only records. A root at a higher level contains keys and pointers.
     let (first, second) = match root.record.filter(|_| level == 0) {
         Some(record) => (record, 0),
         None => (root.keys, size_of::<u64>()),

@@ -1,7 +1,8 @@
-//! The log, recovered in memory into an overlay of sectors. Nothing is written.
+//! Recovers the log in memory, into an overlay of sectors. Nothing is written to the device.
 //!
-//! The log contains parts of buffers instead of blocks, so the overlay consists of sectors. The log never contains file data, so extents
-//! need not be split at logged blocks as with ext4. Map changes that the log has begun are applied when a map is read.
+//! The log contains parts of buffers, not whole blocks, so the overlay consists of sectors. Unlike ext4's journal, the log never contains
+//! file data, so extents need not be split at logged blocks. Map changes with an unfinished intent in the log are applied when a map is
+//! read.
 
 mod attr_intent;
 mod finish;
@@ -45,9 +46,9 @@ pub struct LogState {
     pub transactions: u64,
     /// Changes of attributes and file maps with an unfinished intent in the log, which recovery finished in memory.
     pub finished: u64,
-    /// The number of attribute changes among these.
+    /// The number of attribute changes in `finished`.
     pub finished_attributes: u64,
-    /// Other operations with an unfinished intent, which stay unfinished: the operation and the number.
+    /// Operations that recovery does not finish: the name of the operation, and its number of unfinished intents.
     pub unfinished: Vec<(&'static str, u64)>,
     /// The position of the head: cycle and block.
     pub head: (u32, u32),
@@ -56,7 +57,7 @@ pub struct LogState {
 }
 
 impl LogState {
-    /// The position of the head, in the form that metadata use for their last change.
+    /// The position of the head as an LSN, the form in which metadata record the position of their last change.
     pub(super) fn head_lsn(&self) -> u64 {
         let (cycle, block) = self.head;
         u64::from(cycle) << 32 | u64::from(block)
@@ -66,14 +67,14 @@ impl LogState {
 /// The result of a recovery.
 pub(super) struct Recovery {
     pub(super) state: LogState,
-    /// Changes that the device does not have yet.
+    /// Sectors whose recovered content is not on the device.
     pub(super) overlay: Overlay,
-    /// Unfinished changes of maps and attributes.
+    /// Changes of maps and attributes with an unfinished intent in the log.
     pub(super) changes: MapChanges,
     pub(super) attributes: AttributeChanges,
 }
 
-/// Recovers the log.
+/// Recovers the log in memory.
 pub(super) fn recover(
     metadata: &Metadata,
     superblock: &Superblock,
@@ -90,7 +91,7 @@ pub(super) fn recover(
         State::Dirty { tail, head } => (tail, head),
     };
     superblock.check_log_features()?;
-    // Freed blocks are collected first, because their earlier content must not be applied.
+    // The first pass collects the freed buffers, because their earlier content in the log must not be applied.
     let mut cancelled = Cancelled::default();
     for_each_transaction(&log, superblock, (tail, head), |transaction| {
         cancelled.collect(&transaction)

@@ -1,5 +1,5 @@
-//! Maps that get another owner. When two files exchange their maps (`xfs_fsr`), the log contains the inodes, but not the blocks of the
-//! trees. Each of these blocks records the inode that owns it.
+//! Changes of the owner of map blocks. When two files exchange their maps (`xfs_fsr`), the log contains the inodes, but not the blocks of
+//! the map B+trees. Each of these blocks records the inode that owns it, so recovery writes the new owner into each block.
 
 use zerocopy::FromBytes;
 use zerocopy::big_endian::U64;
@@ -11,8 +11,8 @@ use crate::fs::xfs::geometry::BASIC_SHIFT;
 use crate::fs::xfs::header::Header;
 use crate::units::InodeNo;
 
-/// The maximum number of ownership changes in a log; a block that changes owner twice counts twice. With the smallest blocks this covers maps
-/// of 15 million extents, with the usual ones 65 million.
+/// The maximum number of ownership changes in a log. A block that changes its owner twice counts twice. With the smallest blocks, this
+/// limit covers maps of 15 million extents. With 4 KiB blocks, it covers maps of 65 million extents.
 pub(super) const MAX_OWNED: u32 = 1 << 18;
 
 impl Replay<'_> {
@@ -40,7 +40,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Writes the owner into a block. Returns the pointers to its children.
+    /// Writes the owner into a block. Returns the pointers to the block's children.
     fn own_block(&mut self, number: u64, level: u16, owner: InodeNo) -> Result<Vec<u64>> {
         let place = Place::new("node of extents").inode(owner);
         let geometry = self.superblock.geometry;
@@ -52,13 +52,13 @@ impl Replay<'_> {
             return Err(place.corrupt("it is cut short"));
         };
         if u32::from_be_bytes(raw.bb_magic) != MAP_V5 || raw.bb_level.get() != level {
-            // The block was freed later, so its content in the log must not be applied. If it was not freed, the reader of the map detects
-            // that.
+            // The block contains something else. A later transaction freed it, so its owner must not be changed. If no transaction freed
+            // the block, the error is detected when the map is read.
             return Ok(Vec::new());
         }
         let field = Header::MAP.owner;
         bytes[field..field + 8].copy_from_slice(&owner.0.to_be_bytes());
-        // The rest of the block stays unchanged.
+        // The sectors after the header are not changed.
         self.put_part(at, &bytes, 0..HEADER_V5);
         if level == 0 {
             return Ok(Vec::new());
@@ -67,7 +67,7 @@ impl Replay<'_> {
     }
 }
 
-/// The pointers of a node, which follow the room for its maximum number of keys.
+/// The pointers of a node. They are stored after the space for the node's maximum number of keys.
 fn pointers(bytes: &[u8], count: usize, place: Place) -> Result<Vec<u64>> {
     let room = bytes.len() / 16;
     match <[U64]>::ref_from_prefix_with_elems(&bytes[room * 8..], count) {

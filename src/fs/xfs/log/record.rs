@@ -16,15 +16,15 @@ use crate::fs::xfs::disk::log::{
 use crate::fs::xfs::header::{array, crc_of};
 use crate::units::DevOffset;
 
-/// The maximum data of a record: the largest log buffer in memory.
+/// The maximum number of data bytes in a record: the size of the kernel's largest log buffer.
 const MAX_RECORD: usize = 256 << 10;
 /// The maximum size of a log: 2 GiB.
 const MAX_BLOCKS: u32 = 1 << 22;
-/// Bytes of data for each block of a header.
+/// The number of data bytes whose first words one header block saves.
 const BYTES_PER_HEADER: usize = CYCLES_PER_HEADER * BLOCK;
 const PLACE: Place = Place::new("log record");
 
-/// A block of the log in one of its cycles. The cycle is incremented each time that the log restarts at block 0.
+/// A position in the log: a block and a cycle. The cycle is incremented each time that the log restarts at block 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) cycle: u32,
@@ -44,7 +44,8 @@ pub(super) struct LogBlocks<'a> {
     pub(super) count: u32,
 }
 
-/// A record, with the saved first words of its blocks restored.
+/// A log record. In the log, each block begins with the cycle number. Here each block begins with its own first word, which the header
+/// saves.
 pub(super) struct Record {
     pub(super) lsn: u64,
     pub(super) operations: u32,
@@ -54,10 +55,10 @@ pub(super) struct Record {
     pub(super) place: Place,
 }
 
-/// The unchecked header of a record: an unmount record may come from another kind of machine.
+/// Fields of a record's header, read without checks. The checks would refuse an unmount record that another kind of machine wrote.
 pub(super) struct Outline {
     pub(super) tail: Position,
-    /// The maximum number of blocks of a record in the mount that wrote it.
+    /// The maximum number of blocks of a record, as set by the mount that wrote this record.
     pub(super) most_blocks: u32,
     /// The block after the record.
     end: u32,
@@ -82,7 +83,7 @@ impl<'a> LogBlocks<'a> {
         Ok(Self { device, range, count })
     }
 
-    /// Reads consecutive blocks. The log's first block follows its last one.
+    /// Reads consecutive blocks. After the last block of the log, reading continues at block 0.
     pub(super) fn read(&self, first: u32, count: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count as usize * BLOCK];
         let before_end = (self.count - first).min(count) as usize * BLOCK;
@@ -94,7 +95,7 @@ impl<'a> LogBlocks<'a> {
         Ok(bytes)
     }
 
-    /// Reads whole sectors of the device, which may be larger than log blocks.
+    /// Reads log blocks. The requests cover whole sectors of the device, because a sector can be larger than a log block.
     fn read_at(&self, first: u32, bytes: &mut [u8]) -> Result<()> {
         let unit = u64::from(self.device.limits().logical_block);
         let at = self.range.start + u64::from(first) * BLOCK as u64;
@@ -107,12 +108,12 @@ impl<'a> LogBlocks<'a> {
         Ok(())
     }
 
-    /// The cycle in which a block was last written; 0 if never.
+    /// The cycle in which a block was last written, or 0 if the block was never written.
     pub(super) fn cycle(&self, block: u32) -> Result<u32> {
         Ok(cycle_of(&self.read(block, 1)?))
     }
 
-    /// The place of a record for errors: a block of the volume, if the log is internal.
+    /// The place of a record for error messages. If the log is internal, the place names a block of the volume.
     pub(super) fn place(&self, block: u32) -> Place {
         let byte = self.range.start + u64::from(block) * BLOCK as u64;
         PLACE.block(self.range.block.fs_block_of(DevOffset(byte)))
@@ -136,7 +137,7 @@ impl<'a> LogBlocks<'a> {
         Ok(Outline { tail, most_blocks, end, is_unmount })
     }
 
-    /// The checked record at a position.
+    /// Reads and checks the record at a position.
     pub(super) fn record(&self, at: Position, superblock: &Superblock) -> Result<Record> {
         let place = self.place(at.block);
         let wrong = |field: &'static str, what: String| {
@@ -200,7 +201,7 @@ impl<'a> LogBlocks<'a> {
         Ok(Record { lsn, operations, data, next, place })
     }
 
-    /// Whether a block of a record lies past the log's end, and therefore has the next cycle.
+    /// Whether a block of a record is stored after the wrap to block 0, so that the block has the next cycle.
     fn is_wrapped(&self, at: Position, number: usize, block: &[u8]) -> bool {
         at.block as usize + number >= self.count as usize
             && cycle_of(block) == at.cycle.wrapping_add(1)
@@ -209,7 +210,7 @@ impl<'a> LogBlocks<'a> {
     /// Checks that a record belongs to the volume.
     pub(super) fn check_uuid(&self, at: Position, superblock: &Superblock) -> Result<()> {
         let (found, own) = (array(&self.read(at.block, 1)?, 304), superblock.uuid);
-        // The first logs have no UUID. Linux accepts such a log only if it is clean.
+        // The earliest version of the log has no UUID. Linux accepts a log without a UUID only if the log is clean.
         if found == own || found == [0; 16] && self.outline(at)?.is_unmount {
             return Ok(());
         }
@@ -219,22 +220,23 @@ impl<'a> LogBlocks<'a> {
     }
 }
 
-/// The number of header blocks of a record: one for each 32 KiB of its maximum size, whatever its actual size.
+/// The number of header blocks of a record: one for each 32 KiB of the maximum record size (`h_size`), regardless of the record's actual
+/// size.
 fn headers_of(raw: &RawRecord) -> usize {
     let size = raw.h_size.get() as usize;
     if raw.h_version.get() == 2 { size.div_ceil(BYTES_PER_HEADER).max(1) } else { 1 }
 }
 
-/// The cycle of a block: its first word, or the second one of a record header.
+/// The cycle of a block: its first word, or its second word if the block is a record header.
 pub(super) fn cycle_of(block: &[u8]) -> u32 {
     let word = |at| u32::from_be_bytes(array(block, at));
     if word(0) == MAGIC { word(4) } else { word(0) }
 }
 
-/// The checksum of a record as it lies in the log.
+/// The checksum of a record as stored in the log, with the cycle numbers in its blocks.
 fn crc(header: &[u8], data: &[u8]) -> u32 {
     let mut sum = crc_of(&header[..CHECKED_HEADER], CRC_AT);
-    // The checksum covers only the header blocks that the data need; the header has enough for the largest record.
+    // The checksum covers only the header blocks that this record's data need. A header always has enough blocks for the largest record.
     let used = data.len().div_ceil(BYTES_PER_HEADER);
     for extension in header.chunks_exact(BLOCK).take(used).skip(1) {
         sum = crc32c::crc32c_append(sum, &extension[..CHECKED_EXTENSION]);

@@ -1,4 +1,4 @@
-//! Applies transactions, one after the other, to sectors in memory.
+//! Applies transactions in log order to sectors in memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,14 +18,15 @@ use crate::fs::xfs::metadata::Metadata;
 use crate::fs::xfs::overlay::Overlay;
 use crate::units::{DevOffset, FsBlock};
 
-/// The maximum length of a buffer: a block of a directory or of the volume, or a cluster of inodes.
+/// The maximum length of a buffer in bytes. A buffer is a block of a directory or of the volume, or a cluster of inodes.
 const MAX_BUFFER: u64 = 64 << 10;
 /// Byte offset of `di_next_unlinked` in an inode.
 const NEXT_UNLINKED: usize = 96;
-/// The end of an unlinked list.
+/// The value that ends an unlinked list.
 const NO_INODE: [u8; 4] = [0xFF; 4];
 
-/// Buffers whose earlier content must not be written, by position and length in basic sectors, with the number of cancellations.
+/// Cancelled buffers, whose earlier content in the log must not be applied. The key is the position and length in basic sectors. The value
+/// is the number of cancellations.
 #[derive(Default)]
 pub(super) struct Cancelled(HashMap<(u64, u16), u32>);
 
@@ -45,7 +46,7 @@ impl Cancelled {
         u16::try_from(len).is_ok_and(|len| self.0.contains_key(&(at, len)))
     }
 
-    /// Processes a cancellation of a buffer. After its last cancellation, the buffer may be reused for other content.
+    /// Processes a cancellation of a buffer. After the last cancellation, the blocks may be reused, so later content is applied.
     fn pass(&mut self, raw: &RawBufferItem) {
         if let Some(count) = self.0.get_mut(&key(raw)) {
             *count -= 1;
@@ -55,7 +56,7 @@ impl Cancelled {
         }
     }
 
-    /// Whether any cancelled buffer lies in a range of basic sectors.
+    /// Whether any cancelled buffer overlaps a range of basic sectors.
     fn touches(&self, sectors: &Range<u64>) -> bool {
         self.0.keys().any(|(at, len)| *at < sectors.end && sectors.start < *at + u64::from(*len))
     }
@@ -76,10 +77,10 @@ pub(super) struct Replay<'a> {
     pub(super) superblock: &'a Superblock,
     pub(super) cancelled: Cancelled,
     overlay: Overlay,
-    /// The last record of the current transaction.
+    /// The last record of the current transaction, for error messages.
     pub(super) place: Place,
     intents: Intents,
-    /// The number of further blocks that can change their owner.
+    /// The number of blocks whose owner may still be changed.
     pub(super) owners_left: u32,
 }
 
@@ -95,13 +96,13 @@ impl<'a> Replay<'a> {
         Self { metadata, superblock, cancelled, overlay, place, intents, owners_left }
     }
 
-    /// The overlay, and the result for unfinished intents.
+    /// Returns the overlay and the result of the unfinished intents.
     pub(super) fn end(self) -> Result<(Overlay, Ended)> {
         Ok((self.overlay, self.intents.end(self.superblock)?))
     }
 
-    /// Applies a transaction: first buffers, then items that change parts of buffers, then unlinked lists. Cancellations come last,
-    /// because they apply to later transactions.
+    /// Applies a transaction: first buffers, then items that change parts of buffers, then unlinked lists. Cancellations are processed
+    /// last, because they affect only later transactions.
     pub(super) fn transaction(&mut self, transaction: &Transaction) -> Result<()> {
         let lsn = transaction.lsn;
         self.place = transaction.place;
@@ -126,7 +127,7 @@ impl<'a> Replay<'a> {
             },
             item::INODE_CREATE => self.create_inodes(item),
             item::INODE => self.inode(item, lsn),
-            // Quota usage: reads do not depend on it.
+            // Quota records are skipped, because reads of files do not depend on them.
             item::DQUOT | item::QUOTA_OFF => Ok(()),
             code => self.intent(code, item),
         }
@@ -141,7 +142,7 @@ impl<'a> Replay<'a> {
         Err(Error::unsupported(what))
     }
 
-    /// Reads a buffer in its current state: a range of basic sectors.
+    /// Reads a buffer (a range of basic sectors) with all changes that were applied so far.
     pub(super) fn read(&self, sector: u64, count: u64) -> Result<(u64, Vec<u8>)> {
         let geometry = &self.superblock.geometry;
         let shift = geometry.block.shift() - BASIC_SHIFT;
@@ -162,7 +163,7 @@ impl<'a> Replay<'a> {
         self.overlay.put(at, bytes);
     }
 
-    /// Stores a part of a buffer, rounded to whole sectors, so that inodes in other sectors keep their content on the device.
+    /// Stores a part of a buffer in the overlay, rounded to whole sectors. Inodes in other sectors are still read from the device.
     pub(super) fn put_part(&mut self, at: u64, bytes: &[u8], part: Range<usize>) {
         const SECTOR: usize = 1 << BASIC_SHIFT;
         let start = part.start / SECTOR * SECTOR;
@@ -194,7 +195,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Takes only the logged `di_next_unlinked` fields of the inodes in a buffer.
+    /// Applies only the logged `di_next_unlinked` fields of the inodes in a buffer.
     fn next_unlinked(&mut self, at: u64, bytes: &mut [u8], parts: &[(Range<usize>, &[u8])]) {
         let size = self.superblock.geometry.inode;
         for start in (0..bytes.len() / size).map(|index| index * size) {
@@ -215,7 +216,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The logged parts of a buffer: each run of bits in its map has a region.
+    /// The logged parts of a buffer. Each run of set bits in the item's map describes one part.
     fn logged_parts<'i>(
         &self,
         item: &'i Item,
@@ -239,7 +240,7 @@ impl<'a> Replay<'a> {
             }
             let run = (bit..).take_while(|bit| is_set(*bit)).count();
             let content = item.region(number, self.place)?;
-            // A long run can have several regions.
+            // The content of a long run can be split into several regions.
             let count = run.min(content.len() / buffer::CHUNK);
             let range = bit * buffer::CHUNK..(bit + count) * buffer::CHUNK;
             if count == 0 || range.end > len {
@@ -253,7 +254,7 @@ impl<'a> Replay<'a> {
         Ok(parts)
     }
 
-    /// Creates new unused inodes. The first use of these inodes comes later in the log.
+    /// Writes new unused inodes. The log contains the first use of these inodes later.
     fn create_inodes(&mut self, item: &Item) -> Result<()> {
         let place = self.place;
         let Ok((raw, _)) = RawInodeCreate::ref_from_prefix(item.region(0, place)?) else {
@@ -326,7 +327,8 @@ impl Turn {
     }
 }
 
-/// The log position up to which a structure has all changes. A structure without such a field gives `None`, and is always written.
+/// The position (LSN) of the last change in a structure. `None` means that the structure has no such field, so logged changes are always
+/// applied.
 fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     let (lsn, uuid) = match &array::<4>(bytes, 0) {
         b"AB3B" | b"AB3C" | b"IAB3" | b"FIB3" | b"RMB3" | b"R3FC" => (24, 32),
@@ -337,7 +339,7 @@ fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
         b"XSLM" => (48, 16),
         b"XDB3" | b"XDD3" | b"XDF3" => (16, 24),
         b"XFSB" => (240, 32),
-        // In all other structures the magic follows two links.
+        // In all other structures with an LSN, the magic follows two sibling links.
         _ => match array::<2>(bytes, 8) {
             [0x3D, 0xF1 | 0xFF] | [0x3E, 0xBE] | [0x3B, 0xEE] => (24, 32),
             _ => return None,
@@ -345,6 +347,6 @@ fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     };
     let own = if &bytes[..4] == b"XFSB" { superblock.uuid } else { superblock.meta_uuid };
     let lsn = u64::from_be_bytes(array(bytes, lsn));
-    // In a structure of an earlier volume, the position has no meaning.
+    // If the UUID is of an earlier volume on the same device, the position has no meaning.
     (array(bytes, uuid) == own && lsn != 0 && lsn != u64::MAX).then_some(lsn)
 }

@@ -9,10 +9,10 @@ use crate::error::{Place, Result};
 use crate::fs::xfs::disk::log::{RawOperation, TRANSACTION_HEADER, TRANSACTION_MAGIC, operation};
 use crate::fs::xfs::header::array;
 
-/// The maximum number of regions of an item. A buffer's map has a run of bits for each region.
+/// The maximum number of regions of a log item. The map of a buffer item contains a run of bits for each region.
 const MAX_REGIONS: u16 = 1 << 12;
 
-/// An item: its regions, of which the first has the type.
+/// A log item: a list of regions. The first region begins with the type of the item.
 #[derive(Default)]
 pub(super) struct Item {
     total: u16,
@@ -32,10 +32,10 @@ impl Item {
 
 /// A committed transaction.
 pub(super) struct Transaction {
-    /// The position of its first record.
+    /// The log position (LSN) of the transaction's first record.
     pub(super) lsn: u64,
     pub(super) items: Vec<Item>,
-    /// The last record of the transaction, for errors.
+    /// The transaction's last record, for error messages.
     pub(super) place: Place,
 }
 
@@ -46,12 +46,12 @@ struct Open {
     items: Vec<Item>,
 }
 
-/// Transactions that have begun and are not committed yet, by number.
+/// Transactions that have begun and are not committed yet, by transaction number.
 #[derive(Default)]
 pub(super) struct Transactions(BTreeMap<u32, Open>);
 
 impl Transactions {
-    /// Processes the operations of a record. `commit` is called with each transaction that the record ends.
+    /// Processes the operations of a record. Calls `commit` with each transaction whose commit operation is in the record.
     pub(super) fn record(
         &mut self,
         record: &Record,
@@ -72,8 +72,8 @@ impl Transactions {
                 self.0.insert(number, Open { lsn: record.lsn, ..Open::default() });
                 continue;
             }
-            // The transaction began before the tail, so all of it has already been written to its final
-            // position.
+            // A transaction without a start operation began before the tail of the log, so all its changes were already written to their
+            // final positions.
             let Some(open) = self.0.get_mut(&number) else { continue };
             if flags & operation::UNMOUNT != 0 {
                 self.0.remove(&number);

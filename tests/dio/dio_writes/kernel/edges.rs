@@ -1,4 +1,4 @@
-//! Single requests at the limits.
+//! Single requests at the limits of the format and of the calls.
 
 use ironmap::Engine;
 use ironmap::dio::DioFlags;
@@ -14,7 +14,8 @@ use crate::require;
 
 const LIMIT: u64 = 0xFFFF_FFFF * 4096;
 
-/// Requests past the limit of the format, without bytes, with partial sectors, and atomic ones get the kernel's errno, and have no effect.
+/// Requests past the limit of the format, without bytes, with partial sectors, and invalid atomic requests fail with the kernel's errno and
+/// have no effect.
 #[test]
 fn requests_that_the_kernel_refuses_get_its_errno() {
     require!([Need::Root, Need::NoJournalBeneath("all of its writes are atomic")]);
@@ -52,19 +53,21 @@ fn requests_that_the_kernel_refuses_get_its_errno() {
         }
     }
     assert!(differ.is_empty(), "{}", differ.join("\n"));
-    // A position beyond `off_t` is an invalid argument of the system call: here it is past the limit, like the rest.
+    // The system call rejects a position beyond `off_t` as an invalid argument. For ironmap such a position is past the limit of the
+    // format, like the other positions.
     for (pos, len) in [((1 << 63) - 4096, 4096), (1 << 63, 512), (u64::MAX - 511, 512)] {
         let (write, bytes) = (Write::plain(pos, len), vec![0x77; len as usize]);
         assert_eq!((kernel.write(&write, &bytes), ours.write(&write, &bytes)), (Err(22), Err(27)));
     }
-    // Linux writes the part below the limit. Such a large file is more likely a mistake, so ironmap refuses the whole write.
+    // Linux writes the part below the limit. ironmap refuses the whole write, because such a large position is more likely a mistake.
     let (write, bytes) = (Write::plain(LIMIT - 4096, 8192), vec![0x77; 8192]);
     assert_eq!(ours.write(&write, &bytes), Err(27));
     assert_eq!((ours.size(), kernel.size()), (size, size));
     assert!(ours.content() == before && kernel.content() == before);
 }
 
-/// A write to an immutable file is refused even if the file was already open. For append-only files Linux differs: it checks only at the open.
+/// A write to an immutable file is refused even if the file was already open. For append-only files, Linux checks the flag only when the
+/// file is opened.
 #[test]
 fn immutable_files_are_refused_as_the_kernel_does() {
     require!([Need::Root]);

@@ -1,7 +1,7 @@
-//! The same requests to the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes, and to a strict handle on the same volume,
-//! unmounted: the same counts and errors, and in the end the same bytes, sizes and maps.
+//! Sends the same requests to the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes, and to a strict handle on an unmounted
+//! copy of the volume. Counts and errors must be the same, and at the end bytes, sizes and maps.
 //!
-//! [`Difference`] names the answers that differ on purpose.
+//! [`Difference`] names the intended differences.
 
 mod edges;
 mod sides;
@@ -24,7 +24,7 @@ use crate::require;
 
 const SEED: u64 = 0x0d10_2026;
 const STEPS: usize = 1200;
-/// The position up to which maps are compared. Nothing is written past it.
+/// The position up to which maps are compared. No request writes past it.
 const MAPPED: u64 = 2 * LARGEST;
 const FILES: [&str; 4] = ["written", "hole", "unwritten", "mixed"];
 const SIZE: u64 = 300 << 10;
@@ -35,21 +35,22 @@ const IN_INODE: usize = 4;
 const EINVAL: Outcome = Err(22);
 const EAGAIN: Outcome = Err(11);
 
-/// A difference between the two sides in which both are right.
+/// A difference between the two results that is not an error of either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Difference {
-    /// Linux checks a request part by part, and leaves addresses to the driver: it may serve a request that a strict handle refuses as a whole, or
-    /// write a part of it before it refuses.
+    /// Linux checks each part of a request separately and leaves the check of addresses to the driver. So Linux may serve a request that a
+    /// strict handle refuses, or write a part of the request before the error.
     Misaligned,
-    /// Linux waits for exclusive access to pad partially written blocks. ironmap writes them like other blocks, so NOWAIT does not refuse them.
+    /// Linux waits for exclusive access to pad partially written blocks. ironmap writes partial blocks without exclusive access, so NOWAIT
+    /// does not refuse them.
     NowaitPads,
-    /// If a map does not fit into the inode, Linux keeps its last change in memory. ironmap must read a changed map again,
-    /// which a request with NOWAIT does not do.
+    /// For a map that does not fit into the inode, Linux keeps recent changes in memory. ironmap must read a changed map again, which a
+    /// NOWAIT request does not do.
     NowaitMap,
 }
 
 impl Difference {
-    /// The difference that explains the two results, or `None`.
+    /// The difference that explains the two results, or `None` if nothing explains them.
     fn between(write: &Write, kernel: Outcome, ours: Outcome, indexed: bool) -> Option<Self> {
         let len = write.len();
         match (kernel, ours) {
@@ -79,7 +80,7 @@ impl Twins {
         let ours = Image::in_memory("32M", &words(mkfs));
         std::fs::copy(kernel.path(), ours.path()).unwrap();
         let mount = kernel.mount("noatime");
-        // By default Linux writes zeros instead of splitting an unwritten extent into small ones.
+        // The setting turns off a default of Linux: to write zeros into a small unwritten extent instead of splitting the extent.
         let device = mount.device().trim_start_matches("/dev/");
         let setting = format!("/sys/fs/ext4/{device}/extent_max_zeroout_kb");
         std::fs::write(setting, "0").unwrap();
@@ -87,7 +88,7 @@ impl Twins {
     }
 }
 
-/// Files in every state.
+/// Makes files with written blocks, with holes, with unwritten blocks, and with a mixture.
 fn prepare(dir: &Path, extents: bool) {
     let mut rng = Rng::new(SEED);
     for (name, block) in FILES.iter().zip(0..) {
@@ -117,7 +118,7 @@ struct Lockstep<'a> {
     kernel: Kernel,
     ours: Ours<'a>,
     rng: Rng,
-    /// Whether the map has blocks outside the inode, or had them.
+    /// Whether the map has, or once had, blocks outside the inode.
     indexed: bool,
     differences: BTreeMap<Difference, usize>,
 }
@@ -128,7 +129,7 @@ impl Lockstep<'_> {
         let what = format!("{}, step {number}: {step:?}", self.what);
         match &step {
             Step::Write(write) => self.write(write, &what),
-            // Neither side preallocates files with indirect blocks; collapse and insert have separate tests.
+            // Files with indirect blocks cannot be preallocated. Collapse and insert have separate tests.
             Step::Allocate { .. } | Step::Zero(..) if !extents => {}
             step => {
                 let (kernel, ours) = (self.kernel.change(step), self.ours.change(step));
@@ -145,7 +146,7 @@ impl Lockstep<'_> {
     fn write(&mut self, write: &Write, what: &str) {
         let bytes = self.rng.bytes(write.len());
         let size = self.kernel.size();
-        // If such a write fails, Linux frees all blocks that were preallocated past the end.
+        // If a misaligned write fails, Linux frees all blocks that were preallocated past the end.
         if !write.is_aligned() && write.pos + write.len() as u64 > size {
             return;
         }
@@ -160,7 +161,7 @@ impl Lockstep<'_> {
             };
             *self.differences.entry(difference).or_default() += 1;
         }
-        // Both sides overwrite a range that only one side has written.
+        // If only one side has written the range, the test overwrites the range on each side.
         let pos = write.pos / 4096 * 4096;
         let end = (write.pos + write.len() as u64).next_multiple_of(4096);
         let healing = Write::plain(pos, end - pos);
@@ -217,7 +218,7 @@ fn compare(mkfs: &str, engine: Engine, seed: u64) -> BTreeMap<Difference, usize>
     drop((mount, device));
     ours.check();
     kernel.check();
-    // The kernel finds the same content.
+    // The kernel reads the same content from each volume.
     let read = |image: &Image| {
         let mount = image.mount("ro");
         FILES.map(|name| std::fs::read(mount.dir().join(name)).unwrap())

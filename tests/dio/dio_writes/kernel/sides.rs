@@ -1,4 +1,4 @@
-//! The two sides: the kernel's O_DIRECT on a mounted volume, and a strict handle on the same volume, unmounted.
+//! The two sides of the comparison: the kernel's O_DIRECT on a mounted volume, and a strict handle on an unmounted copy of the volume.
 
 use std::fs::{File as KernelFile, OpenOptions};
 use std::io::IoSlice;
@@ -18,7 +18,7 @@ use super::step::{Step, Write};
 use crate::common::ranges::{Room, split};
 use crate::common::view::Piece;
 
-/// Bytes, or an errno.
+/// The number of bytes, or an errno.
 pub(super) type Outcome = Result<usize, i32>;
 
 /// The kind of a block of a file.
@@ -38,7 +38,7 @@ pub(super) struct Ours<'a> {
     volume: &'a Volume,
     number: InodeNo,
     strict: File,
-    /// A file that accepts any position, to repair differences.
+    /// A file that accepts any position, used to remove differences between the sides.
     file: File,
     queue: Queue,
 }
@@ -190,7 +190,7 @@ impl<'a> Ours<'a> {
         result.map(|()| 0).map_err(|error| error.errno().0)
     }
 
-    /// How many mappings lie on the device, up to a position.
+    /// The number of mappings with blocks on the device, up to a position.
     pub(super) fn extents(&self, end: u64) -> usize {
         let mapped = Mappings::new(&self.file, FilePos(0), FilePos(end)).map(Result::unwrap);
         mapped.filter(|iomap| iomap.kind != IomapType::Hole).count()
@@ -213,7 +213,7 @@ impl<'a> Ours<'a> {
     }
 }
 
-/// The blocks from the output of FIEMAP.
+/// The kind of each block, from the output of FIEMAP.
 pub(super) fn blocks(pieces: &[Piece], block: u64, end: u64) -> Vec<Block> {
     let mut map = vec![Block::Hole; (end / block) as usize];
     for piece in pieces.iter().filter(|piece| piece.pos < end) {

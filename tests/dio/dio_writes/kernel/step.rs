@@ -1,18 +1,18 @@
-//! The requests to both sides.
+//! The requests that are sent to both sides.
 
 use crate::common::ranges::pieces;
 use crate::common::rng::Rng;
 use ironmap::dio::DioFlags;
 
-/// The largest size of a file.
+/// The maximum size of a file.
 pub(super) const LARGEST: u64 = 1 << 20;
 pub(super) const SECTOR: u64 = 512;
 
-/// A write as a request to both sides.
+/// A write that is sent to both sides.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) pos: u64,
-    /// The distance of the memory from an aligned address.
+    /// The distance of the memory from an aligned address, in bytes.
     pub(super) offset: usize,
     pub(super) pieces: Vec<usize>,
     pub(super) flags: DioFlags,
@@ -32,7 +32,7 @@ pub(super) enum Step {
 }
 
 impl Write {
-    /// A write that both sides accept, whatever the content of the file.
+    /// A write that both sides accept, for any content of the file.
     pub(super) fn plain(pos: u64, len: u64) -> Self {
         let flags = DioFlags::empty();
         Self { pos, offset: 0, pieces: vec![len as usize], flags, append: false, owned: false }
@@ -46,8 +46,7 @@ impl Write {
         self.flags.contains(DioFlags::NOWAIT)
     }
 
-    /// Whether position and lengths are whole sectors, and the address is one that any driver
-    /// accepts.
+    /// Whether position and lengths are whole sectors, and every driver accepts the address.
     pub(super) fn is_aligned(&self) -> bool {
         let whole = |piece: &usize| piece.is_multiple_of(SECTOR as usize);
         self.pos.is_multiple_of(SECTOR)

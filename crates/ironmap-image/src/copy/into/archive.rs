@@ -20,12 +20,12 @@ pub(crate) enum Role {
     Tree,
     /// An image layer: names that begin with `.wh.` hide files of earlier layers (OCI image specification).
     Layer,
-    /// A layer, unless its members show an archive of whole images, which is refused.
+    /// A layer. An archive of complete images is refused, if its members show that it is one.
     MaybeLayer,
 }
 
-/// Copies the members of an archive, and adds the needs of the members that it reads. If the volume is full, it reads the rest only to add
-/// their needs.
+/// Copies the members of an archive into the volume, and adds the needs of each member to `needs`. If the volume is full, the remaining
+/// members are read only to add their needs.
 pub(super) fn copy(
     archive: Archive,
     role: Role,
@@ -145,7 +145,8 @@ impl Reader {
         self.feed.send(Step::End(Some(size)))
     }
 
-    /// Sends a range of a member's content. `shows` is the member's name if its content may show that the archive is not a layer.
+    /// Sends a range of a member's content. `shows` is the member's name if the content of this member may show that the archive is not a
+    /// layer.
     fn range(
         &mut self,
         pos: u64,
@@ -175,8 +176,9 @@ impl Reader {
     }
 }
 
-/// The step of a whiteout: a member with a path component that begins with `.wh.` (OCI image specification, "Image Layer Filesystem Changeset").
-/// The first such component decides. `None` for any other member, and for AUFS's own names (`.wh..wh.`), which exist until the layer ends.
+/// The step of a whiteout: a member with a path component that begins with `.wh.` (OCI image specification, "Image Layer Filesystem
+/// Changeset"). The first component of this kind decides. `None` for any other member, and for the names that AUFS uses for itself
+/// (`.wh..wh.`). The files with these names are removed when the layer ends.
 fn whiteout(path: &[u8]) -> Option<Step> {
     let mut names = path.split(|byte| *byte == b'/');
     let name = names.find(|name| name.starts_with(WHITEOUT))?;

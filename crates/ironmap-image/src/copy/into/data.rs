@@ -1,7 +1,8 @@
-//! The ranges of a host file's content that go into a copy.
+//! The ranges of a host file's content that are written to a copy.
 //!
-//! Host file systems differ in the smallest hole that they keep. So if a file has a hole, each of its blocks of zeros becomes a hole in the copy,
-//! and equal files have equal copies. A file without a hole is copied without one, because a swap file must not have holes.
+//! Host file systems differ in the smallest hole that they can store. So if a file has any hole, each of its blocks of zeros becomes a hole
+//! in the copy. Equal files then have equal copies on all host file systems. A file without holes is copied without holes, because a swap
+//! file must not have holes.
 
 use std::os::fd::OwnedFd;
 
@@ -10,16 +11,17 @@ use rustix_libc::io::{Errno, pread};
 
 /// The length of the blocks that are compared with zeros: the most common block size of volumes.
 const BLOCK: u64 = 4096;
-/// A range ends at a multiple of this, so that the compared bytes are still in the host's page cache when they are copied.
+/// A range ends at a multiple of this length, so that its bytes, which were compared with zeros, are still in the page cache when they are
+/// copied.
 const LONGEST: u64 = 64 << 20;
-/// The number of bytes that one read compares.
+/// The number of bytes that are read at once to compare them with zeros.
 const CHUNK: u64 = 256 << 10;
 
 pub(super) struct DataRanges<'a> {
     fd: &'a OwnedFd,
     size: u64,
     whole: bool,
-    /// The last range with data that the host reported, in whole blocks.
+    /// The last range with data that the host reported, extended to complete blocks.
     data: (u64, u64),
     bytes: Vec<u8>,
 }
@@ -28,13 +30,13 @@ impl<'a> DataRanges<'a> {
     /// # Errors
     /// The errors of `lseek`.
     pub(super) fn new(fd: &'a OwnedFd, size: u64) -> Result<Self, Errno> {
-        // The kernel reports a preallocated range as a hole unless its pages are in memory. Here it is not a hole.
+        // The kernel reports an unwritten extent as a hole if none of its pages are in memory. Here, an allocated range is not a hole.
         let is_allocated = fstat(fd)?.st_blocks.cast_unsigned().saturating_mul(512) >= size;
         let whole = is_allocated || next_data(fd, 0, size)? == Some((0, size));
         Ok(Self { fd, size, whole, data: (0, 0), bytes: Vec::new() })
     }
 
-    /// The next range to copy, at or after a position: the end of the range before. `None` if only a hole follows.
+    /// The next range to copy, at or after `pos`, which is the end of the previous range. `None` if only a hole follows.
     ///
     /// # Errors
     /// The errors of `lseek` and `pread`.
@@ -84,7 +86,7 @@ impl<'a> DataRanges<'a> {
         Ok(pos < end)
     }
 
-    /// Reads a range to compare it. Returns whether the file has the whole range.
+    /// Reads a range to compare its bytes with zeros. Returns `false` if the file ends before the range.
     fn fill(&mut self, start: u64, end: u64) -> Result<bool, Errno> {
         self.bytes.resize((end - start) as usize, 0);
         let mut have = 0;

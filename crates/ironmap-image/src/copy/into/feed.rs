@@ -15,7 +15,8 @@ use crate::report::Report;
 /// The number of steps, and about the number of bytes, in a batch for the writer.
 const BATCH_STEPS: usize = 256;
 const BATCH_BYTES: usize = PIECE as usize;
-/// The number of batches that may wait. Each of them, and each of the two in work, has at most two pieces, which limits the memory.
+/// The number of batches that may wait in the channel. The reader and the writer work on one more batch each. A batch has at most two
+/// pieces, so the memory is limited.
 const BATCHES: usize = 2;
 
 /// The reader's end of the channel.
@@ -42,7 +43,7 @@ impl Feed {
         self.sender.send(mem::take(&mut self.batch)).map_err(|_| Stopped)
     }
 
-    /// Whether the writer has ended because the volume has no room.
+    /// Whether the writer has ended because the volume has no space.
     pub(super) fn lacks_room(&self) -> bool {
         self.no_room.load(Ordering::Acquire)
     }

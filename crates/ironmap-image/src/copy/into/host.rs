@@ -53,7 +53,8 @@ pub(super) fn copy(
     copy_host(path, options.follow, to, writer, report)
 }
 
-/// Copies a file of the host, or a directory and everything below it. If a directory has the name already, the copies go into that directory.
+/// Copies a file of the host, or a directory and everything below it. If the destination name is an existing directory, the entries are
+/// copied into that directory.
 pub(super) fn copy_host(
     path: &Path,
     follow: Follow,
@@ -94,11 +95,11 @@ struct Reader {
     xattrs: XattrReader,
     /// The files with several names that were read.
     seen: HashSet<Identity>,
-    /// The answer for the file being read: whether the writer needs its content.
+    /// The channel on which the writer answers whether it needs the content of the file being read.
     is_wanted: Option<IsWanted>,
 }
 
-/// A name in an open directory; the path is for messages.
+/// A name in an open directory. The path is for messages.
 struct Place<'a> {
     dir: BorrowedFd<'a>,
     name: &'a OsStr,
@@ -139,7 +140,7 @@ impl Reader {
         }
     }
 
-    /// The outer error ends the copy. The inner error is a failure of this file before its `Begin` was sent.
+    /// The outer error ends the copy. The inner error is a failure of this file that occurred before its `Begin` step was sent.
     fn try_read(&mut self, place: &Place<'_>, at: AtFlags) -> Result<Result<(), Errno>, Stopped> {
         let found = match place.stat(at) {
             Ok(found) => found,
@@ -187,7 +188,8 @@ impl Reader {
         self.is_wanted = is_wanted;
         let end = match fd {
             Some(fd) if special => {
-                // A pipe may have no data for long, and a device may never end. So the reader waits until the writer needs the content.
+                // A pipe may have no data for a long time, and a device may never end. So the reader waits until the writer needs the
+                // content.
                 self.feed.flush()?;
                 if self.is_wanted.as_ref().is_some_and(IsWanted::wait) {
                     self.rest(place, &fd, 0, Reads::InOrder)?
@@ -220,7 +222,8 @@ impl Reader {
         if self.how.keep.any_xattr() {
             xattrs = match fd {
                 Some(fd) => self.xattrs.of_open(fd.as_fd())?,
-                // System calls for links take no descriptor, but a path. /proc/self/fd avoids another walk from the root.
+                // The xattr system calls for symbolic links accept only a path. A path through /proc/self/fd avoids another lookup from the
+                // root.
                 None if place.dir.as_raw_fd() == CWD.as_raw_fd() => {
                     self.xattrs.of_link(&place.path)?
                 }
@@ -261,7 +264,7 @@ impl Reader {
         Ok(Some(0))
     }
 
-    /// Sends a file's content, and returns its size at that time. Content beyond `size` is sent too.
+    /// Sends a file's content, and returns its final size. If the file has grown, the content beyond `size` is sent too.
     fn content(
         &mut self,
         place: &Place<'_>,
@@ -291,7 +294,7 @@ impl Reader {
         }
     }
 
-    /// Whether the writer has not refused the content of the file being read.
+    /// Whether the writer still accepts the content of the file being read.
     fn is_wanted(&self) -> bool {
         self.is_wanted.as_ref().is_none_or(IsWanted::is_not_refused)
     }
@@ -333,7 +336,7 @@ impl Reader {
         }
     }
 
-    /// Sends a range of a file. Returns the end of the range, or the file's end if that comes first.
+    /// Sends a range of a file. Returns the end of the range, or the end of the file if the file ends within the range.
     fn range(&mut self, fd: &OwnedFd, start: u64, end: u64) -> Result<Result<u64, Errno>, Stopped> {
         let mut pos = start;
         if start < end {
@@ -362,12 +365,12 @@ impl Reader {
     }
 }
 
-/// The way to read a file.
+/// How a file is read.
 #[derive(Clone, Copy)]
 enum Reads {
     /// At any position.
     At,
-    /// From the beginning to the end, whenever there is data: a pipe, a device.
+    /// From the beginning to the end, as the data arrives: a pipe or a device.
     InOrder,
 }
 
@@ -375,7 +378,7 @@ impl Reads {
     /// Reads until `bytes` is full or the file ends. Returns the number of bytes read.
     ///
     /// # Errors
-    /// `CANCELED` if the content is not wanted, or an error of the kernel.
+    /// `CANCELED` if the writer refuses the content, or an error of the kernel.
     fn fill(
         self,
         fd: &OwnedFd,
@@ -443,7 +446,7 @@ pub(crate) fn needs_of_tree(
     })
 }
 
-/// Adds the ranges of a file that would be copied. If they cannot be determined, the rest of the file is added.
+/// Adds the ranges of a file that would be copied. If the ranges cannot be determined, the rest of the file is added.
 fn ranges(path: &Path, stat: &Metadata, needs: &mut Needs) {
     let size = stat.len();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;

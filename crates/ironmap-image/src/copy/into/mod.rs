@@ -117,7 +117,7 @@ impl<'a> Filler<'a> {
         Ok(Self { root: Name::root(source), writer, report })
     }
 
-    /// Counts the content of these directories during the copy. They must be all its sources.
+    /// Counts the content of these directories during the copy. `dirs` must contain all sources of the copy.
     pub(crate) fn count(&mut self, dirs: Vec<PathBuf>) {
         let spared = self.writer.spared.clone();
         let counted = Counted { recurses: true, links: true, spared };
@@ -128,7 +128,7 @@ impl<'a> Filler<'a> {
     /// Copies the entries of a directory with all their attributes. The root gets the directory's attributes.
     ///
     /// # Errors
-    /// There is no room for a file: this file and all later files are missing. Any other failure is reported, and the copy goes on.
+    /// There is no space for a file: this file and all later files are missing. Any other failure is reported, and the copy continues.
     pub(crate) fn directory(&mut self, dir: &Path) -> Result<(), Failure> {
         let how = self.writer.how();
         // Earlier reads of the tree must not change the result.
@@ -140,7 +140,7 @@ impl<'a> Filler<'a> {
     /// Copies the members of an archive with all their attributes.
     ///
     /// # Errors
-    /// The first failure, which ends the copy: all later members are missing. If the volume has no room, the archive is still read to its
+    /// The first failure, which ends the copy: all later members are missing. If the volume has no space, the archive is still read to its
     /// end, so that `needs` counts all members.
     pub(crate) fn archive(
         &mut self,
@@ -205,7 +205,7 @@ impl<'a> Filler<'a> {
     }
 }
 
-/// Sets the owner and the mode of a file to those of a line of a device table. The file must have the type and device of the line.
+/// Sets the owner and the mode of a file to the values in a line of a device table. The file must have the type and device of this line.
 fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
     let is = there.stat();
     if (is.file_type, is.device) != (stat.file_type, stat.device) {

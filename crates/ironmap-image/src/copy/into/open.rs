@@ -16,13 +16,13 @@ pub(super) struct Open {
     pub(super) entry: Box<Entry>,
     pub(super) name: Name,
     pub(super) number: InodeNo,
-    /// The copy made the file; otherwise, the file existed.
+    /// Whether the copy made the file. Otherwise, the file existed before.
     pub(super) new: bool,
-    /// The copy is a directory with the set-group bit: new files in it get its group.
+    /// The copy is a directory with the set-group bit: new files in this directory get its group.
     pub(super) gives_group: bool,
     /// The end of the content written so far.
     pub(super) size: u64,
-    /// The open file, for direct writes. Only a large file has it.
+    /// The open file, for direct writes. `None` for a small file.
     pub(super) file: Option<File>,
     /// The end of the blocks allocated for direct writes.
     pub(super) allocated: u64,
@@ -75,7 +75,8 @@ impl Open {
         self.give_back_room()
     }
 
-    /// Removes access control lists that the source lacks, because they grant other rights. An existing file had them, or the copy inherited them.
+    /// Removes access control lists that the source lacks, because they grant other rights. The file that the copy overwrites may have had
+    /// a list, or the copy inherited a list from its directory.
     pub(super) fn drop_access_lists(&self) -> ironmap::Result<()> {
         let Self { entry, name, number, .. } = self;
         let (fs, given) = (name.fs(), &entry.xattrs);

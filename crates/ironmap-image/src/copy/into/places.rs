@@ -1,4 +1,4 @@
-//! Resolves the paths of an archive's members, which may come in any order.
+//! Resolves the paths of an archive's members. The members may be in any order.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,25 +13,26 @@ use crate::walk::{Visit, walk};
 
 /// The prefix of whiteouts. No file of an image has such a name (OCI image specification, "Image Layer Filesystem Changeset").
 pub(super) const WHITEOUT: &[u8] = b".wh.";
-/// The directory of e2fsck in the root. A layer does not hide it.
+/// The directory of e2fsck in the root. A layer does not hide this directory.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// The directories whose times are set after the copy, because each file made in a directory changes its times.
+/// The directories whose times are set after the copy. Each new file in a directory changes the times of the directory.
 #[derive(Default)]
 pub(super) struct Places {
     times: BTreeMap<InodeNo, SetAttributes>,
-    /// The names that the current layer has made, with their directories; `None` if the source is not a layer. Names, not inodes, because
-    /// a layer may add a name to a file of an earlier layer, and hide the old name.
+    /// The names that the current layer has made, with their directories; `None` if the source is not a layer. Names are stored instead of
+    /// inodes, because a layer may add a name to a file of an earlier layer, and hide the old name.
     layer: Option<HashSet<(InodeNo, Vec<u8>)>>,
-    /// The files that the layer has made with AUFS's own names (`.wh..wh.`). They are removed after the layer, whose members may be links to them.
+    /// The files that the layer has made with the names that AUFS uses for itself (`.wh..wh.`). They are removed when the layer ends,
+    /// because later members may be hard links to them.
     aside: Vec<Name>,
-    /// The owner of directories that the archive lacks, and that the copy makes for the files in them.
+    /// The owner of the directories that the archive lacks. The copy makes them for the files in them.
     pub(super) owner: (u32, u32),
 }
 
 impl Places {
-    /// Resolves a path, and makes missing directories above it. Symbolic links to directories are followed, but never out of the
-    /// volume's root.
+    /// Resolves a path, and makes the missing directories of this path. Symbolic links to directories are followed, but cannot lead out of
+    /// the volume's root.
     pub(super) fn name(&mut self, root: &Name, path: &[u8]) -> Result<Name, Failure> {
         let at = |path: &[u8]| root.beside(&[b"/", path].concat());
         let missing = match at(path) {
@@ -71,7 +72,7 @@ impl Places {
         }
     }
 
-    /// Removes the files that the layer has made with AUFS's own names.
+    /// Removes the files that the layer has made with the names that AUFS uses for itself.
     pub(super) fn end_layer(&mut self, report: &mut Report) -> Result<(), Failure> {
         self.layer = None;
         for name in std::mem::take(&mut self.aside) {
@@ -97,7 +98,7 @@ impl Places {
         self.remove_unless(found, report, |_, _| false)
     }
 
-    /// Removes the files of earlier layers at a path and below it, if there are any.
+    /// Removes the files of earlier layers at a path and below this path, if there are any.
     pub(super) fn hide(
         &mut self,
         root: &Name,
@@ -141,7 +142,8 @@ impl Places {
         Ok(())
     }
 
-    /// Removes a file, or a directory with everything below it, except files for which `keeps` is true and the directories above them.
+    /// Removes a file, or a directory with everything below it, except the files for which `keeps` returns true, and the directories that
+    /// contain them.
     fn remove_unless(
         &mut self,
         found: Found,
@@ -155,7 +157,7 @@ impl Places {
                 (true, Visit::First) | (_, Visit::Last { intact: false }) => return Ok(()),
                 _ if keeps(self, &found.name) => return Ok(()),
                 (true, _) => match fs.writable().and_then(|writer| writer.rmdir(dir, name)) {
-                    // The directory holds a file that is kept.
+                    // The directory contains a file that is kept.
                     Err(error) if error.kind() == ErrorKind::NotEmpty => return Ok(()),
                     removed => removed,
                 },
@@ -221,7 +223,7 @@ impl Places {
     }
 }
 
-/// Whether an existing file becomes the copy: a directory is kept, and not replaced by a directory.
+/// Whether an existing file is kept and becomes the copy. Only a directory is kept, if the copy is also a directory.
 pub(super) fn stays(there: FileType, new: FileType) -> bool {
     (there, new) == (FileType::Directory, FileType::Directory)
 }

@@ -11,27 +11,29 @@ use crate::copy::Keep;
 use crate::copy::keep::is_access_list;
 use crate::failure::Failure;
 
-/// The length of a read and a write: small enough for a processor's cache to hold the data in between. A file of at most this length is
-/// written in one transaction, which costs less than a direct write and the conversion of unwritten extents.
+/// The length of a read and a write: small enough that the data stays in the processor's cache between the read and the write. A file of at
+/// most this length is written in one transaction, which is faster than a direct write and the conversion of unwritten extents.
 pub(super) const PIECE: u64 = 1 << 20;
 
-/// A step of a tree. Each `Begin` has its `End`, and the steps between them describe the file's content or the directory's entries.
+/// A step of the copy of a tree. Each `Begin` has an `End`. The steps between `Begin` and `End` describe the file's content or the
+/// directory's entries.
 pub(super) enum Step {
     /// The beginning of a file or a directory.
     Begin(Box<Entry>),
-    /// A further name of a file whose `Begin` was sent before.
+    /// Another name of a file whose `Begin` was already sent.
     Again(Vec<u8>, Identity),
-    /// `Data` steps follow for this range, which has no hole. The content may be shorter.
+    /// `Data` steps follow for this range, which has no hole. If the file becomes shorter, their content ends before the range.
     Range(FilePos, u64),
     /// A piece of a file's content. Ranges without such a step are holes.
     Data(FilePos, Buffer),
-    /// The end of a file, with its size, or of a directory. `None` if it could not be read completely.
+    /// The end of a file, with its size, or the end of a directory. `None` if the file or directory could not be read completely.
     End(Option<u64>),
     /// The path, below the root, of the next `Begin` or `Link`. Missing directories above it are made.
     At(Vec<u8>),
-    /// The file at this path gets the name of the `At` before as a further name.
+    /// The file at this path gets another name: the path of the preceding `At`.
     Link(Vec<u8>),
-    /// Files of earlier trees at this path below the root are removed: `Hide` removes a file or directory, `Empty` the entries of a directory.
+    /// Files of earlier trees at this path below the root are removed: `Hide` removes a file or directory, and `Empty` removes the entries
+    /// of a directory.
     Hide(Vec<u8>),
     Empty(Vec<u8>),
     /// A part of the tree could not be read.
@@ -40,9 +42,9 @@ pub(super) enum Step {
 
 /// A file to copy.
 pub(super) struct Entry {
-    /// The last component of its path.
+    /// The last component of the file's path.
     pub(super) name: Vec<u8>,
-    /// Its path, for messages. Empty if there are no messages.
+    /// The path of the file, for messages. Empty if there are no messages.
     pub(super) path: String,
     pub(super) identity: Identity,
     pub(super) stat: Stat,
@@ -51,13 +53,13 @@ pub(super) struct Entry {
     /// For a symbolic link in the destination volume, the file that the link leads to.
     pub(super) leads_to: Option<InodeNo>,
     pub(super) xattrs: Vec<Xattr>,
-    /// The sender of the answer to the reader: whether the writer needs the content.
+    /// The writer answers through this channel whether it needs the content.
     pub(super) wanted: Option<Wanted>,
 }
 
 impl Entry {
-    /// Sorts the extended attributes and access control lists, which a host lists in the order in which they were set. The readers sort the
-    /// names of directories. So the bytes of a copy depend only on the tree.
+    /// Sorts the extended attributes and access control lists, which a host lists in the order in which they were set. The readers also
+    /// sort the entries of directories. So the bytes of a copy depend only on the tree.
     pub(super) fn sort(&mut self) {
         self.xattrs.sort_by(|a, b| a.name.cmp(&b.name));
         let lists = self.xattrs.iter_mut().filter(|xattr| is_access_list(&xattr.name));
@@ -65,13 +67,14 @@ impl Entry {
     }
 }
 
-/// The writer's end of a channel that tells the reader whether to send a file's content. Dropping it without [`yes`](Self::yes) refuses.
+/// The writer's end of a channel that tells the reader whether to send a file's content. A drop without a call of [`yes`](Self::yes)
+/// refuses the content.
 pub(super) struct Wanted(Sender<()>);
 
-/// The reader's end.
+/// The reader's end of this channel.
 pub(super) struct IsWanted(Receiver<()>);
 
-/// Makes the channel for the answer: the writer of the copy sends it to the reader.
+/// Makes the channel on which the writer of the copy sends this answer to the reader.
 pub(super) fn wanted() -> (Wanted, IsWanted) {
     let (answer, answers) = channel();
     (Wanted(answer), IsWanted(answers))
@@ -86,12 +89,12 @@ impl Wanted {
 }
 
 impl IsWanted {
-    /// Waits for the answer.
+    /// Waits for the answer. Returns whether the writer needs the content.
     pub(super) fn wait(&self) -> bool {
         self.0.recv().is_ok()
     }
 
-    /// Whether the writer has not refused so far.
+    /// Whether the writer has sent no refusal so far.
     pub(super) fn is_not_refused(&self) -> bool {
         self.0.try_recv() != Err(TryRecvError::Disconnected)
     }
@@ -109,16 +112,16 @@ pub(super) struct How {
     pub(super) keep: Keep,
     pub(super) no_clobber: bool,
     pub(super) verbose: bool,
-    /// The content of pipes and devices of the host is copied, as that of regular files.
+    /// The content of the host's pipes and devices is copied, as if they were regular files.
     pub(super) as_files: bool,
     pub(super) ends: Ends,
-    /// A file that has the name of a copy is removed first, with everything below it. A directory is kept if the copy is a directory.
+    /// An existing file with the name of a copy is removed first, with everything below it. A directory is kept if the copy is a directory.
     pub(super) replace: bool,
-    /// The latest timestamp of a copy: later ones are replaced by this one.
+    /// The latest timestamp of a copy. A later timestamp is replaced by this timestamp.
     pub(super) latest: Option<Timestamp>,
 }
 
-/// The failures that end a copy. After any other failure, the copy goes on.
+/// The failures that end a copy. After any other failure, the copy continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
     Never,

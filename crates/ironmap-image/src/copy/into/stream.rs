@@ -1,4 +1,4 @@
-//! Writes the content of large files: direct writes, with several in flight.
+//! Writes the content of large files with direct writes. Several writes are in flight at a time.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ const IN_FLIGHT: usize = 4;
 /// A multiple of every device's sector size.
 const SECTORS: usize = 4096;
 
-/// Reusable memory for pieces: to allocate new pages takes as long as to copy the data.
+/// Reusable memory for pieces. The allocation of new pages would take as long as the copy of the data.
 #[derive(Clone, Default)]
 pub(super) struct Pieces(Arc<Mutex<Vec<Buffer>>>);
 
@@ -49,7 +49,8 @@ impl Stream {
         Self { queue, pieces }
     }
 
-    /// Starts a write, and first waits if the maximum is in flight. The error may be that of an earlier write.
+    /// Starts a write. If the maximum number of writes is in flight, waits for a completion first. The returned error may belong to an
+    /// earlier write.
     pub(super) fn write(
         &mut self,
         file: &File,
@@ -57,7 +58,7 @@ impl Stream {
         mut bytes: Buffer,
         progress: &Progress,
     ) -> Result<()> {
-        // The last, partial sector is written separately, so that only that write must be waited for.
+        // The last, partial sector is written separately, so that the copy waits only for that write.
         let whole = bytes.len() / SECTORS * SECTORS;
         let rest = if whole < bytes.len() {
             let head = bytes.split_to(whole);
@@ -107,7 +108,7 @@ impl Stream {
     }
 }
 
-/// Checks that a write was complete. A write is short only if space ran out.
+/// Checks that a write was complete. A short write means that the volume has no more space.
 pub(super) fn check_whole(count: usize, len: usize) -> Result<()> {
     if count == len {
         return Ok(());

@@ -55,7 +55,7 @@ fn is_below(name: &Name, dir: &Found) -> Result<bool, Failure> {
     }
     let mut seen = HashSet::new();
     let mut above = name.dir;
-    // The loop ends, because `seen` stops it at a directory that it has visited.
+    // The loop ends even on a damaged volume, because `seen` detects a directory that was already visited.
     while above != dir.number() {
         if above == name.fs().root() || !seen.insert(above) {
             return Ok(false);
@@ -120,7 +120,7 @@ impl Reader {
         result.and(writer.take(Step::End(size), report))
     }
 
-    /// Sends the written ranges. Holes, and allocated ranges that were never written, become holes.
+    /// Sends the written ranges. Holes and unwritten extents become holes.
     fn content(
         &mut self,
         found: &Found,

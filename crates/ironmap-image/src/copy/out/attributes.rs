@@ -18,7 +18,8 @@ const ACCESS_LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_de
 /// Sets the attributes of copies, and counts the extended attributes that the host refuses.
 pub(super) struct Attributes {
     user: Uid,
-    /// For each extended attribute that the host refused: how many files had it, and the first file with the reason.
+    /// For each extended attribute that the host refused: the number of files with this attribute, and a text with the first file and the
+    /// reason.
     refused: BTreeMap<Vec<u8>, (u64, String)>,
 }
 
@@ -52,8 +53,8 @@ impl Attributes {
         self.set_open(&*dir.fd, inode.stat(), xattrs, dir.path())
     }
 
-    /// The owner comes first, because a change of owner clears set-id bits and capabilities. The mode comes after the extended attributes,
-    /// because a mode without `w` forbids to set them.
+    /// Sets the owner first, because a change of owner clears set-id bits and capabilities. Sets the mode after the extended attributes,
+    /// because they cannot be set on a file whose mode lacks `w`.
     fn set_open(
         &mut self,
         fd: impl AsFd,
@@ -117,7 +118,7 @@ impl Attributes {
         }
     }
 
-    /// One warning for each extended attribute that the host refused.
+    /// The warnings: one for each extended attribute that the host refused.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         self.refused.iter().map(|(name, (count, first))| {
             let name = String::from_utf8_lossy(name);
@@ -133,7 +134,7 @@ fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
             continue;
         }
         match rustix_libc::fs::fremovexattr(&fd, list) {
-            // There is no list, or this file or file system cannot have one.
+            // There is no list, or this file or file system does not support lists.
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => {}
             Err(errno) => return Err(errno),
         }

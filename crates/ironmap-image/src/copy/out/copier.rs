@@ -24,7 +24,7 @@ use crate::report::Report;
 use crate::source::{Source, join};
 use crate::spared::Spared;
 
-/// A source file: its volume and its inode. The volumes stay open as long as the command runs, so the pointer stays valid.
+/// A source file: its volume and its inode. The volumes stay open until the command ends, so a pointer identifies a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Origin(*const Source, InodeNo);
 
@@ -37,20 +37,21 @@ impl Origin {
 /// The files that a command has copied so far, from all its sources.
 #[derive(Default)]
 pub(super) struct Done {
-    /// The copies of files with several names. A further name becomes a hard link. The copies are paths, because descriptors are scarce.
-    /// A path stays valid, because each of its components below DEST is a directory, and a copy never replaces a directory.
+    /// The copies of files with several names, because another name becomes a hard link. The copies are stored as paths, because the number
+    /// of open descriptors is limited. A path stays valid, because each of its components below DEST is a directory, and a copy never
+    /// replaces a directory.
     links: HashMap<Origin, Copied>,
     /// The copies of sources that the user named, except directories.
     pub(super) named: HashMap<PathBuf, Origin>,
 }
 
-/// A copy, with its device and inode. They show whether another source has replaced the copy.
+/// A copy, with its device and inode. The device and inode show whether another source has replaced the copy.
 struct Copied {
     path: PathBuf,
     identity: (u64, u64),
 }
 
-/// Copies from one volume. The failure of a file goes to the report, and the copy goes on.
+/// Copies from one volume. The failure of a file is reported, and the copy continues.
 pub(super) struct Copier<'a> {
     options: &'a CopyOptions,
     source: &'a Rc<Source>,
@@ -93,7 +94,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies an inode, and everything below it, to a name. Returns whether the file itself was copied.
+    /// Copies a file, and everything below it if it is a directory, to a name. Returns whether the file itself was copied.
     pub(super) fn copy(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> bool {
         let directory = inode.file_type() == FileType::Directory;
         let shown = self.source.name(path);
@@ -194,14 +195,15 @@ impl<'a> Copier<'a> {
         self.ahead.load(&mut self.queue, self.source, inode.number());
         let file = self.source.file(inode, path)?;
         let replaces = place.check(HostType::RegularFile, &self.spared)?;
-        // The copy is written under a temporary name, because half a file looks like a whole one, and must not replace one.
+        // The copy is written under a temporary name, because an incomplete copy could be mistaken for a complete file, and must not
+        // replace an existing file.
         let part = place.beside();
         let copy = part.create()?;
         let copied = self.copy_data(place, &copy, &file, path).and_then(|()| {
             let result = self.attributes.set_file(place, &copy, &stat, &xattrs);
             result.map_err(|errno| place.failed(errno))?;
             if replaces {
-                // The sync before the rename leaves either the old file or the complete new one after a power cut.
+                // With the sync before the rename, either the old file or the complete new file exists after a power cut.
                 copy.sync_all().map_err(|error| place.failed(error))?;
             }
             place.take(&part)
@@ -212,7 +214,7 @@ impl<'a> Copier<'a> {
         copied.map(|()| true)
     }
 
-    /// Copies the written ranges. Holes, and allocated ranges that were never written, become holes.
+    /// Copies the written ranges. Holes and unwritten extents become holes.
     fn copy_data(
         &mut self,
         place: &Entry,

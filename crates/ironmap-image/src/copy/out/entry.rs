@@ -1,7 +1,7 @@
 //! The destination of a copy: a name in an open directory.
 //!
-//! Below the directory that the user named, every file is opened through the descriptor of its parent directory, without following
-//! symbolic links. So a hostile volume (a link and a directory with the same name) cannot direct the copy elsewhere.
+//! Below the directory that the user named, every file is opened through the descriptor of its parent directory, without following symbolic
+//! links. So a hostile volume (a symbolic link and a directory with the same name) cannot direct the copy to another place of the host.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -58,14 +58,14 @@ impl Entry {
         Failure::host(self.path().display(), error)
     }
 
-    /// A path to this name through the directory's descriptor, for system calls that take no descriptor.
+    /// A path to this name through the directory's descriptor, for system calls that accept only a path.
     pub(super) fn proc_path(&self) -> PathBuf {
         let mut path = PathBuf::from(format!("/proc/self/fd/{}", self.dir.fd.as_raw_fd()));
         path.push(&self.name);
         path
     }
 
-    /// Makes the directory, or opens an existing one. A new directory is accessible only to its owner until the copy sets its mode.
+    /// Makes the directory, or opens an existing directory. A new directory is accessible only to its owner until the copy sets its mode.
     pub(super) fn make_directory(&self) -> Result<Directory, Failure> {
         match rustix_libc::fs::mkdirat(&*self.dir.fd, &self.name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}

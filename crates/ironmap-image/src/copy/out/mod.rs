@@ -84,13 +84,14 @@ fn copy(
 }
 
 enum Destination {
-    /// An existing directory. The content of the source goes into it, because the source's path ends without a name.
+    /// An existing directory that receives the entries of the source. The path of the source gives the copy no name: it ends with `.` or
+    /// `..`, or is the root.
     Within(Directory),
     /// The name of the copy.
     As(Entry),
 }
 
-/// Interprets DEST as `cp` does: the copy goes into an existing directory; any other DEST is the name of the copy.
+/// Interprets DEST as `cp` does: an existing directory receives the copy; any other DEST is the name of the copy.
 fn destination(
     options: &CopyOptions,
     path: &[u8],
@@ -107,7 +108,7 @@ fn destination(
     if dest.as_os_str().as_bytes().ends_with(b"/") && !directory {
         return Err(Failure::new(format!("{}: is not a directory (ENOTDIR)", dest.display())));
     }
-    // A symbolic link that the user named is followed, and must lead to an existing file.
+    // If DEST is a symbolic link, the link is followed, and must lead to an existing file.
     let dest = if dest.is_symlink() {
         &dest.canonicalize().map_err(|error| {
             if dest.exists() {

@@ -1,4 +1,4 @@
-//! Access lists: ironmap and the kernel must compute the same modes and lists.
+//! Tests of access control lists: ironmap and the kernel must compute the same modes and lists.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -61,7 +61,8 @@ fn mounted() -> Option<(Image, Mount)> {
     Some((image, mount))
 }
 
-/// Sets and removes lists, and changes the mode of a file with a list. Mode and list must equal those that the kernel computes.
+/// Sets and removes lists, and changes the mode of a file with a list. The modes and the lists must equal the modes and the lists that the
+/// kernel computes.
 #[test]
 fn lists_and_modes_follow_each_other() {
     let Some((_other, mount)) = mounted() else { return };

@@ -1,4 +1,4 @@
-//! Sets fields, and compares them with debugfs's output and with ironmap's own reads.
+//! These tests set fields, and compare them with debugfs's output and with ironmap's own reads.
 
 use crate::fs::ext4::attr::{Body, NewInode, Times};
 use crate::fs::ext4::for_tests::{Alone, Image};
@@ -20,7 +20,7 @@ fn new_inode(mode: u32, body: Body<'_>) -> NewInode<'_> {
     }
 }
 
-/// A new inode has the given values, whatever its size. Owners exceed 16 bits, and times exceed 2038 if the inode has room for them.
+/// A new inode has the given values, for each inode size. Owner ids exceed 16 bits. Times exceed 2038 if the inode has space for them.
 #[test]
 fn a_new_inode_is_what_it_was_made_with() {
     for (options, wide) in
@@ -60,7 +60,7 @@ fn a_new_inode_is_what_it_was_made_with() {
         assert!(file.contains("User: 70001   Group: 80002") && file.contains("Mode:  0640"));
         assert!(file.contains("Generation: 77") && file.contains("Flags: 0x80020"), "{file}");
         if wide {
-            // debugfs shows the second word, which holds two bits of epoch and the nanoseconds.
+            // debugfs shows the second word, which contains two bits of epoch and the nanoseconds.
             assert!(file.contains("mtime: 0x2a05f200:1d6f3455"), "{file}");
             assert!(file.contains("Size of extra inode fields: 32"), "{file}");
         }

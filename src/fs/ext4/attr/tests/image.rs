@@ -1,9 +1,9 @@
-//! Volumes with files that get attributes.
+//! Volumes with files for the tests of attributes.
 
 use crate::fs::ext4::for_tests::Image;
 
 impl Image {
-    /// A volume with these files in its root, a directory and a link. The content of each file is its name.
+    /// A volume with `files`, a directory and a symbolic link in its root. The content of each file is the file's name.
     pub(super) fn with_files(options: &str, files: &[&str]) -> Self {
         Self::with_tree(options, "32M", |root| {
             std::fs::create_dir(root.join("dir")).unwrap();

@@ -1,4 +1,4 @@
-//! Content in the inode together with attributes.
+//! Tests of inline data in inodes with extended attributes.
 
 use super::image::Rng;
 use super::xattrs::{find, remove, set};
@@ -11,13 +11,14 @@ use crate::units::{FilePos, InodeNo};
 
 const KIND: &str = "-t ext4 -b 1024 -I 256 -O inline_data";
 
-/// Content that fits is stored completely. An added attribute does not change it, and the kernel can read and write it.
+/// Content that fits is stored completely. An added attribute does not change the content, and the kernel can read and write the content.
 #[test]
 fn small_files_are_kept_in_the_inode() {
     let image = Image::with_files(KIND, &["a", "b"]);
     let fs = image.open();
     let mut rng = Rng(3);
-    // Of 256 bytes, 68 remain after the first 128, 32 of fields, the magic number, an entry with its name, and the end mark. `i_block` adds 60.
+    // An inode of 256 bytes has 68 bytes for content after the first 128 bytes, 32 bytes of extra fields, the magic number, an entry with
+    // its name, and the end mark. `i_block` contains 60 more bytes.
     let mut last = Vec::new();
     for len in [0, 1, 59, 60, 61, 64, 100, 128, 129, 3000] {
         let content = rng.bytes(len);
@@ -76,7 +77,7 @@ fn content_is_taken_out_of_the_inode() {
     image.fsck();
 }
 
-/// If a file outgrows its inode on a full volume, it keeps its content.
+/// If a file becomes too large for its inode on a full volume, the file keeps its content.
 #[test]
 fn content_without_a_block_to_go_to_stays() {
     let image = Image::with_files(KIND, &["a"]);
@@ -103,8 +104,8 @@ fn content_without_a_block_to_go_to_stays() {
     image.fsck();
 }
 
-/// If power fails while a file grows out of its inode, Linux leaves the file in this state. Bytes past the
-/// content but within the size read as zeros, and every kind of change can continue from here.
+/// A power failure in Linux, while a file becomes too large for its inode, leaves the file in this state. Bytes past the content but within
+/// the size read as zeros, and every kind of change is possible in this state.
 #[test]
 fn a_size_beyond_the_content_in_the_inode_is_zeros() {
     let image = Image::with_files(KIND, &["a", "b"]);

@@ -1,4 +1,4 @@
-//! Changes of attributes by ironmap, checked by e2fsck, debugfs and the kernel.
+//! Tests of attribute changes by ironmap. e2fsck, debugfs and the kernel check the results.
 
 mod acls;
 mod fields;

@@ -1,4 +1,4 @@
-//! The blocks and inodes of attributes: how they are shared, refused and freed.
+//! Tests of attribute blocks and value inodes: sharing, lack of space, and freeing.
 
 use super::image::Rng;
 use super::xattrs::{Values, find, kernels, ours, remove, set};
@@ -50,7 +50,8 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
         for file in &files[4..8] {
             let inode = find(&fs, file);
             fs.transact(inode.xattr_credits(), |h| Attributes::of(&inode).drop_xattrs(h)).unwrap();
-            // Attributes in the inode are freed together with the inode. This test keeps the inode.
+            // `drop_xattrs` leaves attributes in the inode, because they are freed together with the inode. This test keeps the inode, so
+            // it removes them.
             fs.transact(1, |h| {
                 h.update_inode(&inode, |raw| {
                     let at = 128 + raw.extra_size();
@@ -78,11 +79,12 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
     }
 }
 
-/// If a volume has no room for a value, nothing is changed. Otherwise e2fsck would find the value's blocks or its inode.
+/// If a volume has no space for a value, nothing is changed. After a partial change, e2fsck would find unreferenced blocks or an
+/// unreferenced inode.
 #[test]
 fn a_full_volume_stays_as_it_was() {
-    // The free space varies from nothing to one block less than the value takes. A value takes 20 blocks,
-    // including those reserved for nodes, and one more block of attributes if the inode has no room for them.
+    // The number of free blocks varies from 0 to one less than the value needs. A value needs 20 blocks, including reserved blocks for map
+    // nodes. If the inode has no space for the attribute, an attribute block is also needed.
     for (size, takes) in [(256, 20), (128, 21)] {
         full_volume(&format!("-t ext4 -b 1024 -O ea_inode -m 0 -I {size}"), takes);
     }
@@ -110,7 +112,7 @@ fn full_volume(kind: &str, takes: u64) {
         let error = set(&fs, "b", b"user.value", &[2; 20 * 1024], SetXattr::Any).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{step} blocks free");
         assert!(ours(&find(&fs, "b")).is_empty());
-        // The free blocks are freed in an order in which few are adjacent.
+        // The spare blocks are freed in an order in which few free blocks are adjacent.
         free(FsBlock(spare.0 + (step * 7) % 30), 1);
     }
     set(&fs, "b", b"user.value", &[2; 20 * 1024], SetXattr::Any).unwrap();
@@ -126,8 +128,8 @@ fn full_volume(kind: &str, takes: u64) {
     image.fsck();
 }
 
-/// An inode may have more large values than one transaction may drop. They are then dropped in
-/// several transactions, each of which leaves a valid volume.
+/// An inode may have more large values than one transaction can drop. Several transactions then drop the values, and each transaction
+/// leaves a valid volume.
 #[test]
 fn many_large_values_are_dropped() {
     let image = Image::with_files("-t ext4 -b 1024 -I 512 -J size=1 -O ea_inode", &["a"]);
@@ -154,7 +156,7 @@ fn freed_blocks_do_not_come_back() {
     set(&fs, "a", b"user.large", &[1; 3000], SetXattr::Any).unwrap();
     let block = find(&fs, "a").xattr_block.unwrap();
     let (content, _) = find(&fs, "a").read_xattr_block().unwrap().unwrap();
-    // e_value_inum of the first entry, which follows the header.
+    // This is `e_value_inum` of the first entry, which follows the header.
     let [a, b, c, d] = content[36..40] else { unreachable!() };
     let value = fs.inode(InodeNo(u64::from(u32::from_le_bytes([a, b, c, d])))).unwrap();
     let value = value.fs_block(crate::units::FileBlock(1)).unwrap().unwrap();
@@ -165,7 +167,7 @@ fn freed_blocks_do_not_come_back() {
     for block in [block, value] {
         fs.blocks.write_device(block, &[std::io::IoSlice::new(&data)], true).unwrap();
     }
-    // The copy is in the state of a crash. e2fsck replays its journal.
+    // The copy is in the state after a crash. e2fsck replays the copy's journal.
     let image = image.copy();
     image.recover();
     let bytes = std::fs::read(image.path()).unwrap();

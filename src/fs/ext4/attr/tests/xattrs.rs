@@ -1,4 +1,4 @@
-//! Attributes that ironmap sets and removes, compared with a model and with the kernel.
+//! Tests that set and remove attributes, and compare the results with a model and with the kernel.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -65,8 +65,8 @@ pub(super) fn kernels(path: &Path) -> Values {
         .collect()
 }
 
-/// Any sequence of sets and removals gives the same result as a map. If there is no room for an
-/// attribute, nothing changes. e2fsck and the kernel agree with the result.
+/// Any sequence of sets and removals gives the same result as a map. If there is no space for an attribute, nothing changes. e2fsck and the
+/// kernel confirm the result.
 #[test]
 fn attributes_follow_a_model() {
     for (seed, kind) in (1..).zip(KINDS) {
@@ -118,7 +118,7 @@ fn attributes_follow_a_model() {
     }
 }
 
-/// The same steps give the same results as in the kernel, including the value length at which space ends.
+/// The same steps give the same results as in the kernel, including the value length at which the space is exhausted.
 #[test]
 fn the_kernel_refuses_the_same() {
     for (seed, kind) in (100..).zip(&KINDS[..3]) {

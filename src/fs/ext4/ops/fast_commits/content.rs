@@ -17,7 +17,7 @@ use crate::fs::{FileType, InodeFlags};
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 
-/// The changes by which the map on the device becomes the recorded map.
+/// The changes that turn the map on the device into the recorded map.
 #[derive(Default)]
 pub(super) struct MapEdit {
     /// Blocks that the record maps to another block or not at all.
@@ -29,7 +29,7 @@ pub(super) struct MapEdit {
 }
 
 impl MapEdit {
-    /// The changes of an inode that is in use after the fast commits. Directories get new blocks instead.
+    /// The changes of an inode that is in use after the fast commits. There are none for a directory, whose recorded blocks are not used.
     pub(super) fn of(inode: &Touched<'_>) -> Result<Self> {
         let mut map = Self::default();
         let (Some(after), Some(edit)) = (&inode.after, inode.edit) else { return Ok(map) };
@@ -91,7 +91,7 @@ impl MapEdit {
         self.mapped.push(extent);
     }
 
-    /// Marks blocks that are new to the file as used.
+    /// Marks the blocks that are new in the file as used.
     pub(super) fn claim(&self, handle: &mut Handle<'_>) -> Result<()> {
         let mut extents = self.mapped.iter();
         extents.try_for_each(|new| handle.claim_blocks(new.start, u64::from(new.len)))
@@ -112,8 +112,8 @@ impl MapEdit {
 }
 
 impl Operation<'_> {
-    /// Writes a recorded inode. It keeps the map, the attributes, and the fields about a
-    /// directory's blocks from the device. A new inode has none of these.
+    /// Writes a recorded inode. The map, the attributes, and the fields about a directory's blocks are kept from the inode on the device. A
+    /// new inode starts with empty values for them.
     pub(super) fn write_recorded(
         &self,
         handle: &mut Handle<'_>,

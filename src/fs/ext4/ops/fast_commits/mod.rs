@@ -1,23 +1,26 @@
 //! Recovery of fast commits on the device.
 //!
-//! A read-only volume shows fast commits as edits of inodes, maps and directories. Here the same
-//! edits are made on the volume, in one transaction, by the functions that every operation uses.
+//! On a read-only volume, fast commits are an overlay of edits of inodes, maps and directories. This module applies the same edits to the
+//! volume in one transaction, with the functions that all operations use.
 //!
 //! A crash cannot lose the fast commits or leave them half applied:
 //!
-//! - The blocks in the log are written home first. A second recovery writes the same content.
-//! - Fast commits are valid if they name the next transaction. A single write of the log's superblock empties the log and sets the
-//!   number of the next transaction to theirs. The fast commits stay valid, and the home blocks are those to which they apply.
-//! - All changes are made in memory and then committed as that one transaction. Before its commit block is written, nothing has changed: a
-//!   second recovery finds the fast commits again, on the same volume. After it, the next transaction has another number, so the fast commits are
-//!   outdated, and the log holds their changes. As for every transaction, the commit block is written when the other blocks are durable.
+//! - First, the blocks in the log are written home. After a crash, a second recovery writes the same content again.
+//! - Fast commits are valid if they contain the number of the next transaction. A single write of the journal's superblock empties the log
+//!   and sets the next transaction number to the number in the fast commits. The fast commits therefore stay valid, and they apply to the
+//!   home blocks.
+//! - All changes are made in memory and then committed as this next transaction. A crash before the commit block is written changes
+//!   nothing: a second recovery finds the same fast commits and the same home blocks. When the commit block is written, the log contains
+//!   the changes. The next transaction number has then increased, so the fast commits are invalid. As in every transaction, the commit
+//!   block is written after the other blocks are durable.
 //!
-//! One transaction has room for these changes. Linux also keeps the changes of fast commits in its running transaction, which is limited to a
-//! quarter of the log. Here the transaction may use the whole log, which is empty. If even that is too small, nothing is written.
+//! The changes fit into one transaction. In Linux the same changes were part of one running transaction, which is limited to a quarter of
+//! the log. Here the transaction may use the complete log, which is empty. If the log is still too small, nothing is written.
 //!
-//! Fast commits record the inodes and the blocks of files; these are marked as used before anything else is allocated. Other data are not recorded
-//! and are computed: the blocks of directories and the nodes of maps; the link counts, from the names themselves; fields of short-lived inodes, which
-//! were never in use on the device. An inode that lost its last name becomes an orphan, and the opening then removes the orphans.
+//! Fast commits record the inodes and the blocks of files. These inodes and blocks are marked as used before other blocks are allocated.
+//! The blocks of directories and the nodes of maps are not recorded; they are allocated here. The link counts are computed from the names.
+//! Records of an inode that was created and removed within the fast commits are ignored. An inode that lost its last name becomes an
+//! orphan, and the opening then removes the orphans.
 
 mod content;
 mod names;
@@ -42,7 +45,8 @@ const PLACE: Place = Place::new("fast commit");
 const CREDITS: u32 = 1 << 30;
 
 impl Ext4 {
-    /// Applies the fast commits of a volume that was opened read-only. On return they are durable.
+    /// Applies the fast commits of a volume that was opened read-only. On return, the changes are durable. The result contains the errors
+    /// of orphans.
     ///
     /// # Errors
     /// `ReadOnly` for changes that only Linux recovers; `NoSpace`; `Corrupt` for fast commits that contradict
@@ -78,7 +82,7 @@ impl MayChange for Replayed {
 }
 
 impl Operation<'_> {
-    /// Applies the recorded changes to this volume in memory. Returns the errors of its orphans.
+    /// Applies the recorded changes to this volume in memory. Returns the errors of the volume's orphans.
     fn apply_fast_commits(&self, found: &Arc<Ext4>) -> Result<Vec<Error>> {
         let plan = Plan::of(self, found)?;
         let maps: Result<Vec<_>> =
@@ -180,7 +184,7 @@ impl Operation<'_> {
         if links == 0 { self.add_orphan(handle, &replayed) } else { Ok(()) }
     }
 
-    /// The link count of a directory: 2 plus the number of subdirectories, or 1 if that exceeds the field.
+    /// The link count of a directory: 2 plus the number of subdirectories, or 1 if this sum is too large for the field.
     fn directory_links(&self, number: InodeNo, inode: &Touched<'_>) -> Result<u16> {
         let before = inode.before.as_ref().filter(|_| !inode.is_new());
         let before = before.map_or(2, |before| before.stat().links);

@@ -1,7 +1,7 @@
 //! The final names and inodes after all fast commits, computed before any change.
 //!
-//! The number of names of a file is its link count on the device, plus the added names, minus the
-//! removed names. If an inode has no name in the end, its record is ignored.
+//! The number of names of a file is its link count on the device, plus the added names, minus the removed names. If an inode has no name
+//! after all fast commits, its record is ignored.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +14,7 @@ use crate::fs::ext4::jbd2::fast_commit::{DirEdit, InodeEdit};
 use crate::fs::ext4::{Ext4, Inode, ROOT};
 use crate::units::InodeNo;
 
-/// A name that refers to another inode after the fast commits.
+/// A name that is added, is removed, or refers to another inode after the fast commits.
 pub(super) struct Change<'a> {
     pub(super) dir: InodeNo,
     pub(super) name: &'a [u8],
@@ -32,14 +32,14 @@ pub(super) struct Touched<'a> {
     pub(super) after: Option<Inode>,
     /// The final number of names.
     pub(super) names: i64,
-    /// The change of the number of subdirectories. For a new directory, this is their number.
+    /// The change of the number of subdirectories. For a new directory, this is the number of subdirectories.
     pub(super) subdirectories: i64,
     /// The parent of a directory that gets a name.
     pub(super) parent: Option<InodeNo>,
 }
 
 impl Touched<'_> {
-    /// Whether the inode is unused on the device, or belongs to another file there.
+    /// Whether the inode number is unused on the device, or belongs to another file there.
     pub(super) fn is_new(&self) -> bool {
         self.before.is_none() || self.edit.is_some_and(|edit| edit.created)
     }
@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
         all.filter(|(_, inode)| inode.after.is_some())
     }
 
-    /// The final inode of a name, if the name exists.
+    /// The inode of a name after the fast commits, if the name exists then.
     pub(super) fn target(&self, change: &Change<'_>) -> Option<(InodeNo, &Inode)> {
         let number = change.new?;
         Some((number, self.inodes.get(&number)?.after.as_ref()?))
@@ -99,8 +99,8 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Empties directories whose number now belongs to another file. Such a directory must have been empty before it
-    /// was removed; the records of the removal of its entries were dropped, so the entries are removed here.
+    /// Removes the entries of each directory whose inode number was reused for another file. The directory must have been empty when it was
+    /// removed. The records that removed its entries were dropped when the number was reused, so the entries are removed here.
     fn empty_former_directories(&mut self, fs: &Arc<Ext4>) -> Result<()> {
         let mut gone = Vec::new();
         for inode in self.inodes.values().filter(|inode| inode.is_new() && inode.was_directory()) {

@@ -30,7 +30,7 @@ use crate::volumes::Name;
 const SET_ID: u32 = 0o6000;
 const SET_GROUP: u32 = 0o2000;
 
-/// Writes copies. The failure of a file goes to the report, and the copy goes on.
+/// Writes copies. The failure of a file is reported, and the copy continues.
 pub(super) struct Writer {
     how: How,
     caller: Credentials,
@@ -44,9 +44,9 @@ pub(super) struct Writer {
     /// The files and directories that have begun and have not ended; `None` for a file that is not copied.
     open: Vec<Option<Open>>,
     pieces: Pieces,
-    /// The direct writes. Made for the first large file.
+    /// The direct writes. `None` until the first large file.
     stream: Option<Stream>,
-    /// The names of copies whose sources the user named.
+    /// The names of the copies of those sources that the user named.
     made: HashSet<(InodeNo, Vec<u8>)>,
     /// The files with several names that were read.
     pub(super) seen: HashSet<Identity>,
@@ -54,7 +54,8 @@ pub(super) struct Writer {
     links: HashMap<Identity, InodeNo>,
     /// The files of the host to skip.
     pub(super) spared: Spared,
-    /// For each extended attribute that the volume refused: how many files had it, and the first file with the reason.
+    /// For each extended attribute that the volume refused: the number of files with this attribute, and a text with the first file and the
+    /// reason.
     refused: BTreeMap<Vec<u8>, (u64, String)>,
 }
 
@@ -98,7 +99,7 @@ impl Writer {
         self.pieces.clone()
     }
 
-    /// Starts a tree that is copied to this name. `from` is the volume that holds the tree, if it is not on the host.
+    /// Starts a tree that is copied to this name. `from` is the volume that contains the tree. `None` for a tree of the host.
     pub(super) fn start(&mut self, to: Name, from: Option<&Rc<Source>>) {
         self.same = from.is_some_and(|from| Rc::ptr_eq(from, &to.source));
         self.open.clear();
@@ -255,7 +256,7 @@ impl Writer {
             && let Err(failure) =
                 report.say(format_args!("{} -> {}", quoted(entry.path.as_bytes()), name.quoted()))
         {
-            // A failure to print is not a reason to stop the copy.
+            // If a message cannot be printed, the copy continues without messages.
             self.how.verbose = false;
             report.error(&failure);
         }
@@ -352,12 +353,12 @@ impl Writer {
         let regular = open.entry.stat.file_type == FileType::Regular;
         if regular && (size > open.size || open.file.is_some()) {
             open.set_size(size)?;
-            // The drop updates the timestamps, so it must come before they are set.
+            // The drop of the file updates the timestamps, so the timestamps must be set after the drop.
             open.file = None;
         }
         let Open { entry, name, number, .. } = &*open;
         let (fs, keep, stat) = (name.fs(), self.how.keep, &entry.stat);
-        // A change of owner removes capabilities, so it comes before the extended attributes.
+        // A change of owner removes capabilities, so the owner is set before the extended attributes.
         if keep.ownership && !open.new {
             let (uid, gid) = (Some(stat.uid), Some(stat.gid));
             let set = SetAttributes::new().uid(uid).gid(gid);
@@ -404,7 +405,7 @@ impl Writer {
         if !open.new {
             return open.give_back_room();
         }
-        // The file is removed, because half a file looks like a whole one.
+        // The file is removed, because an incomplete file could be mistaken for a complete file.
         self.links.remove(&open.entry.identity);
         let name = &open.name;
         name.fs()

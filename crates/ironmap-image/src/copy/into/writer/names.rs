@@ -21,8 +21,8 @@ pub(super) enum There {
     Removed,
 }
 
-/// Refuses names that a file's copy cannot have: a name with a slash at the end, unless it is a directory, and a name that this command
-/// has given to another copy.
+/// Refuses two kinds of names for a copy: a name with a slash at the end, if the copy is not a directory, and a name that this command has
+/// already given to another copy.
 pub(in super::super) fn check_name(
     to: &Name,
     kind: FileType,
@@ -115,7 +115,7 @@ impl Writer {
         if new == FileType::Regular && !matches!(old, FileType::Regular | FileType::Symlink) {
             return fails(ErrorKind::Exists, "a special file is not replaced by a regular one");
         }
-        // A file is not replaced by a symbolic link to it, which would lead to itself.
+        // A symbolic link must not replace the file that it leads to, because the link would then lead to itself.
         let replaced_by_its_link = entry.leads_to == Some(there.number());
         if self.same && there.number().0 == entry.identity.1 || replaced_by_its_link {
             return Err(name.refused("is the source of the copy itself"));
