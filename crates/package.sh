@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# Packs the crates of the program, builds each from its package alone, and checks its size. The program is built with the packed library, so this
-# needs no registry that has the library; only the upload itself remains untried.
+# Packs the crates of the program, builds each crate only from its package, and checks the size of the package. The program is built with
+# the packed library, so the library need not be in a registry. Only the upload itself is not tested.
 source "$(dirname "$0")/../tests/lib.sh"
 # In the order of publication.
 packages=(ironmap ironmap-image ironmap-load ironmap-cli)
-# The greatest size of a compressed package.
+# The maximum size of each compressed package in KiB.
 declare -A kib=([ironmap]=1024 [ironmap-image]=256 [ironmap-load]=64 [ironmap-cli]=512)
 version=$(workspace_value version)
 
 say "house rules, the lists of files among them"
 cargo run --quiet -p house
 say "cargo package"
-# Cargo takes an unpacked library of an earlier run again as long as its version is the same, and would build the program with an old one.
+# Cargo reuses the unpacked library of an earlier run if its version is the same, so the unpacked crates are removed.
 for package in "${packages[@]}"; do
     rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"$package-$version"
 done
-# Cargo packs no crate that needs an unpublished one, and ironmap-image is not published yet: a copy of the tree without that line is packed.
+# Cargo refuses to pack a crate that depends on a crate with `publish = false`, such as ironmap-image. So the crates are packed from a copy
+# of the tree without this line.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git ls-files -z | xargs -0 cp --parents --no-dereference -t "$copy"

@@ -85,7 +85,7 @@ variant() {
     "$mkfs" --unsupported -q -f -d size=60m "$@" "$block1" >/tmp/found 2>&1 || { cat /tmp/found && return 1; }
     mount -t xfs -o "$options" "$block1" /mnt 2>/dev/null || return 77
     fill /mnt && sync || return
-    # The log of the mounted volume now contains changes.
+    # After these changes, the log of the mounted volume is not empty.
     touch /mnt/last && mv /mnt/last /mnt/moved && rm /mnt/node/*-0007 && sync || return
     dd if="$block1" of=/dev/sda bs=1M count=150 2>/dev/null && umount /mnt || return
     copied "$block1" && mount -t xfs -o "ro$always" "$block1" /mnt && same && found /mnt/ test -e >/tmp/by_kernel && umount /mnt || return

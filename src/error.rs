@@ -239,8 +239,6 @@ struct Repr {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
     /// The steps, innermost first.
     steps: Vec<Step>,
-    /// Whether a volume has counted the error, or must not count it.
-    counted: bool,
 }
 
 /// A step on the way to the failure.
@@ -269,7 +267,6 @@ impl Error {
             what: what.into(),
             source: None,
             steps: Vec::new(),
-            counted: false,
         }))
     }
 
@@ -341,17 +338,6 @@ impl Error {
     #[must_use]
     pub fn source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
-        self
-    }
-
-    /// Marks the error as counted. Returns whether this is the first time, because several observers may count it.
-    pub(crate) fn counts_once(&mut self) -> bool {
-        !std::mem::replace(&mut self.0.counted, true)
-    }
-
-    /// Marks the error as one that is not counted.
-    pub(crate) fn uncounted(mut self) -> Self {
-        self.0.counted = true;
         self
     }
 

@@ -1,12 +1,13 @@
 //! Direct I/O on the files of a Linux file system, from user space, at the speed of the raw device.
 //!
-//! ironmap maps a file's extents itself, and sends the block device one request for a read. It has two entry points:
+//! ironmap itself maps a range of a file to extents, and sends one request to the block device. The library has two entry points:
 //!
-//! - A [`Volume`] is an unmounted file system. ext2, ext3 and ext4 are fully read and written. XFS is read, and the data that its files have can be
-//!   overwritten; a write that would change XFS metadata is an error.
-//! - A [`Host`] reads files of mounted ext2, ext3, ext4 and XFS file systems around the kernel, each while a lease keeps writers out.
+//! - A [`Volume`] is an unmounted file system. The library reads and writes ext2, ext3 and ext4. It reads XFS, and overwrites existing data
+//!   of XFS files; a write that would change XFS metadata is an error.
+//! - A [`Host`] reads files of mounted ext2, ext3, ext4 and XFS file systems from the block device, while a lease on each file excludes
+//!   writers.
 //!
-//! The direct-I/O core is modelled on Linux's `fs/iomap`; the formats are Linux's own.
+//! The direct-I/O core is modelled on Linux's `fs/iomap`; the on-disk formats are Linux's own.
 //!
 //! Programs begin with `use ironmap::prelude::*;`.
 //!
@@ -30,8 +31,8 @@
 //! # }
 //! ```
 //!
-//! [`VolumeOptions`] opens a volume for writing, without its journal, or despite damage. [`Volume::fs`] returns the file system, which works with
-//! inode numbers.
+//! [`VolumeOptions`] opens a volume for writing, without its journal, or despite damage. [`Volume::fs`] returns the file system, whose
+//! calls take inode numbers in place of paths.
 //!
 //! # Read a file
 //!
@@ -61,8 +62,8 @@
 //! # }
 //! ```
 //!
-//! A [direct](FileOptions::direct) handle refuses requests that `O_DIRECT` refuses; other handles copy their data. A [`Cursor`] is a file for
-//! [`std::io`].
+//! A [direct](FileOptions::direct) handle refuses requests that `O_DIRECT` refuses. Other handles serve such requests through a copy. A
+//! [`Cursor`] implements the traits of [`std::io`] for a file.
 //!
 //! # Write a file
 //!
@@ -86,8 +87,8 @@
 //! # }
 //! ```
 //!
-//! An ext4 volume that is open for writing is a complete file system with Linux's journal: a change that was made before [`sync`](Volume::sync)
-//! returned survives a crash at any moment.
+//! On an ext4 volume that is open for writing, the library is a complete file system with Linux's journal. After [`sync`](Volume::sync) has
+//! returned, all changes that completed before the call survive a crash.
 //!
 //! # Read a file of a mounted file system
 //!
@@ -98,15 +99,15 @@
 //! let file = host.open("/proc/self/exe", FileOptions::new())?;
 //! let mut start = [0; 4];
 //! file.read_exact_at(&mut host.queue(&QueueOptions::new())?, &mut start, 0)?;
-//! println!("{:?}", file.host().and_then(|report| report.refusal)); // why the kernel serves it, if it does
+//! println!("{:?}", file.host().and_then(|report| report.refusal)); // the reason, if the kernel serves the file
 //! # assert_eq!(&start, b"\x7FELF");
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! If the kernel serves a file, that is not an error, and the bytes are the same. A program that opens the file for writing usually waits less
-//! than a millisecond. Then the kernel serves the handle until the writer has closed the file, and the lease is taken again. [`fs::host`] explains
-//! why this is safe.
+//! It is not an error if the kernel serves a file, and the bytes are the same. A program that opens the file for writing usually waits less
+//! than a millisecond. The kernel then serves the handle until the writer has closed the file; after that the library acquires the lease
+//! again. [`fs::host`] explains why this is safe.
 //!
 //! # Many requests in flight
 //!
@@ -140,51 +141,51 @@
 //! # }
 //! ```
 //!
-//! The memory of a queued request belongs to the queue while the request is in flight, and comes back with the completion. So the kernel never writes
-//! to freed memory, even if a handle is dropped. For [registered buffers](Queue::register_buffers) the kernel need not pin pages each time. A queue
-//! belongs to its thread; [`Queue`] shows how event loops use it.
+//! The queue owns the memory of a request in flight and returns the memory with the completion. So the kernel never writes to freed memory,
+//! even if a handle is dropped. With [registered buffers](Queue::register_buffers) the kernel does not pin the pages for each request. A
+//! queue belongs to its thread; [`Queue`] shows how an event loop uses a queue.
 //!
 //! # Programs
 //!
-//! The links lead to the sources if `cargo doc` wrote this page to the `target` directory of the repository.
+//! The links work if `cargo doc` wrote this page to the `target` directory of the repository.
 //!
 //! | Program | Task |
 //! |---|---|
 //! | [volume_reader](../../../examples/volume_reader.rs) | lists a directory of a volume, or prints a file |
 //! | [copy_tree](../../../examples/copy_tree.rs) | copies a directory of the host into a volume |
-//! | [log_writer](../../../examples/log_writer.rs) | appends records that survive SIGKILL and a power cut |
+//! | [log_writer](../../../examples/log_writer.rs) | appends records that survive a SIGKILL and a power cut |
 //! | [deep_queue](../../../examples/deep_queue.rs) | reads a file by several threads, each with 64 requests in flight |
 //! | [tokio_reader](../../../examples/tokio_reader.rs) | reads a file in tokio on one thread, with 64 requests in flight |
 //! | [host_reader](../../../examples/host_reader.rs) | reads a file of a mounted file system around the kernel |
-//! | [extents](../../../examples/extents.rs) | shows where a file lies on its device |
-//! | [verified_sectors](../../../examples/verified_sectors.rs) | reads a volume whose sectors are verified, and lists wrong ones |
+//! | [extents](../../../examples/extents.rs) | shows the positions of a file on its device |
+//! | [verified_sectors](../../../examples/verified_sectors.rs) | reads a volume whose sectors have checksums, and lists wrong sectors |
 //!
 //! # The layers
 //!
-//! A request passes each layer once on the way down and once on the way back. [`File::read_at`] is the start of a read.
+//! A request passes each layer once on the way down and once on the way back. A read begins in [`File::read_at`].
 //!
 //! | Layer | Task |
 //! |---|---|
-//! | [`Volume`], [`Host`] | open a device and find its format; only this layer uses both devices and formats |
+//! | [`Volume`], [`Host`] | open a device and detect its format; only this layer uses both devices and formats |
 //! | [`File`], [`Queue`] | a handle that threads share; a thread's own queue of requests |
-//! | [`dio`] | simple path or generic path, bouncing, completion |
+//! | [`dio`] | direct I/O: the simple path and the generic path, bounce buffers, completion |
 //! | [`open_file`] | the lock of the content of a file that can change, and the writes that its metadata do not include yet |
-//! | [`iomap`] | where a range of a file lies: mapped, unwritten, hole, inline; the calls of a write to its file system |
+//! | [`iomap`] | the mapping of a range of a file: mapped, unwritten, hole, inline; the calls of a write to its file system |
 //! | [`bio`] | one request and the memory that it owns |
-//! | [`integrity`] | a device over two others that verifies every sector |
-//! | [`device`] | psync, io_uring, NVMe passthrough, dax, NBD, images of virtual machines, ram, null; over another: sim, record; limits and alignment; the device paths to a mounted device |
-//! | [`fs`] | ext4 and XFS: maps and name spaces, with all metadata checked before use; host: leases and the kernel's maps |
-//! | `sys` | rings, mappings, buffers: the only unsafe code, each use with a proof |
+//! | [`integrity`] | a device over two others (data, tags) that verifies every sector |
+//! | [`device`] | psync, io_uring, NVMe passthrough, dax, NBD, images of virtual machines, ram, null; devices over another device: sim, record; limits and alignment; the device paths to a mounted device |
+//! | [`fs`] | ext4 and XFS: maps and names, with all metadata checked before use; host: leases and the kernel's maps |
+//! | `sys` | rings, mappings, buffers: the only unsafe code; a comment proves each use sound |
 //!
 //! # Errors
 //!
-//! An [`Error`] has a kind, the place on disk and the cause, and prints as one line. For a corrupt image the error names the block and the field.
-//! I/O errors are also [events](events::Events), for programs that watch the volume.
+//! An [`Error`] has a kind, the location on disk and the cause, and prints as one line. For a corrupt image the error names the block and
+//! the field. I/O errors are also [events](events::Events), for programs that monitor the volume.
 //!
 //! # Units
 //!
-//! Positions in files, offsets on the device and block numbers are separate types ([`units`]), so the compiler refuses to mix them. Sizes are in bytes
-//! unless a name contains `blocks`.
+//! Positions in files, offsets on the device and block numbers are separate types ([`units`]), so the compiler refuses to mix them. Sizes
+//! are in bytes, except if a name contains `blocks`.
 
 mod cursor;
 pub mod error;

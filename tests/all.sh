@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the tests, and prints a summary of passed, failed and skipped ones:
+# Runs the tests, and prints the numbers of passed, failed and skipped tests:
 #
-#   all.sh suites [ARGUMENT OF CARGO TEST...]   every suite at its short size
-#   all.sh rest                                 the longer tests: layers beneath, users, other processors and machines, fuzzing, packages
+#   all.sh suites [ARGUMENT OF CARGO TEST...]   every suite, with few cases
+#   all.sh rest                                 the longer tests: layers below volumes, users, other processors and machines, fuzzing, packages
 source "$(dirname "$0")/lib.sh"
 part=$1
 
@@ -16,7 +16,7 @@ mkdir -p "$target"
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 failed=() status=0
-# step NAME COMMAND...: runs a step. Every step runs, even if the previous one failed.
+# step NAME COMMAND...: runs a step. Every step runs, even if the previous step failed.
 step() { timed "test: $1" "${@:2}" || { status=$? && failed+=("$1"); }; }
 logged() { "$@" 2>&1 | tee -a "$log"; }
 
@@ -32,8 +32,8 @@ path_from() {
     esac
 }
 
-# The benches need a release build. The release build runs at the same time as the build of the tests, in a separate directory, because each
-# of the two builds takes minutes. Its errors are shown when the tests run.
+# The benches measure a release build. The release build runs at the same time as the build of the tests, in a separate directory, because
+# each build takes minutes. Errors of the release build are shown when the tests run.
 build() {
     say "cargo build --release, and the tests"
     unset IRONMAP_BIN

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the other suites with another layer beneath every volume (tests/common/beneath.rs), and power cuts:
+# Runs the other suites with a layer below every volume (tests/common/beneath.rs), and tests of power cuts:
 #
-#   beneath.sh suites [LAYER]   the suites over this layer, or over each
-#   beneath.sh short            a few suites over each, for ./x test-all
-#   beneath.sh crash STATES     this number of crash states for each kind of workload, without a layer and over each
+#   beneath.sh suites [LAYER]   the suites over this layer, or over each layer in turn
+#   beneath.sh short            a few suites over each layer, for ./x test-all
+#   beneath.sh crash STATES     this number of crash states for each kind of workload, without a layer and over each layer
 source "$(dirname "$0")/lib.sh"
 part=$1
 layers=(integrity-bitmap integrity-journal nbd nbd-plain)
 
-# The features of the workspace, because the tests were built with them.
+# The features are the same as in the build of the tests, so that the tests are not built again.
 tests() { cargo test "${workspace[@]}" --no-fail-fast "$@"; }
 
 # Runs the test programs whose volumes are on devices that the tests open, except programs with their own devices. dio and no_alloc are not

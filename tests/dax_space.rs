@@ -190,7 +190,7 @@ fn an_image_that_shares_its_blocks() {
     let (image, other) = (share("image"), share("other"));
     in_process(TEST, "write", &image);
     assert!(std::fs::read(&first).unwrap() == vec![7; SIZE as usize]);
-    // The file system is full at this point.
+    // At this point the file system is full.
     in_process(TEST, "refuse", &other);
 }
 

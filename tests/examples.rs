@@ -51,7 +51,7 @@ fn sum(data: &[u8]) -> String {
     format!("sum of all bytes: {sum}")
 }
 
-/// The programs that read print the content of the volume.
+/// The reading example programs print the content of the volume.
 #[test]
 fn readers_give_what_is_there() {
     require!([Need::Tool("mke2fs")]);
@@ -60,7 +60,7 @@ fn readers_give_what_is_there() {
     assert_eq!(listed, "data\n");
     let out = example("volume_reader").args([&image, "/link"]).output().unwrap();
     assert!(out.stdout == data);
-    // Both programs must read the same blocks, so that their rates can be compared.
+    // deep_queue and tokio_reader must read the same blocks, so that their rates can be compared.
     for program in ["deep_queue", "tokio_reader"] {
         for (path, content) in [("/dir/data", &data[..]), ("/empty", &[])] {
             let text = run(program, &[&image, path]);

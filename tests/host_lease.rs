@@ -1,5 +1,5 @@
-//! Events that a lease must survive, each forced to happen: a process that was stopped while its lease was taken away, requests in flight when
-//! a lease is broken, files closed before their requests come back, a thousand leases broken at once.
+//! Rare events around leases, each of which is forced here: a process is stopped while the kernel removes its lease, a lease is broken
+//! while requests are in flight, files are closed before their requests complete, and a thousand leases are broken at the same time.
 
 mod common;
 #[path = "common/sys.rs"]
@@ -30,23 +30,23 @@ use sys::{Shared, ends_well_forked, truncate};
 
 const NONE: DioFlags = DioFlags::empty();
 const LEN: usize = 1 << 20;
-/// The length of the hole after the data, up to the file's end.
+/// The length of the hole between the data and the end of the file.
 const HOLE: usize = 4096;
-/// The version of the content of files that get another file's blocks.
+/// The version in data of other files, which get blocks of the tested file.
 const FOREIGN: u64 = 0xf0;
 
-/// These tests run one at a time: they change settings of all processes, and need the processors.
+/// Runs the tests of this file one at a time, because they change system-wide settings and use all processors.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Content in which each eight bytes hold their position and a version.
+/// Data in which every eight bytes contain their position and a version.
 fn content(len: usize, version: u64) -> Vec<u8> {
     (0..len as u64 / 8).flat_map(|word| (word | version << 48).to_le_bytes()).collect()
 }
 
-/// The lowest and the highest version in data from a position, or `None` if a word does not belong to the file.
+/// The lowest and the highest version in data that were read at a position, or `None` if a word does not belong to the file.
 fn versions(read: &[u8], pos: u64) -> Option<(u64, u64)> {
     let mut found: Option<(u64, u64)> = None;
     for (index, word) in (pos / 8..).zip(read.chunks_exact(8)) {
@@ -74,7 +74,7 @@ fn open(host: &Host, path: &Path) -> File {
     file
 }
 
-/// A full file system with one file to be read. An allocation gets the blocks that were just freed.
+/// A full file system with one file that is read. New allocations get the blocks that were just freed.
 struct Full {
     mounted: Mounted,
     path: PathBuf,
@@ -95,7 +95,7 @@ impl Full {
         run("sync", &["--file-system", self.mounted.dir().to_str().unwrap()]);
     }
 
-    /// Creates a file in all free space.
+    /// Creates a file that allocates all free space.
     fn fill(&self, name: &str) {
         self.sync();
         let file = OsFile::create_new(self.mounted.path(name)).unwrap();
@@ -108,8 +108,8 @@ impl Full {
         self.sync();
     }
 
-    /// Gives the file's blocks to another file: a late reader of these blocks gets data that were never in the file. Then the file gets new
-    /// content elsewhere, without a hole.
+    /// Moves the file's blocks to another file, so that a late read of these blocks returns data that were never in the tested file. Then
+    /// writes new content to the tested file, in other blocks and without a hole.
     fn rewrite(&self) {
         let writer = OsOptions::new().write(true).open(&self.path).unwrap();
         writer.set_len(0).unwrap();
@@ -120,21 +120,22 @@ impl Full {
     }
 }
 
-/// The setting for the seconds after which the kernel removes a broken lease.
+/// The system-wide setting for the time after which the kernel removes a broken lease, in seconds.
 const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 
-/// The memory shared by the stopped process and the test.
+/// The file that the stopped process and the test share as memory.
 const MEMORY: &str = "IRONMAP_LEASE_MEMORY";
 const PATH: &str = "IRONMAP_LEASE_PATH";
-// The words: the reads so far, the raw reads, the lowest allowed version, a flag for the end, and a flag to keep the processor busy.
+// The shared words: the number of reads, the number of raw reads, the lowest allowed version, a flag to end, and a flag to keep the
+// processor busy.
 const READS: usize = 0;
 const RAW: usize = 1;
 const LOWEST: usize = 2;
 const ENDED: usize = 3;
 const BUSY: usize = 4;
 
-/// The process to stop; it tests nothing itself. Several threads read and check until the end flag is set. The thread that handles broken
-/// leases starts last.
+/// The process that is stopped; as a test of its own it does nothing. Several threads read and check until the end flag is set. The thread
+/// that handles broken leases must be the last to get a processor.
 #[test]
 fn reading_process() {
     let (Some(memory), Some(path)) = (std::env::var_os(MEMORY), std::env::var_os(PATH)) else {
@@ -149,7 +150,7 @@ fn reading_process() {
     run("chrt", &["--idle", "--pid", "0", &watching]);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The last thread cannot start while this one keeps the processor busy.
+            // While this thread keeps the processor busy, the thread that handles leases cannot run.
             while memory[ENDED].load(SeqCst) == 0 {
                 if memory[BUSY].load(SeqCst) == 0 {
                     pause(Duration::from_millis(1));
@@ -196,7 +197,7 @@ fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
         }
         let fits = versions(&block[..count], pos).is_some_and(|(low, _)| low >= lowest);
         if !fits {
-            // The other threads must not go on for ever.
+            // If this thread fails, the other threads must end too.
             memory[ENDED].store(1, SeqCst);
         }
         assert!(fits, "at {pos}: {:?}, not {lowest} or more", versions(&block[..count], pos));
@@ -204,7 +205,7 @@ fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
     }
 }
 
-/// Judges a queued read of the hole in its first version, for which the device gets no request.
+/// Checks a queued read of the hole. The device gets no request for a hole, so the lease alone decides whether the result is valid.
 fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffer) -> Buffer {
     let lowest = memory[LOWEST].load(SeqCst);
     file.submit_read(queue, block, FilePos(LEN as u64), NONE, 0).map_err(|r| r.error).unwrap();
@@ -221,8 +222,8 @@ fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffe
     block
 }
 
-/// A process may be stopped for so long that the kernel removes its lease. It then discards every later read, even before it gets
-/// the notification.
+/// A process may be stopped for so long that the kernel removes its lease. Such a process discards every raw read that ends later, even
+/// before it is notified.
 #[test]
 fn a_stopped_process_accepts_no_read() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("taskset"), Need::Tool("chrt")]);
@@ -256,8 +257,8 @@ fn a_stopped_process_accepts_no_read() {
     }
 }
 
-/// Requests in flight when the lease is broken do not return the later content of the blocks, even if their thread takes them late. This holds for
-/// requests that the device has completed before, and for requests that it gets after.
+/// Requests that are in flight when the lease is broken never return later content of the blocks, even if their thread collects the
+/// completions late. The device may complete a request before or after the break.
 #[test]
 fn requests_in_flight_are_cut() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -284,7 +285,7 @@ fn requests_in_flight_are_cut() {
 
 const REQUESTS: usize = 32;
 
-/// Submits reads of the whole file. Their tokens are their positions.
+/// Submits reads that cover the file. The token of each read is its position.
 fn submit_all(file: &File, queue: &mut Queue) {
     let len = LEN / REQUESTS;
     for pos in (0..LEN as u64).step_by(len) {
@@ -306,7 +307,7 @@ fn pop_all(queue: &mut Queue) -> Vec<(u64, Vec<u8>)> {
     popped
 }
 
-/// A handle, and also its queue, can be dropped with requests in flight: they complete correctly, and then the lease is released.
+/// A handle and its queue can be dropped while requests are in flight. The requests complete correctly, and then the lease is released.
 #[test]
 fn a_file_is_closed_with_requests_in_flight() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -339,7 +340,7 @@ fn a_file_is_closed_with_requests_in_flight() {
     }
 }
 
-/// A forked process shares the open files, their leases and their watches. A close in the child does not affect the parent.
+/// A forked process shares the open files, their leases and their watches. Closing them in the child does not affect the parent.
 #[test]
 fn a_forked_process_closes_what_is_open() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -357,7 +358,7 @@ fn a_forked_process_closes_what_is_open() {
     assert_eq!(file.read_at(&mut queue, &mut [0; 512], FilePos(0)).unwrap(), 0);
 }
 
-/// Linux breaks no lease for an open for reading that truncates.
+/// Linux breaks no lease if a file is opened read-only with O_TRUNC. ironmap detects this truncation nevertheless.
 #[test]
 fn a_truncation_that_breaks_no_lease_is_met() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -376,7 +377,7 @@ fn a_truncation_that_breaks_no_lease_is_met() {
         assert_eq!(file.read_at(&mut queue, &mut memory, FilePos(0)).unwrap(), 0);
         assert_eq!(file.host().unwrap().breaks, 1);
     }
-    // A new lease is watched again.
+    // After the lease was acquired again, truncations are detected again.
     std::fs::remove_file(full.mounted.path("room")).unwrap();
     std::fs::write(&full.path, content(LEN, 2)).unwrap();
     until("all are raw again", || {
@@ -392,7 +393,7 @@ fn a_truncation_that_breaks_no_lease_is_met() {
     }
 }
 
-/// A truncation of the file of an overlay above it does not break a lease either.
+/// A truncation through an overlay file system does not break a lease on the lower file either. ironmap detects it nevertheless.
 #[test]
 fn a_truncation_through_an_overlay_is_met() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -425,7 +426,7 @@ impl Drop for Unmount<'_> {
     }
 }
 
-/// The number of leases on a file, by the kernel's list.
+/// The number of leases on a file, from the kernel's list.
 fn leases_on(path: &Path) -> usize {
     let stat = path.metadata().unwrap();
     let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
@@ -434,7 +435,7 @@ fn leases_on(path: &Path) -> usize {
     locks.lines().filter(|line| line.contains("LEASE") && line.contains(&name)).count()
 }
 
-/// A limit of this process, changed until the drop.
+/// A changed limit of this process. The drop restores the limit.
 struct Limit(Resource, Rlimit);
 
 impl Limit {
@@ -451,7 +452,7 @@ impl Drop for Limit {
     }
 }
 
-/// A thousand leases broken at once are released in time, and taken again after the writers have closed.
+/// If a thousand leases are broken at the same time, they are released in time, and acquired again after the writers have closed the files.
 #[test]
 fn a_thousand_leases_are_broken_at_once() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -459,7 +460,7 @@ fn a_thousand_leases_are_broken_at_once() {
     break_a_thousand();
 }
 
-/// The kernel reports a broken lease by a signal, and only a limited number of signals can be pending.
+/// All leases are released in time even if few signals can be pending. The kernel reports each broken lease by a signal.
 #[test]
 fn a_thousand_leases_are_broken_with_room_for_ten_signals() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -468,7 +469,7 @@ fn a_thousand_leases_are_broken_with_room_for_ten_signals() {
     break_a_thousand();
 }
 
-/// A host at its end does not wait for a thread that cannot be notified.
+/// A host can be dropped without a wait even if no signal can be queued to its thread.
 #[test]
 fn a_host_ends_without_room_for_signals() {
     let _alone = alone();
@@ -478,7 +479,7 @@ fn a_host_ends_without_room_for_signals() {
     let _limit = Limit::set(Resource::Sigpending, Some(0));
     let begin = Instant::now();
     drop((queue, host));
-    // Without signals the thread checks once a minute.
+    // Without signals, the thread checks its leases once a minute.
     assert!(begin.elapsed() < Duration::from_secs(45), "{:?}", begin.elapsed());
 }
 
@@ -502,7 +503,7 @@ fn break_a_thousand() {
     }
     const BREAK_SECONDS: u64 = 300;
     let _time = Setting::change(BREAK_TIME, &BREAK_SECONDS.to_string());
-    // This begins to break a lease, and does not wait for it.
+    // A non-blocking open begins to break the lease and returns immediately.
     let nonblock = OFlags::NONBLOCK.bits() as i32;
     let begin = Instant::now();
     for path in &paths {
@@ -512,7 +513,7 @@ fn break_a_thousand() {
         paths.iter().map(|path| OsOptions::new().write(true).open(path).unwrap()).collect();
     let took = begin.elapsed();
     eprintln!("{FILES} leases broken in {took:?}");
-    // After that time the kernel would have removed the leases.
+    // A longer time would mean that the kernel has removed the leases itself.
     assert!(took < Duration::from_secs(BREAK_SECONDS), "{took:?}");
     for (writer, file) in writers.iter().zip(&files) {
         assert_eq!(file.host().unwrap().breaks, 1);

@@ -1,4 +1,5 @@
-//! Ten thousand host files at once: one device, one queue, one thread. The test has its own program, because it counts descriptors and threads.
+//! Ten thousand host files are open at the same time, with one device, one queue and one thread. The test is a separate program, because it
+//! counts descriptors and threads.
 
 mod common;
 
@@ -16,20 +17,20 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SEED: u64 = 0x10_000;
 const FILES: usize = 10_000;
-/// The number of descriptors for the files and everything else.
+/// The maximum number of descriptors, for the files and for other uses.
 const DESCRIPTORS: u64 = FILES as u64 + 1000;
 const DIRS: usize = 100;
 const READS: usize = 20_000;
 const DEPTH: usize = 32;
 const LONGEST: usize = 9000;
 
-/// Raises the limit of descriptors, beyond the hard limit if allowed.
+/// Raises the limit of descriptors, and the hard limit too if permitted.
 fn allow_descriptors() -> rustix::io::Result<()> {
     let maximum = getrlimit(Resource::Nofile).maximum.map(|maximum| maximum.max(DESCRIPTORS));
     setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum })
 }
 
-/// The content of the file of a number.
+/// The content of the file with this number.
 fn content(number: usize) -> Vec<u8> {
     let mut rng = Rng::new(SEED ^ (number as u64) << 32);
     let len = 1 + rng.below(LONGEST as u64) as usize;
@@ -40,13 +41,13 @@ fn path(mounted: &Mounted, number: usize) -> PathBuf {
     mounted.path(&format!("{}/{number}", number % DIRS))
 }
 
-/// How many descriptors of this process lead to this path, or below it.
+/// The number of this process's descriptors that refer to this path, or to a path below it.
 fn descriptors(at: &Path) -> usize {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()).filter(|to| to.starts_with(at)).count()
 }
 
-/// How many threads of this process have this name.
+/// The number of this process's threads with this name.
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
@@ -71,7 +72,7 @@ fn open(
     numbers.map(open).collect()
 }
 
-/// Random reads of random files, one by one and many at a time.
+/// Reads random ranges of random files, by single reads and by many queued reads.
 fn read(files: &[(usize, File)], queue: &mut Queue, rng: &mut Rng) {
     let served = queue.stats().kernel_served;
     let mut bytes = vec![0; LONGEST];
@@ -116,7 +117,7 @@ fn ten_thousand_files_share_a_device_a_queue_and_a_thread() {
     if let Err(errno) = allow_descriptors() {
         return note_part("host_many", "all", &format!("{DESCRIPTORS} descriptors: {errno}"));
     }
-    // Opening a file syncs it, so the file system is in memory, where a sync is cheap.
+    // The file system is in memory, because opening a file syncs it and a sync there is cheap.
     let memory = Path::new("/dev/shm");
     let mounted = Mounted::within(memory, "mke2fs -t ext4 -b 4096 -N 20000", 256, "noatime");
     (0..DIRS).for_each(|dir| std::fs::create_dir(mounted.path(&dir.to_string())).unwrap());
@@ -140,7 +141,7 @@ fn ten_thousand_files_share_a_device_a_queue_and_a_thread() {
 
     drop(files);
     assert_eq!(descriptors(mounted.dir()), 0);
-    // The queue does not keep the file system in use.
+    // An idle queue does not keep the file system busy, so that it can be unmounted.
     mounted.remount(|_| {}, "noatime");
     let others = open(&host, &mounted, (0..FILES).rev().step_by(7));
     read(&others, &mut queue, rng);

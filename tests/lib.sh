@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Helpers of the project's scripts. After a script has sourced this file, its directory is the root of the repository.
 set -euo pipefail
-# Otherwise cd would search the directories of CDPATH first, and print the result.
+# With CDPATH set, cd would search other directories first and print the result.
 unset CDPATH
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
@@ -15,7 +15,7 @@ workspace=(--workspace --features ironmap/psk)
 say() { printf '\n== %s\n' "$*"; }
 die() { printf '%s: %s\n' "$0" "$*" >&2; exit 1; }
 is_root() { [ "$(id -u)" = 0 ]; }
-# timed NAME COMMAND...: runs a step, and adds its seconds to the list of .ci/run, if there is one.
+# timed NAME COMMAND...: runs a step, and appends its duration in seconds to the file that IRONMAP_STEPS names, if it is set.
 timed() {
     local begin=$SECONDS status=0
     "${@:2}" || status=$?
@@ -27,26 +27,26 @@ has() {
     local program
     for program in "$@"; do command -v "$program" >/dev/null || return; done
 }
-# Whether a line of shell succeeds. Its output is discarded.
+# succeeds LINE: whether a line of shell succeeds. Its output is discarded.
 succeeds() { bash -c "$1" </dev/null >/dev/null 2>&1; }
 
-# skip NAME: REASON... reports a step or a test that cannot run here, also to ./x test, which counts such lines.
+# skip NAME: REASON... reports a step or a test that cannot run here. The line is also written for ./x test, which counts such lines.
 skip() { echo "SKIP $*" | tee -a "${IRONMAP_SKIP_LOG:-/dev/null}"; }
 
-# or_install NAME READY INSTALL: whether a tool is ready, after an installation if necessary. READY and INSTALL are lines of shell.
+# or_install NAME READY INSTALL: whether a tool is ready, if necessary after an installation. READY and INSTALL are lines of shell.
 or_install() {
     succeeds "$2" && return
     echo "to be installed: $1"
     succeeds "$3" && succeeds "$2"
 }
 
-# Installs a version of Rust if it is missing, as or_install does.
+# has_rust VERSION: whether this version of Rust is ready, if necessary after an installation.
 has_rust() { or_install "Rust $1" "cargo +$1 --version" "rustup toolchain install $1 --profile minimal"; }
 
-# A value that the workspace gives to its crates: version, rust-version.
+# workspace_value NAME: a value from Cargo.toml that all crates share, for example version or rust-version.
 workspace_value() { sed -n "s/^$1 = \"\(.*\)\"$/\1/p" Cargo.toml; }
 
-# Sets $ironmap to the program that IRONMAP_BIN names, or builds one for release.
+# Sets $ironmap to the program that IRONMAP_BIN names, or builds a release and sets $ironmap to it.
 find_ironmap() {
     # shellcheck disable=SC2034  # for the scripts
     ironmap=${IRONMAP_BIN:-$target/release/ironmap}

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Format, clippy, docs, public interface, house rules, dependencies, shell.
+# Checks formatting, clippy, documentation, the public interface, house rules, dependencies, and shell scripts.
 source "$(dirname "$0")/lib.sh"
 
 # The packages that users build.
 packages=(--locked --package ironmap --package ironmap-cli)
 
-# These are checked with the version of Rust that Cargo.toml promises.
+# Checks these packages with the oldest version of Rust that Cargo.toml permits.
 oldest_rust() {
     local version
     version=$(workspace_value rust-version)
@@ -13,7 +13,7 @@ oldest_rust() {
     CARGO_TARGET_DIR=$target/oldest-rust cargo "+$version" check --quiet "${packages[@]}"
 }
 
-# A dependency (ring) compiles C code, so a check needs a cross compiler.
+# The dependency ring compiles C code, so the check needs a cross compiler.
 aarch64() {
     local triple=aarch64-unknown-linux-gnu
     has aarch64-linux-gnu-gcc || { skip "check for AArch64: needs aarch64-linux-gnu-gcc" && return; }
@@ -42,14 +42,14 @@ scripts() {
 }
 
 failed=()
-# step NAME COMMAND...: runs a step. Every step runs, even if the previous one failed.
+# step NAME COMMAND...: runs a step. Every step runs, even if the previous step failed.
 step() {
     say "$1"
     timed "lint: $1" "${@:2}" || failed+=("$1")
 }
 step format cargo fmt --all --check
 step clippy cargo clippy --quiet "${workspace[@]}" --all-targets -- -D warnings
-# The workspace has all features of the library.
+# A check of the workspace enables all features of the library, so this check is without features.
 step "clippy without features" cargo clippy --quiet -p ironmap --lib --test nbd -- -D warnings
 step "the oldest Rust" oldest_rust
 step AArch64 aarch64

@@ -1,8 +1,9 @@
-//! A queue that the kernel refuses while it has requests in flight: a seccomp filter was installed late, or the descriptor was closed. The library
-//! never frees the memory of requests that the kernel has taken, and no thread waits for them. The other requests only fail.
+//! A queue is lost while requests are in flight, because a seccomp filter was installed late or because the descriptor was closed. The
+//! library never frees the memory of requests that the kernel has accepted, and no thread waits for these requests. All other requests fail
+//! with an error.
 //!
-//! The requests stay in flight on a loop device whose file is on a frozen file system. They belong to a separate process, whose leaks, above all the
-//! device, end with the process.
+//! A frozen file system below a loop device keeps the requests in flight. The requests belong to a separate process, so that the device and
+//! the memory that are never freed disappear with the process.
 
 mod common;
 #[path = "common/sys.rs"]
@@ -41,14 +42,15 @@ const OLD: u8 = 0x11;
 const NEW: u8 = 0x5A;
 const FOREIGN: u8 = 0xEE;
 
-/// The task of a process, and its place.
+/// The environment variables of the child process: the name of the case, the mount point of the file system that is frozen, and the device
+/// or mount point to use.
 const CASE: &str = "IRONMAP_LOST_CASE";
 const GROUND: &str = "IRONMAP_LOST_GROUND";
 const PLACE: &str = "IRONMAP_LOST_PLACE";
 
 /// A loop device over a file on a file system that can be frozen.
 struct Disk {
-    // The device is detached before the file system below it is unmounted.
+    // This field is dropped first, so that the device is detached before the file system below it is unmounted.
     device: LoopDevice,
     ground: Mounted,
 }
@@ -67,7 +69,7 @@ impl Disk {
     fn check(&self) -> bool {
         let header = String::from_utf8(run("dumpe2fs", &["-h", self.device.node()])).unwrap();
         let recorded = header.contains("FS Error count");
-        // The kernel removes the rings of a process some time after its end.
+        // The kernel closes the rings of a process some time after the process has ended.
         let mut recovered = output("e2fsck", &["-fy", self.device.node()]);
         until("the device is let go", || {
             let is_in_use = String::from_utf8_lossy(&recovered.stdout).contains("is in use");
@@ -82,7 +84,7 @@ impl Disk {
     }
 }
 
-/// Thaws the file system in any case.
+/// Thaws the file system on drop, also after a panic.
 struct Thaw<'a>(&'a Path);
 
 impl Drop for Thaw<'_> {
@@ -94,13 +96,13 @@ impl Drop for Thaw<'_> {
 fn run_case(case: &str, ground: &Mounted, place: &OsStr) {
     let variables = [(CASE, OsStr::new(case)), (GROUND, ground.dir().as_os_str()), (PLACE, place)];
     let mut process = Process::start(&name_of(module_path!(), "run_in_a_process"), &variables);
-    // The file system is thawed before the process is killed, because the process ends only after its requests.
+    // The file system is thawed before the process is killed, because a process with requests in flight does not end.
     let _thaw = Thaw(ground.dir());
     until(case, || !process.runs());
     process.finish();
 }
 
-/// Runs a case on a separate disk.
+/// Runs a case on a new disk. Returns whether the superblock records an error.
 fn run_on_disk(case: &str) -> bool {
     let disk = Disk::new();
     run_case(case, &disk.ground, disk.device.node().as_ref());
@@ -137,7 +139,7 @@ fn reads_of_a_host_file_keep_their_memory() {
     run_case("host", &ground, within.dir().as_os_str());
 }
 
-/// The child processes of the tests above.
+/// The child process of the tests above.
 #[test]
 fn run_in_a_process() {
     let Ok(case) = std::env::var(CASE) else { return };
@@ -165,7 +167,7 @@ fn run_in_a_process() {
     }
 }
 
-/// The way to lose a queue.
+/// The reason why a queue is lost.
 #[derive(Clone, Copy)]
 enum Loss {
     Filter,
@@ -173,7 +175,7 @@ enum Loss {
 }
 
 impl Loss {
-    /// Applies the loss to the only queue, in its thread.
+    /// Makes the only queue of this process fail, from the thread that uses it.
     fn come(self) {
         match self {
             Self::Filter => sys::forbid_io_uring(),
@@ -203,7 +205,7 @@ fn memory(fill: u8) -> Buffer {
     buffer
 }
 
-/// Memory of another part of the program: memory that was freed by mistake would be overwritten here.
+/// Memory of other parts of the program. If memory of a request were freed by mistake, it would be reused and overwritten here.
 fn foreign() -> Vec<Buffer> {
     (0..64).map(|_| memory(FOREIGN)).collect()
 }
@@ -220,7 +222,8 @@ fn queue(volume: &Volume) -> Queue {
     volume.queue(&QueueOptions::new().depth(8)).unwrap()
 }
 
-/// A file of old data; blocks freed and allocated near it are known without a read of the device.
+/// A file of old data. Blocks near it have been freed and allocated, so the metadata for an allocation are in memory and need no read of
+/// the device.
 fn file(volume: &Volume, name: &str) -> File {
     let fs = volume.fs();
     let number = fs
@@ -287,7 +290,7 @@ impl World {
         u32::from_le_bytes(count)
     }
 
-    /// Waits until the device has this number of reads or writes in flight.
+    /// Waits until the device has at least this number of reads or writes in flight.
     fn until_in_flight(&self, device: &Path, kind: usize, count: u32) {
         let name = device.file_name().unwrap().to_str().unwrap();
         until("requests are in flight", || {
@@ -297,7 +300,7 @@ impl World {
         });
     }
 
-    /// A write is in flight when its queue is lost. It reaches the device after the thaw.
+    /// The queue is lost while a write is in flight. The write reaches the device after the thaw.
     fn writes(&self, volume: &Volume, loss: Loss, flags: DioFlags) {
         let held = file(volume, "held");
         self.freeze();
@@ -332,7 +335,7 @@ impl World {
             assert!(error.to_string().contains("writes in flight"), "{error}");
         }
         let foreign = foreign();
-        // The device does not record that yet.
+        // The error is not yet recorded on the device.
         until("the queue is dropped", || owner.is_finished());
         self.thaw();
         owner.join().unwrap();
@@ -347,11 +350,11 @@ impl World {
         assert_eq!(written.unwrap_err().kind(), ErrorKind::ReadOnly);
     }
 
-    /// Reads are in flight when their queue is lost, and a write that the kernel has not taken.
+    /// The queue is lost while reads are in flight, and before the kernel has accepted a write.
     fn reads(&self, volume: &Volume) {
         let (held, other) = (file(volume, "held"), file(volume, "other"));
         self.freeze();
-        // The device serves one request after the other: after a write that waits for the file system, reads wait as well.
+        // The device carries out one request at a time. A write that waits for the file system also delays the reads after it.
         let blocker = thread::spawn({
             let volume = volume.clone();
             move || other.write_at(&mut queue(&volume), &memory(NEW), START).unwrap()
@@ -392,7 +395,7 @@ impl World {
         volume.close().unwrap();
     }
 
-    /// The case for a file of a mounted file system.
+    /// The same for a queue that reads a file of a mounted file system.
     fn host(&self) {
         let path = |name: &str| self.place.join(name);
         std::fs::write(path("held"), &memory(OLD)[..]).unwrap();
@@ -435,8 +438,8 @@ impl World {
     }
 }
 
-/// The kernel has taken no request before the queue is lost. Each request ends with the error, whether the program pops it or not, and the
-/// volume remains usable.
+/// The queue is lost before the kernel has accepted any request. Each request ends with the error, popped or not, and the volume remains
+/// usable.
 fn untaken(volume: &Volume) {
     let held = file(volume, "held");
     let owner = thread::spawn({

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the unsafe code that makes no system calls under Miri, which supports none. Tests that need them are not built for Miri.
+# Runs unsafe code under Miri. Miri supports no system calls, so code and tests that need them are not built for Miri.
 source "$(dirname "$0")/lib.sh"
 
 if ! or_install "Rust nightly with miri and rust-src" "cargo +nightly miri setup" \
@@ -8,6 +8,7 @@ if ! or_install "Rust nightly with miri and rust-src" "cargo +nightly miri setup
     exit
 fi
 say miri
-# Everything is built again for Miri, in a separate directory. The integers of an entry contain addresses, as they do for the kernel.
+# The build for Miri has a separate directory. Ring entries contain addresses as integers, as the kernel requires, so Miri must permit casts
+# from integers to pointers.
 CARGO_TARGET_DIR=$target/miri MIRIFLAGS=-Zmiri-permissive-provenance \
     cargo +nightly miri test --package ironmap --lib -- sys:: open_file::content_lock

@@ -1,4 +1,4 @@
-//! Small reads and overwrites allocate nothing. The allocator counts, so the test has its own program.
+//! Small reads and overwrites allocate no memory. The tests are a separate program, because its allocator counts allocations.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn read_now(queue: &mut Queue, file: &File, buffer: &mut Buffer, count: u64) {
     }
 }
 
-/// Starts a request on memory at a position, with its token.
+/// Submits a request with this memory, position and token.
 type Submit = fn(&File, &mut Queue, Memory, FilePos, u64) -> bool;
 
 fn read(file: &File, queue: &mut Queue, memory: Memory, pos: FilePos, token: u64) -> bool {
@@ -44,7 +44,7 @@ fn write(file: &File, queue: &mut Queue, memory: Memory, pos: FilePos, token: u6
     file.submit_write(queue, memory, pos, DioFlags::empty(), token).is_ok()
 }
 
-/// Keeps `spare` buffers in flight in batches.
+/// Runs `count` requests in batches, with each of the `spare` buffers in flight once per batch.
 fn run_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64, submit: Submit) {
     let mut sent = 0;
     while sent < count {
@@ -61,7 +61,7 @@ fn run_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64
     }
 }
 
-/// The counter works; otherwise the tests below would prove nothing.
+/// The allocator counts an allocation. Otherwise the tests below would prove nothing.
 #[test]
 fn an_allocation_is_counted() {
     assert!(allocations(|| drop(std::hint::black_box(vec![1_u8; 100]))) > 0);
@@ -83,7 +83,7 @@ fn a_synchronous_read_allocates_nothing() {
     }
 }
 
-/// The generic path allocates nothing either, if a request is one extent and the memory is borrowed.
+/// The generic path also allocates nothing, if a request has one extent and borrowed memory.
 #[test]
 fn a_generic_read_of_one_extent_allocates_nothing() {
     require!([Need::Bare("tags come into memory")]);
@@ -134,7 +134,7 @@ fn write_borrowed(queue: &mut Queue, file: &File, buffer: &Buffer, count: u64) {
     }
 }
 
-/// Overwrites, and reads of a writable file, allocate nothing, whether its blocks are written or must be converted.
+/// Overwrites and reads of a writable file allocate nothing, with written blocks and with blocks that must be converted.
 #[test]
 fn an_overwrite_allocates_nothing() {
     require!([Need::Bare("lent memory is copied, and not by the simple path")]);
@@ -158,7 +158,7 @@ fn an_overwrite_allocates_nothing() {
         let mut spare = buffers.collect();
         for state in ["unwritten", "written"] {
             let what = format!("{engine}, {state}");
-            // After this all blocks are marked as written, and the queues have grown to the needed size.
+            // After these writes all blocks are marked as written, and the queues have reached their maximum size.
             write_now(&mut queue, &file, &buffer, 256);
             run_owned(&mut queue, &file, &mut spare, 256, write);
             let (hits, handles) =
@@ -184,7 +184,8 @@ fn an_overwrite_allocates_nothing() {
     }
 }
 
-/// Copies, tags and checks allocate nothing either, on a device that computes over data, with each method that keeps memory from changing.
+/// Copies, tags and verification allocate nothing either, on a device that computes over data and with each method that protects memory
+/// from changes.
 #[test]
 fn requests_over_an_integrity_device_allocate_nothing() {
     for engine in [Engine::Psync, Engine::IoUring] {
@@ -227,7 +228,7 @@ fn requests_over_an_integrity_device_allocate_nothing() {
     }
 }
 
-/// The check that the lease is held for a raw read allocates nothing, for synchronous and asynchronous reads.
+/// The verification of the lease for a raw read allocates nothing, for synchronous and asynchronous reads.
 #[test]
 fn a_raw_read_of_a_host_file_allocates_nothing() {
     require!([Need::Root, Need::Tool("losetup")]);

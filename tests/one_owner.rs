@@ -1,4 +1,4 @@
-//! A volume has one owner: the second opener is refused, with a reason that names the first.
+//! A volume has one owner. A second open is refused, and the message names the first owner.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn open_for_writing(path: &str, engine: Engine) -> Result<Volume, ironmap::Error
     options.open(path)
 }
 
-/// Asserts a `Busy` error with this text.
+/// Asserts that the open fails with kind `Busy` and a message that contains this text.
 fn assert_busy(path: &str, reason: &str) {
     assert_refused(path, open(path), reason);
 }
@@ -39,7 +39,7 @@ fn assert_refused(path: &str, opened: Result<Volume, ironmap::Error>, reason: &s
     assert!(error.to_string().contains(path) && error.to_string().contains(reason), "{error}");
 }
 
-/// Asserts that opening for writing fails as `Busy` with each engine.
+/// Asserts that an open for writing fails with kind `Busy`, for each engine.
 fn assert_not_written(path: &str, reason: &str) {
     for engine in [Engine::Auto, Engine::Psync, Engine::IoUring, Engine::Dax] {
         assert_refused(path, open_for_writing(path, engine), reason);
@@ -53,14 +53,14 @@ fn readers_share_an_image_and_a_writer_keeps_them_out() {
     let (first, second) = (open(&path).unwrap(), open(&path).unwrap());
     drop((first, second));
     let writer = File::open(&path).unwrap();
-    // A child of another test may hold the closed descriptor until it executes its program.
+    // A child process of another test may have the closed descriptor open until it executes its program.
     rustix::fs::flock(&writer, FlockOperation::LockExclusive).unwrap();
     assert_busy(&path, "locked by another program");
     drop(writer);
     open(&path).unwrap();
 }
 
-/// The descriptors of this process for a file, each opened once more, as a child has them before it executes a program.
+/// Copies of this process's descriptors for a file. A child process has such copies before it executes a program.
 fn as_a_child_has_them(path: &str) -> Vec<OwnedFd> {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
     let this = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
@@ -72,7 +72,8 @@ fn as_a_child_has_them(path: &str) -> Vec<OwnedFd> {
     numbers.map(|number| pidfd_getfd(&this, number, PidfdGetfdFlags::empty()).unwrap()).collect()
 }
 
-/// A volume that is closed is free at once for other programs, even while a child that another thread starts has its files open.
+/// After a volume is closed, other programs can lock it immediately, even while a child process that another thread starts has copies of
+/// its descriptors.
 #[test]
 fn a_closed_volume_is_unlocked_while_a_child_has_its_files() {
     require!([Need::Tool("qemu-img"), Need::Tool("flock")]);
@@ -114,7 +115,7 @@ fn an_image_that_the_kernel_has_is_refused() {
     assert_busy(&device, "mounted");
     drop(mount);
 
-    // The second device is a layer over the first, which no other program has opened exclusively.
+    // The second device is a loop device over the first. No other program has the first device open exclusively.
     let first = read_only(&path);
     let second = read_only(first.node());
     assert_busy(first.node(), &format!("attached to {}", second.node()));
@@ -124,7 +125,7 @@ fn an_image_that_the_kernel_has_is_refused() {
     open(other).unwrap();
 }
 
-/// The kernel opens a read-only device for writing and refuses the writes later. ironmap refuses the open, and names the device.
+/// The kernel opens a read-only device for writing, and refuses writes later. ironmap refuses the open, and the message names the device.
 #[test]
 fn a_read_only_device_is_not_opened_for_writing() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -137,16 +138,18 @@ fn a_read_only_device_is_not_opened_for_writing() {
     open(device.node()).unwrap();
 }
 
-/// A shell in another mount namespace, whose files have paths that do not exist here. The drop undoes the shell's work and ends it.
+/// A shell in another mount namespace. The paths of its files do not exist in this namespace. The drop makes the shell undo its work and
+/// end.
 struct Elsewhere {
     child: Child,
-    /// The loop device that it has made.
+    /// The loop device that the shell has made.
     device: String,
     attachment: Attachment,
 }
 
 impl Elsewhere {
-    /// Runs a script there with these arguments and a memory file system on `$1`. The script prints the loop device that it has made.
+    /// Runs a script in another mount namespace, with these arguments, and with a tmpfs mounted on `$1`. The script prints the loop device
+    /// that it has made.
     fn new(script: &str, args: &[&str]) -> Self {
         let script = format!(
             "mount -t tmpfs none \"$1\"\n{script}\necho $loop\nread end || true\n\
@@ -166,7 +169,7 @@ impl Elsewhere {
         Self { child, attachment: Attachment::of(&device), device }
     }
 
-    /// Mounts an image by a loop device, made with these options.
+    /// Mounts an image in another mount namespace, by a loop device with these options.
     fn mounts(image: &Path, losetup: &str, mount: &str) -> (tempfile::TempDir, Self) {
         let hidden = scratch();
         let script = format!(
@@ -189,7 +192,8 @@ impl Drop for Elsewhere {
     }
 }
 
-/// The kernel reports the path by which a loop device got its file: in another mount namespace this path does not exist here.
+/// An image that a loop device of another mount namespace has open is refused. The kernel reports the path of the loop device's file, but
+/// this path does not exist in this namespace.
 #[test]
 fn an_image_of_another_mount_namespace_is_refused() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
@@ -210,7 +214,7 @@ fn an_image_of_another_mount_namespace_is_refused() {
         }
     }
     {
-        // A reader does not exclude writers; the loop device shows that it is the kernel.
+        // A reader does not exclude writers. But the loop device shows that this reader is the kernel.
         let (_hidden, there) = Elsewhere::mounts(&image.path(), "--read-only", "-o ro,noload");
         assert_not_written(&path, &format!("attached to {}", there.device));
         assert_busy(&path, &format!("attached to {}", there.device));
@@ -219,7 +223,8 @@ fn an_image_of_another_mount_namespace_is_refused() {
     image.check();
 }
 
-/// A user may not query loop devices. A file that no program has open is free. Otherwise a hidden loop device could have the file open.
+/// An ordinary user may not query loop devices. An open is permitted if no program has the file open, and refused if a loop device that the
+/// user cannot query could have it open.
 #[test]
 fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
@@ -260,7 +265,7 @@ fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     as_nobody(path(&own)).unwrap();
 }
 
-/// A program has an image open for writing, or mapped, without a lock.
+/// An image is not opened for writing if another program has it open for writing or mapped, even without a lock.
 #[test]
 fn an_image_that_is_open_for_writing_is_not_written() {
     let image = Image::mke2fs("4M", &["-t", "ext4"]);
@@ -269,12 +274,12 @@ fn an_image_that_is_open_for_writing_is_not_written() {
     assert_not_written(&path, "open for writing by another program");
     open(&path).unwrap();
     drop(writer);
-    // A reader does not block.
+    // A reader does not prevent the open.
     let _reader = File::open(&path).unwrap();
     open_for_writing(&path, Engine::Psync).unwrap();
 }
 
-/// A name is bytes: the kernel reports names that are not UTF-8, or that contain a newline, completely.
+/// A loop device is found for any name of its image: the kernel also reports names that are not UTF-8 or contain a newline completely.
 #[test]
 fn a_loop_device_is_found_whatever_its_image_is_called() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -288,7 +293,7 @@ fn a_loop_device_is_found_whatever_its_image_is_called() {
     }
 }
 
-/// Block devices are found through another node, through a partition, and through the disk of a partition.
+/// A block device in use is detected if it is used through another device node, as a partition of a disk, or as the disk of a partition.
 #[test]
 fn a_device_that_a_loop_device_serves_in_part_or_elsewhere_is_refused() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare"), Need::Tool("addpart")]);

@@ -1,5 +1,5 @@
-//! The driver of zram copies whole pages, even for a request with a part of a page, and then overwrites memory of other owners (Linux
-//! 6.18). The library therefore passes no partial pages to it.
+//! The zram driver copies whole pages, even for a request for a part of a page, and then overwrites memory outside the request (Linux
+//! 6.18). So the library sends only requests of whole pages to it.
 
 mod common;
 
@@ -16,10 +16,11 @@ const SIZE: usize = 1 << 20;
 const PAGE: usize = 4096;
 const CANARY: u8 = 0xA5;
 
-/// The directory with a file for each device, which holds the number of its process: `./x clean-up` removes those of killed tests.
+/// The directory with a file for each device. The file contains the process number of the test, so that `./x clean-up` can remove the
+/// devices of killed tests.
 const MARKS: &str = "/run/ironmap-bench-zram";
 
-/// A zram device with some content, removed on drop.
+/// A zram device with some content. Dropping this value removes the device.
 struct Zram(String);
 
 impl Zram {
@@ -57,7 +58,7 @@ impl Drop for Zram {
     }
 }
 
-/// Each multiple of 512 bytes is tested, the alignment that sysfs reports.
+/// A read changes only its own memory. Addresses at each multiple of 512 bytes are tested, because sysfs reports this alignment.
 #[test]
 fn a_read_stays_within_its_memory() {
     require!([Need::Root, Need::Tool("blockdev")]);
@@ -80,8 +81,8 @@ fn a_read_stays_within_its_memory() {
     }
 }
 
-/// The request reaches zram with its original memory: through an image in a file system on zram, and through loop devices over the image
-/// and over zram.
+/// Devices above zram also send requests of whole pages, because they pass the original memory of a request to zram. The test uses an image
+/// in a file system on zram, and loop devices over the image and over zram.
 #[test]
 fn a_device_over_it_takes_whole_pages_too() {
     require!([Need::Root, Need::Tool("blockdev"), Need::Tool("mkfs.ext4"), Need::Tool("losetup")]);

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The fio engine, built against the source of the installed fio or of FIO_SRC:
 #
-#   run.sh build            builds it for use, and prints fio's option for it
-#   run.sh test             tests it
-#   run.sh beside [ARG...]  measures it beside ironmap bench, with the arguments of tests/beside.sh
+#   run.sh build            builds the engine for use, and prints fio's option for the engine
+#   run.sh test             tests the engine
+#   run.sh beside [ARG...]  compares the engine with ironmap bench, with the arguments of tests/beside.sh
 source "$(dirname "$0")/../../tests/lib.sh"
 part=$1
 shift

@@ -1,4 +1,4 @@
-//! Shared code of all fuzz targets. The damage and the visit of a volume are those of `tests/hostile`. The fuzzer's coverage guides the
+//! Shared code of all fuzz targets. The code that damages and visits a volume is in `tests/hostile`. The fuzzer's coverage guides the
 //! choice of changes.
 
 #[path = "../../tests/integrity/damage.rs"]

@@ -68,7 +68,7 @@ enum Value {
         word: u32,
         count: u8,
     },
-    /// The block number of another structure, or the number of an inode in this structure.
+    /// The block number at which another structure is stored, or the number of the inode at this position.
     Place {
         structure: u16,
         inode: bool,

@@ -14,7 +14,7 @@ use crate::error::Errno;
 use crate::sys::{Narrow, Wide};
 use crate::units::DevOffset;
 
-/// A queue of any device. A request matches the kind once at the top; the code below is monomorphized.
+/// A queue of any device. A request selects the kind of queue once; the code after that is monomorphized for the kind.
 #[allow(
     clippy::large_enum_variant,
     reason = "a thread has one queue, and a box would cost a load in every request"
@@ -24,13 +24,13 @@ pub enum AnyQueue {
     Psync(Immediate<PsyncFiles>),
     /// See [`Uring`](super::Uring).
     Uring(UringQueue<Narrow>),
-    /// An io_uring queue of an NVMe namespace that was opened by its character device.
+    /// An io_uring queue for an NVMe namespace that was opened through its character device.
     Nvme(UringQueue<Wide>),
     /// See [`Dax`](super::Dax).
     Dax(Immediate<DaxTransfer>),
     /// See [`Null`](super::Null).
     Null(Immediate<NullTransfer>),
-    /// A queue of any other device, called through a table of methods. A further variant of this enum would make every request slower.
+    /// A queue of any other device, called through a trait object. A further variant of this enum would make every request slower.
     Other(OtherQueue),
 }
 
@@ -46,14 +46,14 @@ impl AnyQueue {
         with_queue!(self, queue => queue)
     }
 
-    /// Returns the queue as a trait object with a type of its own, so that the code of rare requests is compiled once, and not for each
-    /// kind of queue.
+    /// Returns the queue as a trait object in a separate type. Code for rare requests that uses this type is compiled once, and not for
+    /// each kind of queue.
     pub(crate) fn through_table(&mut self) -> Through<'_> {
         Through::new(self.as_dyn())
     }
 }
 
-/// A borrowed queue that is called through a table.
+/// A borrowed queue that is called through a trait object.
 pub(crate) struct Through<'a> {
     below: &'a mut dyn DeviceQueue,
 }
@@ -64,12 +64,12 @@ impl<'a> Through<'a> {
     }
 }
 
-/// A queue that is called through a table.
+/// A queue that is called through a trait object.
 pub struct OtherQueue {
     below: Box<dyn DeviceQueue>,
 }
 
-/// Runs an expression with the queue that a variable of type [`AnyQueue`] holds.
+/// Runs an expression with the queue that a variable of type [`AnyQueue`] contains.
 macro_rules! with_queue {
     ($any:expr, $queue:ident => $body:expr) => {
         match $any {
@@ -84,8 +84,8 @@ macro_rules! with_queue {
 }
 pub(crate) use with_queue;
 
-/// Each call matches the variant once. This implementation serves queues above this queue, and callers that drive a device without a
-/// file system.
+/// Each call selects the variant once. Queues that use this queue, and callers that drive a device without a file system, call these
+/// methods.
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);
     through_queue!(resources, with_queue);

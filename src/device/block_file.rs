@@ -1,4 +1,4 @@
-//! A block device or an image file, opened and measured: the part that all devices over files have in common.
+//! An open block device or image file, its size and its limits: the common part of all devices that use a file.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -21,24 +21,24 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
 
-/// The alignment that every image file is assumed to accept: pages.
+/// The size of a page. Every image file is assumed to accept requests that are aligned to pages.
 pub(super) const PAGE: u32 = 4096;
 /// `IOV_MAX`: Linux refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
 /// The shortest block that a volume can have.
 const SHORTEST: usize = 512;
-/// The length of the buffer in which the pieces of a misaligned read are gathered.
+/// The length of the bounce buffer for a misaligned read.
 const BOUNCE: usize = 256 << 10;
 
 /// How to open a device.
 #[derive(Clone, Debug)]
 pub struct OpenMode {
-    /// Requests bypass the page cache (`O_DIRECT`). If the file system below an image refuses such requests, they go through the
-    /// page cache, and [`BlockFile::notice`] returns a line that reports it.
+    /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses such requests, they use the page cache, and
+    /// [`BlockFile::notice`] returns a line that reports it.
     pub direct: bool,
-    /// Fail if another program has the device mounted, attached or locked. Raw measurements on the device of an open volume turn this off.
+    /// Fail if another program has the device mounted, attached or locked. Measurements of the raw device of an open volume turn this off.
     pub exclusive: bool,
-    /// Open for writing too.
+    /// Open for reading and writing.
     pub write: bool,
     /// The first byte and the length of the part to use, such as a partition of an image. `None` means the whole device.
     pub window: Option<(u64, u64)>,
@@ -50,7 +50,7 @@ impl Default for OpenMode {
     }
 }
 
-/// An open block device or image, its size and its limits.
+/// An open block device or image, with its size and its limits.
 #[derive(Debug)]
 pub struct BlockFile {
     file: File,
@@ -68,7 +68,7 @@ pub struct BlockFile {
 }
 
 impl BlockFile {
-    /// Opens and measures a block device, an image file, or an NVMe namespace by its character device (`/dev/ngXnY`).
+    /// Opens and measures a block device, an image file, or an NVMe namespace through its character device (`/dev/ngXnY`).
     ///
     /// # Errors
     /// `Io` with the path; `Busy` if another program owns the device; `ReadOnly` if the device refuses writes and `mode.write` is set;
@@ -124,7 +124,8 @@ impl BlockFile {
                     .to_owned(),
             );
         } else if direct && base % block != 0 {
-            // Every request would be misaligned for the device. The file is closed first, because two exclusive opens conflict.
+            // Every request would be misaligned for the device, so it is opened again without direct I/O. The file is closed before that,
+            // because this process cannot open a device exclusively twice.
             drop((file, hold));
             let why = format!(
                 "offset {base} is not a multiple of the device's block size of {block} bytes"
@@ -146,15 +147,15 @@ impl BlockFile {
         })
     }
 
-    /// Opens the device again so that all requests go through the page cache, at any alignment. The notice gives the reason.
+    /// Opens the device for requests of any alignment, which use the page cache. The notice contains the reason.
     fn open_buffered(path: &Path, mode: &OpenMode, why: &str) -> Result<Self> {
         let mut opened = Self::open(path, &OpenMode { direct: false, ..mode.clone() })?;
         opened.notice = Some(format!("{why}: reads and writes go through the page cache"));
         Ok(opened)
     }
 
-    /// Opens the device for a volume with blocks of `block` bytes. If direct requests cannot be that short, all requests go through the
-    /// page cache, which also writes the other blocks of the same sector. `block` is `None` if the volume is unknown.
+    /// Opens the device for a volume with blocks of `block` bytes. If the shortest direct request is longer than such a block, all requests
+    /// use the page cache, which reads and writes longer units. `block` returns `None` if the device contains no known volume.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -170,7 +171,7 @@ impl BlockFile {
         }
         let block = block(&Psync::new(Arc::clone(&file)));
         let Some(block) = block.filter(|block| *block < unit) else { return Ok(file) };
-        // The file is closed first, because two exclusive opens conflict.
+        // The file is closed before the device is opened again, because this process cannot open a device exclusively twice.
         drop(file);
         let why = format!(
             "the file system's blocks have {block} bytes, but direct requests need at least {unit}"
@@ -178,12 +179,13 @@ impl BlockFile {
         Self::open_buffered(path, mode, &why).map(Arc::new)
     }
 
-    /// Opens an NVMe namespace by its character device. The result is its block device, but requests are sent as NVMe commands.
+    /// Opens an NVMe namespace through its character device. The result is the block device of the namespace, but requests are sent as NVMe
+    /// commands.
     fn open_namespace(path: &Path, mode: &OpenMode) -> Result<Self> {
         let namespace = Namespace::open(path)?;
         let block = Self::open(namespace.block(), mode)?;
         if !block.limits.direct {
-            // A command has no page cache to go through.
+            // NVMe commands cannot use the page cache.
             return Ok(block);
         }
         namespace.check_metadata(block.protection.as_ref())?;
@@ -191,12 +193,12 @@ impl BlockFile {
         Ok(Self { path: path.to_owned(), limits, namespace: Some(namespace), ..block })
     }
 
-    /// The NVMe namespace, if the file is its character device and its commands need no tuples.
+    /// The NVMe namespace, if it was opened through its character device and its commands need no tuples.
     pub(super) fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata == 0)
     }
 
-    /// The NVMe namespace, if the file is its character device and its commands need tuples.
+    /// The NVMe namespace, if it was opened through its character device and its commands need tuples.
     pub(super) fn protected_namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata != 0)
     }
@@ -212,7 +214,7 @@ impl BlockFile {
         &self.path
     }
 
-    /// The settings that could not be applied as asked, in one line for the user.
+    /// A line for the user about settings that could not be applied as requested.
     #[must_use]
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
@@ -230,10 +232,10 @@ impl BlockFile {
         self.size
     }
 
-    /// The offset in the file of an offset in the part in use.
+    /// Converts an offset in the part in use to an offset in the file.
     #[inline]
     pub(super) fn absolute(&self, at: DevOffset) -> u64 {
-        // A sum beyond 64 bits is past the end of every device, and the request is refused.
+        // If the sum exceeds 64 bits, the offset is past the end of every device, and the kernel refuses the request.
         self.base.saturating_add(at.0)
     }
 
@@ -255,7 +257,7 @@ impl BlockFile {
         self.file.as_fd()
     }
 
-    /// The locks and the mark of the file, for an owner that outlives this file.
+    /// The locks on the file and the mark that it is being written, for a device that outlives this file.
     pub(super) fn hold(&self) -> Arc<Hold> {
         Arc::clone(&self.hold)
     }
@@ -285,7 +287,7 @@ impl BlockFile {
             let start = pos - skip as u64;
             let want = (skip + buf.len() - done).next_multiple_of(unit as usize).min(bounce.len());
             let count = (want - skip).min(buf.len() - done);
-            // The last block of an image may be cut short by the image's end, but the read asks for the whole block.
+            // The image may end within its last block, but a direct read must request the whole block.
             self.fill(&mut bounce[..want], DevOffset(start), skip + count)?;
             buf[done..done + count].copy_from_slice(&bounce[skip..skip + count]);
             done += count;
@@ -293,7 +295,7 @@ impl BlockFile {
         Ok(())
     }
 
-    /// Writes all of `bufs` from `at` on. The caller aligns them as the limits require.
+    /// Writes all of `bufs` from `at` on. The caller aligns position, lengths and memory as the limits require.
     pub(super) fn write_all_at(
         &self,
         bufs: &[IoSlice<'_>],
@@ -342,7 +344,7 @@ impl BlockFile {
         result.map_err(|errno| self.failed("discard", errno, pos))
     }
 
-    /// Writes zeros. On a block device the kernel or the device writes them; in an image they become a hole.
+    /// Zeroes a range. On a block device the kernel or the device writes the zeros; in an image the range becomes a hole.
     pub(super) fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         const SECTOR: u64 = 512;
         if !self.is_device {
@@ -362,7 +364,7 @@ impl BlockFile {
         zeroed.map_err(|errno| self.failed("zeros", errno, pos))
     }
 
-    /// The first range from `at` on that is not a hole of an image.
+    /// The first range from `at` on that is not a hole of an image. On a block device, the range from `at` to the end.
     pub(super) fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
         let end = DevOffset(self.size);
         if self.is_device || at == end {
@@ -388,7 +390,7 @@ impl BlockFile {
         }
     }
 
-    /// The length of the shortest direct request, if this length has grown since the device was opened.
+    /// The length of the shortest direct request, if this length is greater than when the device was opened.
     fn longer_requests(&self) -> Option<u32> {
         let stat = rustix::fs::fstat(&self.file).ok().filter(|_| self.limits.direct)?;
         let limits = match self.is_device {
@@ -427,7 +429,8 @@ fn measure(file: &File, stat: &Stat, direct: bool) -> (Limits, Option<DeviceProt
     let queue = queue_of(stat.st_rdev);
     let protection = DeviceProtection::of(file.as_fd(), &queue);
     let limits = device_limits(file, &queue, direct);
-    // The kernel computes tuples from the caller's memory, which must not change; sysfs does not report this.
+    // If the device has protection information, the kernel computes tuples from the caller's memory, which must not change. sysfs does not
+    // report this as `stable_writes`.
     let stable_writes = limits.stable_writes || protection.is_some();
     (Limits { stable_writes, ..limits }, protection)
 }
@@ -453,8 +456,8 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
     open(flags).map(|file| (file, false)).map_err(failed)
 }
 
-/// Opens a file. An exclusive open waits a moment for a program that has just died: the kernel removes the io_uring rings of a process after
-/// its end.
+/// Opens a file. An exclusive open is repeated for a short time, because a process that has just ended may still have the device open: the
+/// kernel removes its io_uring rings after its end.
 fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
     let open = || rustix::fs::open(path, flags, Mode::empty());
     let in_use = |opened: &Result<_, _>| {
@@ -471,7 +474,7 @@ fn read_only(path: &Path) -> Error {
 mod tests {
     use super::*;
 
-    /// An image in a directory of its own. Each byte encodes its position.
+    /// Creates an image in a temporary directory. Each byte of the image depends on its position.
     fn image(len: usize) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");

@@ -1,4 +1,4 @@
-//! The bounds of a device. They apply to each request of a caller, by a call or through a queue.
+//! The check that each request of a caller lies within its device. It applies to calls and to requests through a queue.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -10,20 +10,21 @@ use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The proof that a request is within its device. Only this crate and the methods of [`Device`](super::Device) make such a proof, so a
-/// caller cannot call a method whose name ends in `_within`. A device over another device calls the other device's methods without that
-/// suffix, which check the range again. It must not pass on its own proof, which is not valid for the device below.
+/// The proof that a request is within its device. Only this crate and the methods of [`Device`](super::Device) can create a proof, so a
+/// caller cannot call a method whose name ends in `_within`. A device that uses another device calls the methods of that device without
+/// this suffix, which check the range again. The proof for the upper device is not valid for the lower device, and must not be passed to
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub struct InRange(());
 
 impl InRange {
-    /// The proof for requests of a volume's or a host's queue. The maps of files bound these requests.
+    /// The proof for requests of a volume's or a host's queue. The block maps of the files limit these requests.
     pub(crate) const BY_THE_MAP: Self = Self(());
     /// The proof for requests of a [`BoundedQueue`], which checks each request.
     pub(super) const BY_THE_QUEUE: Self = Self(());
 }
 
-/// Checks the bound of an operation on a range.
+/// Checks that the range of an operation is within the device.
 pub(super) fn check_range(end: DevOffset, what: &str, at: DevOffset, len: u64) -> Result<InRange> {
     if is_within(end.0, at, len) {
         return Ok(InRange(()));
@@ -39,11 +40,12 @@ fn is_within(end: u64, at: DevOffset, len: u64) -> bool {
 }
 
 /// The queue of a device for callers that drive the device without a file system. A request past the end of its device fails with EINVAL,
-/// and nothing is transferred. The caller can pop such a bio as soon as `submit` has returned. [`readiness`](DeviceQueue::readiness) is
-/// not signalled for such a bio, so an event loop must pop before it waits.
+/// and nothing is transferred. The caller can pop a refused bio as soon as `submit` has returned. [`readiness`](DeviceQueue::readiness) is
+/// not signalled for a refused bio, so an event loop must pop before it waits.
 pub struct BoundedQueue {
     below: AnyQueue,
-    /// The end of each device by its number. A detached file has no end; the queue below refuses its number.
+    /// The end of each device, indexed by the device's number. The entry of a detached file permits every position, because the queue below
+    /// refuses the file's number.
     ends: Vec<u64>,
     /// Bios that failed before they were submitted.
     refused: Vec<Done>,
@@ -54,7 +56,7 @@ impl BoundedQueue {
         Self { below, ends: vec![end.0], refused: Vec::new() }
     }
 
-    /// Returns the queue without bounds, for a loop that measures the bare device and bounds its own positions.
+    /// Returns the queue without the checks, for a benchmark of the bare device that itself limits its positions.
     #[doc(hidden)]
     #[must_use]
     pub fn unbounded(self) -> AnyQueue {

@@ -17,7 +17,7 @@ pub struct CrashState {
     pub seed: u64,
     /// The number of entries of the log before the power cut.
     pub cut: usize,
-    /// The writes that are present although they were not durable: none for 0, all for 1, otherwise a random part.
+    /// The selection of writes that are present although they were not durable: none for 0, all for 1, otherwise a random selection.
     pub subset: u32,
 }
 
@@ -44,10 +44,11 @@ impl FromStr for CrashState {
 
 /// The states that a device can have after a crash.
 ///
-/// Writes that were durable when power failed are present. A write or discard is durable if it was acknowledged with
-/// [FUA](Entry::Write::fua), or acknowledged before the issue of a flush that was acknowledged too. All other writes can be present wholly,
-/// in part or not at all, in units of the device's logical block. Without a volatile cache acknowledged writes are durable. Failed writes,
-/// and writes that a failed flush should have made durable, never become durable, even after later flushes.
+/// Writes that were durable when power failed are present. A write or discard is durable if it was acknowledged and has
+/// [FUA](Entry::Write::fua), or if it was acknowledged before the issue of a flush that was also acknowledged. Each other write can be
+/// present completely, in part or not at all, in units of the device's logical block. On a device without a volatile cache every
+/// acknowledged write is durable. Failed writes, and writes that a failed flush should have made durable, never become durable, even after
+/// later flushes.
 #[derive(Debug)]
 pub struct Crashes {
     base: Ram,
@@ -59,22 +60,22 @@ pub struct Crashes {
 }
 
 impl Crashes {
-    /// The states of a device that held `base` when `log` began. The limits of `base` apply.
+    /// The states of a device that contained `base` when `log` began. The limits of `base` apply.
     #[must_use]
     pub fn new(base: &Ram, log: Log) -> Self {
         let fates = Fates::new(base.limits().volatile_cache);
         Self { base: base.snapshot(), log, atomic: Vec::new(), fates, durable: base.snapshot() }
     }
 
-    /// Adds a range in which the device never tears a write: the write is present wholly or not at all. ext4's superblock, for example,
-    /// has 1024 bytes and one checksum, and Linux does not mount a volume whose superblock is torn.
+    /// Adds a range in which the device never tears a write: each write is present completely or not at all. An example is ext4's
+    /// superblock. It has 1024 bytes with one checksum, and Linux does not mount a volume whose superblock is torn.
     #[must_use]
     pub fn with_atomic(self, range: Range<DevOffset>) -> Self {
         self.with_atomic_blocks(range, u64::MAX)
     }
 
-    /// Adds a range in which the device never tears a block of `block` bytes. The reason: XFS does not recover a torn block of metadata. If a block
-    /// lies in several ranges, the first range counts.
+    /// Adds a range in which the device never tears a block of `block` bytes. An example is metadata of XFS, which does not recover a torn
+    /// block. If a block lies in several ranges, the first range applies.
     #[must_use]
     pub fn with_atomic_blocks(mut self, range: Range<DevOffset>, block: u64) -> Self {
         let unit = u64::from(self.base.limits().logical_block);
@@ -90,8 +91,8 @@ impl Crashes {
     }
 
     /// Names of states at every cut: one state without the writes that were not durable, one with all of them, and `random` states with a
-    /// part of them. A cut at which all writes were durable has one state. If consecutive cuts allow the same states, only the last cut
-    /// is named, because the application had advanced furthest then.
+    /// part of them. A cut at which all writes were durable has one state. If consecutive cuts allow the same states, only the last cut is
+    /// named, because the application has then made the most progress.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
         let mut fates = Fates::new(self.base.limits().volatile_cache);
@@ -109,7 +110,7 @@ impl Crashes {
         cuts.into_iter().flat_map(names).collect()
     }
 
-    /// The content of the device in a state, independent of later entries of the log. Calls with ascending cuts are cheapest.
+    /// The content of the device in a state. Later entries of the log do not affect it. Calls in ascending order of cuts cost least.
     pub fn state(&mut self, name: CrashState) -> Ram {
         let cut = name.cut.min(self.log.len());
         if cut < self.fates.cut {
@@ -151,8 +152,8 @@ impl Atomic {
     }
 }
 
-/// A random part of a request: usually the whole request or nothing, and sometimes any of its sectors. Some states keep most requests,
-/// and some keep only a few.
+/// A random selection of a request's sectors: usually all or none, and sometimes some of them. Depending on the state, most requests are
+/// kept, about half of them, or only a few.
 fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     let seed = mix(state, entry);
     let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
@@ -180,7 +181,7 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
         if reaches {
             let (start, end) = (from * unit, ((from + run) * unit).min(len));
             let place = DevOffset(at.0.saturating_add(start));
-            // The device refused the bytes past its end; the log contains them too.
+            // The log also contains bytes past the device's end, which the device refused.
             let _ = match entry {
                 Entry::Write { data, .. } => image.put(&data[start as usize..end as usize], place),
                 _ => image.discard(place, end - start).map_err(|error| error.errno()),
@@ -193,13 +194,13 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
 /// The state of a write or discard at a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It was issued.
+    /// The request was issued.
     Issued,
-    /// It was acknowledged by this entry, and a flush issued later makes it durable.
+    /// This entry of the log acknowledged the request. A flush that is issued later makes the request durable.
     Acknowledged(usize),
     /// All of the request is durable.
     Durable,
-    /// It failed, or a flush that covered it failed: its data may never become durable.
+    /// The request failed, or a flush that covered it failed. Its data may never become durable.
     Doubtful,
 }
 
@@ -217,7 +218,7 @@ struct Fates {
     volatile_cache: bool,
     /// The number of log entries that were processed.
     cut: usize,
-    /// The writes and discards from the oldest one on that is not durable, in log order.
+    /// The writes and discards in log order, from the oldest that is not durable.
     open: VecDeque<Open>,
 }
 
@@ -226,7 +227,7 @@ impl Fates {
         Self { volatile_cache, cut: 0, open: VecDeque::new() }
     }
 
-    /// Applies the next entry; returns whether it changes the possible content of the device.
+    /// Applies the next entry. Returns whether the entry changes the possible content of the device.
     fn follow(&mut self, entry: &Entry) -> bool {
         let index = self.cut;
         self.cut += 1;
@@ -268,7 +269,7 @@ impl Fates {
         changed
     }
 
-    /// Removes the oldest request if it is durable, because later entries can change its data only by overwriting them.
+    /// Removes the oldest request if it is durable. After that, only an overwrite can change its data.
     fn pop_durable(&mut self) -> Option<usize> {
         let durable = self.open.front().is_some_and(|open| open.fate == Fate::Durable);
         durable.then(|| self.open.pop_front())?.map(|open| open.entry)
@@ -337,7 +338,8 @@ mod tests {
         entries.into_iter().collect()
     }
 
-    /// The permitted content of each sector, from the rules alone: the last write that must be present, and the later ones that may be present.
+    /// The permitted contents of each sector, derived directly from the rules: the last write that must be present, and the later writes
+    /// that may be present.
     fn allowed(log: &Log, cut: usize) -> Vec<Vec<u8>> {
         let entries = &log.entries()[..cut];
         let acknowledged = |of: usize, before: usize| {
@@ -349,7 +351,7 @@ mod tests {
             if matches!(entries[of], Entry::Write { fua: true, .. }) {
                 return true;
             }
-            // The flush that ends first decides the state.
+            // The flush that ends first determines the state of the write.
             let decided = entries.iter().find_map(|entry| match *entry {
                 Entry::End { of, ok } if entries[of] == Entry::Flush && of > at => Some(ok),
                 _ => None,
@@ -374,7 +376,7 @@ mod tests {
         sectors
     }
 
-    /// Every state of a random log holds in each sector a content that the rules allow, and the states together show every allowed content.
+    /// In every state of a random log, each sector has a content that the rules allow. The states together contain every allowed content.
     #[test]
     fn states_hold_what_was_durable_and_any_part_of_the_rest() {
         for seed in 0..20 {
@@ -415,7 +417,7 @@ mod tests {
         assert_eq!(states.len(), 8, "{states:?}");
     }
 
-    /// A write is not torn where the device promises more. The first sector of the write is the device's tenth.
+    /// A write is not torn within an atomic range. Only the second and third sectors of the write are in that range.
     #[test]
     fn an_atomic_write_is_not_torn() {
         let log = [write(10, 4, 7, false)].into_iter().collect();
@@ -461,7 +463,7 @@ mod tests {
         }
     }
 
-    /// Acknowledgements without consequence add no states, but their marks are not lost.
+    /// An acknowledgement that changes no state adds no cut, but the marks after it are not lost.
     #[test]
     fn of_cuts_with_the_same_states_the_last_is_named() {
         let mark = Entry::Mark(5);

@@ -6,16 +6,16 @@ use super::Device;
 use super::layered::{Layer, Layered, Request, Verdict};
 use crate::error::Errno;
 
-/// A device over another device, for reading a truncated file system. It reports no end, and reads past the end of the device below fail
-/// with an I/O error.
+/// A device over another device, for reading a truncated file system. It reports the largest possible size, and reads past the end of the
+/// device below fail with an I/O error.
 pub type CutShort = Layered<End>;
 
-/// The end of a truncated device.
+/// The layer of a [`CutShort`], with the end of the truncated device.
 #[derive(Debug)]
 pub struct End(u64);
 
 impl CutShort {
-    /// Creates the device over a truncated one.
+    /// Creates the device over a truncated device.
     #[must_use]
     pub fn new(below: Arc<dyn Device>) -> Self {
         let end = below.size();

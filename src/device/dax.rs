@@ -18,12 +18,13 @@ use crate::units::DevOffset;
 
 /// A mapped image. A read copies memory.
 ///
-/// An image that is opened for writing first gets space for all its holes, because a store that finds no space raises SIGBUS and returns no
-/// error. In an image that is opened for reading, holes read as zeros without access to the mapping, because tmpfs would allocate each page
-/// of them. On a file system that may need space for any store (all but tmpfs, ramfs, ext4 and XFS) writes are system calls.
+/// If an image is opened for writing, space is first allocated for all of its holes, because a store to a page without space raises SIGBUS
+/// instead of returning an error. If an image is opened for reading, the holes are replaced by pages of zeros, because tmpfs would allocate
+/// a page for each read of a hole. On file systems that may need space for any store (all except tmpfs, ramfs, ext4 and XFS) writes are
+/// system calls.
 ///
-/// A truncation of the image while it is mapped kills the program with SIGBUS, as with every mapping. The lock on the image keeps out
-/// programs that ask for a lock. A device below the image that fails to read a page kills the program too.
+/// If the image is truncated while it is mapped, the next access ends the program with SIGBUS, as with every mapping. The lock on the image
+/// excludes programs that lock it too. SIGBUS also ends the program if the disk of the image fails to read a page.
 #[derive(Debug)]
 pub struct Dax {
     mapped: Arc<Mapped>,
@@ -31,7 +32,7 @@ pub struct Dax {
     size: u64,
 }
 
-/// The reason why writes do not go to the mapping.
+/// The notice for an image whose writes do not use the mapping.
 const SYSTEM_CALLS: &str =
     "a store to the mapping could fail for lack of space, so writes use system calls";
 
@@ -40,13 +41,13 @@ struct Mapped {
     mapping: Mapping,
     /// The distance of the first byte of the part in use from the mapping's start.
     skip: usize,
-    /// The file for writes if the mapping is for reading only.
+    /// The file for writes, if the mapping is read-only.
     writer: Option<Writer>,
-    /// Declared after the mapping, which keeps the image open.
+    /// Declared after the mapping, so that the mapping, which keeps the image open, is removed first.
     _hold: Arc<Hold>,
 }
 
-/// The file of an image that is written through the page cache. The mapping shows the same pages.
+/// The file of an image that is written through the page cache. The mapping uses the same pages.
 #[derive(Debug)]
 struct Writer {
     file: File,
@@ -57,8 +58,8 @@ struct Writer {
 impl Dax {
     /// Maps an open file.
     ///
-    /// `Io` if the file cannot be mapped: ENOSPC if an image with holes is opened for writing and there is no space for it, ENOMEM if it
-    /// exceeds the address space. `LimitExceeded` for too many holes.
+    /// `Io` if the file cannot be mapped: ENOSPC if an image with holes is opened for writing and its file system has too little space,
+    /// ENOMEM if the image exceeds the address space. `LimitExceeded` for too many holes.
     pub fn new(file: &BlockFile) -> Result<Self> {
         let page = rustix::param::page_size() as u64;
         let start = file.absolute(DevOffset(0));
@@ -81,7 +82,7 @@ impl Dax {
             .map_err(failed)?;
         if let Some(part) = part.as_ref().filter(|_| !file.is_writable()) {
             for (from, to) in part.holes().at(path)? {
-                // Only the bytes in use of the first and the last page count.
+                // A page is replaced if all of its bytes that are in use belong to the hole.
                 let from = if from == start { start - skip } else { from.next_multiple_of(page) };
                 let to = if to == start + size { to } else { to - to % page };
                 if from < to {
@@ -104,7 +105,7 @@ impl Dax {
         Ok(Self { mapped: Arc::new(Mapped { mapping, skip, writer, _hold }), limits, size })
     }
 
-    /// The settings that could not be applied as asked, in one line for the user.
+    /// A line for the user about settings that could not be applied as requested.
     #[must_use]
     pub fn notice(&self) -> Option<&'static str> {
         self.mapped.writer.is_some().then_some(SYSTEM_CALLS)
@@ -184,7 +185,8 @@ impl Writer {
             .file
             .try_clone()
             .map_err(|error| Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
-        // Writes have any alignment and change the mapped pages. They use the image's open file, which no other code writes.
+        // Without O_DIRECT, writes can have any alignment and change the mapped pages. The flag is cleared on the image's open file, which
+        // no other code writes.
         let flags = rustix::fs::fcntl_getfl(&file)?;
         rustix::fs::fcntl_setfl(&file, flags - OFlags::DIRECT)?;
         Ok(Self { file, start: part.start, size: part.len })

@@ -1,4 +1,4 @@
-//! A device that keeps changes in memory. A change of a volume is tried on this device before it is made on the real one.
+//! A device that keeps changes in memory. A change of a volume is tried on this device before it is made on the real device.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;
@@ -10,8 +10,8 @@ use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
 use crate::units::{BlockSize, DevOffset};
 
-/// A device over another device, which is only read. The upper device keeps the written metadata in memory, and 64 bytes for each
-/// range that moves.
+/// A device over another device, which is only read. This device stores written metadata in memory, and some 64 bytes for each range that
+/// is copied.
 pub(crate) struct Dry {
     base: Arc<dyn Device>,
     size: BlockSize,
@@ -26,7 +26,7 @@ struct Changes {
     copied: BTreeMap<u64, (u64, u64)>,
 }
 
-/// Where the content of a block is.
+/// The place of the content of a block.
 enum Content<'a> {
     Written(&'a [u8]),
     /// On the device below: the first block, and the number of contiguous blocks.
@@ -104,7 +104,7 @@ impl Dry {
 }
 
 impl Changes {
-    /// Where the content of a block is, and how many of the blocks after it are contiguous with it, `most` in all.
+    /// The place of the content of a block, and the number of blocks whose contents are contiguous from there, at most `most`.
     fn content(&self, block: u64, most: u64) -> Content<'_> {
         if let Some(content) = self.written.get(&block) {
             return Content::Written(content);
@@ -123,7 +123,7 @@ impl Changes {
         Content::Below(source, written.unwrap_or(end) - block)
     }
 
-    /// Forgets the content of a range that is about to be replaced.
+    /// Removes the content of a range, which the caller replaces.
     fn forget(&mut self, start: u64, count: u64) {
         let end = start + count;
         if self.written.len() as u64 > count {
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// Random writes and copies have the same result as on a vector of bytes; the device below never changes.
+    /// Random writes and copies have the same result on the device as on a vector of bytes. The device below never changes.
     #[test]
     fn copies_and_writes_are_seen_and_the_device_is_not_changed() {
         const BLOCK: usize = 1024;

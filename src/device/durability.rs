@@ -1,10 +1,11 @@
-//! Flushes of one device, or of two devices that may share a cache: parts of one disk, files of one file system or exports of one server.
+//! Flushes of one device, or of two devices that may share a cache, for example partitions of one disk, files of one file system or exports
+//! of one server.
 //!
-//! The kernel reports a failed flush once, and the next flush succeeds although data are lost. So this module remembers the failure, and
-//! no flush of either device succeeds after it or concurrently with it.
+//! The kernel reports a failed flush once, and the next flush succeeds although data are lost. So this module remembers the failure. No
+//! flush of either device succeeds after the failed flush or concurrently with it.
 //!
-//! On some devices a write-through request also flushes, and only that request gets the error. Such a device gets no write-through
-//! requests. A durable write is then a write and a flush, so this module makes all flushes of the device.
+//! On some devices the kernel also flushes for a write-through request, and reports a failed flush only to that request. No write-through
+//! requests are sent to such a device. Instead, a durable write is a write and a flush, so this module makes all flushes of the device.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -14,12 +15,12 @@ use super::{Device, Limits, ThroughFlushes};
 use crate::error::{Errno, Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Waiting threads share a flush that takes longer than this. Shorter flushes overlap.
+/// If flushes take longer than this, waiting threads share a flush. Otherwise each thread flushes, and the flushes overlap.
 const CHEAP: Duration = Duration::from_micros(100);
-/// The number of conditions for the ends of flushes. With one condition, each end would wake every thread.
+/// The number of condition variables for the ends of flushes. With a single variable, each end would wake every thread.
 const CONDITIONS: usize = 16;
 
-/// A device's flushes. All users of the device share this value.
+/// A device's flushes. All users of a device share one value of this type.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     cache: Arc<Cache>,
@@ -56,7 +57,7 @@ struct Running {
 struct Flushed {
     /// The newest flush that has succeeded.
     done: u64,
-    /// The last flush took so little time that waiting for another thread's flush does not pay.
+    /// The last flush was so short that a wait for another thread's flush would take longer.
     cheap: bool,
 }
 
@@ -72,17 +73,19 @@ impl Durability {
         Self { through_flushes: limits.through_flushes, ..Self::default() }
     }
 
-    /// The flushes of two devices with these limits that may share a cache: a failure of either fails both.
+    /// The flushes of two devices with these limits that may share a cache. After a failed flush of either device, the flushes of both
+    /// fail.
     pub(crate) fn pair(limits: [&Limits; 2]) -> [Self; 2] {
         let [first, second] = limits.map(Self::of);
         let cache = Arc::clone(&first.cache);
         [first, Self { cache, device: 1, ..second }]
     }
 
-    /// Makes all data durable that were written before the call. Threads that wait here at the same time share one flush; cheap flushes overlap.
+    /// Makes all data durable that were written before the call. Threads that wait here at the same time share one flush, except if flushes
+    /// are cheap.
     ///
     /// # Errors
-    /// `Io` with the device's errno, from the first failure on: writes since the last successful flush may be lost.
+    /// `Io` with the device's errno, from the first failed flush on: writes since the last successful flush may be lost.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
         let mut state = self.cache.state.lock();
         // A flush that has already begun might not cover the caller's writes.
@@ -99,8 +102,8 @@ impl Durability {
         Ok(())
     }
 
-    /// Flushes the device, and waits for all flushes that began before this one ended. Such a flush may have failed first and lost the
-    /// writes that this flush should make durable, so this flush succeeds only if all of them succeed.
+    /// Flushes the device, and waits for all other flushes that began before this flush ended. Another flush may have failed first and lost
+    /// the writes that this flush should make durable. So this flush succeeds only if all of these flushes succeed.
     fn flush_now(&self, state: &mut MutexGuard<'_, State>, device: &dyn Device) -> Result<()> {
         state.begun += 1;
         let number = state.begun;
@@ -109,7 +112,7 @@ impl Durability {
             let panics = Panics(&self.cache, number);
             let begun = Instant::now();
             let flushed = device.flush();
-            // A model has no clock, so it tries cheap and expensive flushes.
+            // Under the model checker there is no clock, so every second flush counts as cheap.
             let cheap = if cfg!(shuttle) { number % 2 == 1 } else { begun.elapsed() < CHEAP };
             std::mem::forget(panics);
             flushed.map(|()| cheap)
@@ -122,7 +125,7 @@ impl Durability {
         self.cache.ended_of(number).notify_all();
         flushed?;
         let before_its_end = state.begun;
-        // The newest flush comes first, because it usually ends last.
+        // The wait begins with the newest flush, because it usually ends last.
         while let Some(other) = state.running.iter().rfind(|other| other.number <= before_its_end) {
             state.check()?;
             self.cache.ended_of(other.number).wait(state);
@@ -133,12 +136,12 @@ impl Durability {
         Ok(())
     }
 
-    /// Whether a write-through request that is made by a call may flush the device.
+    /// Whether a write-through request by a system call may flush the device.
     pub(crate) fn calls_flush(&self) -> bool {
         self.through_flushes != ThroughFlushes::Never
     }
 
-    /// Makes a durable write by calls. The argument of `write` is whether the request is write-through.
+    /// Makes a durable write by system calls. The argument of `write` is whether the write must be write-through.
     ///
     /// # Errors
     /// The errors of the write and of [`flush`](Self::flush).
@@ -272,7 +275,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// A device that reports the begin of each flush, and ends it with a result from the test.
+    /// A device that reports the beginning of each flush, and ends the flush with a result from the test.
     fn told() -> (impl Device, Receiver<()>, Sender<Result<(), Errno>>) {
         let (begun, has_begun) = channel();
         let (end, ends) = channel::<Result<(), Errno>>();
@@ -285,7 +288,7 @@ mod tests {
         (device, has_begun, end)
     }
 
-    /// A flush that panics has failed: no thread waits for it, and no other flush succeeds.
+    /// A flush that panics counts as failed: the threads that wait for it continue, and no other flush succeeds.
     #[test]
     fn a_flush_that_panics_has_failed() {
         let (device, has_begun, end) = told();
@@ -301,8 +304,8 @@ mod tests {
         });
     }
 
-    /// A flush that has begun might not cover later writes. A thread that asks during a flush waits for the next flush, and all such
-    /// threads share that next flush.
+    /// A flush that has begun might not cover later writes. A thread that requests a flush during another flush waits for the next flush.
+    /// All of these threads share the next flush.
     #[test]
     fn a_flush_covers_what_was_written_before_it_began() {
         let (device, has_begun, end) = told();
@@ -316,7 +319,7 @@ mod tests {
             first.join().unwrap().unwrap();
             has_begun.recv().unwrap();
             end.send(Ok(())).unwrap();
-            // A thread that asked after the second flush had begun needs a third.
+            // A thread that requested its flush after the second flush had begun needs a third flush.
             let mut more = 0;
             while later.iter().any(|thread| !thread.is_finished()) {
                 if has_begun.try_recv().is_ok() {
@@ -330,7 +333,7 @@ mod tests {
         });
     }
 
-    /// No flush succeeds concurrently with a failed one or after it.
+    /// No flush succeeds concurrently with a failed flush or after it.
     #[test]
     fn no_flush_succeeds_beside_or_after_a_failure() {
         let (device, has_begun, end) = told();
@@ -389,7 +392,7 @@ mod shuttle_tests {
     use crate::device::Ram;
     use crate::sync::explore;
 
-    /// A device that loses the writes that the second flush should make durable.
+    /// A device whose second flush fails and loses the writes that it should make durable.
     #[derive(Default)]
     struct Forgetful {
         flushes: Mutex<u32>,
@@ -414,7 +417,7 @@ mod shuttle_tests {
         }
     }
 
-    /// A flush or a durable write that succeeds has made its caller's writes durable, also if other threads flush concurrently.
+    /// If a flush or a durable write succeeds, the caller's writes are durable, even if other threads flush concurrently.
     #[test]
     fn a_flush_that_succeeds_has_lost_nothing() {
         for durable_writers in 0..=3 {
@@ -422,7 +425,7 @@ mod shuttle_tests {
         }
     }
 
-    /// Explores three threads, of which `durable_writers` make durable writes.
+    /// Runs three threads under the model checker. `durable_writers` of them make durable writes.
     fn explore_flushes(durable_writers: u32) {
         explore(1, move || {
             let medium = Arc::<Forgetful>::default();

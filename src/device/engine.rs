@@ -1,4 +1,4 @@
-//! The choice of the device over an open file: by name, or by the capabilities of the file.
+//! The choice of the device type for an open file: by name, or by the capabilities of the file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// How requests for file data reach the device.
+/// The way in which requests for file data are sent to the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Engine {
@@ -25,15 +25,15 @@ pub enum Engine {
     Psync,
     /// io_uring, batched. Falls back to psync, with a notice, if the device does not support NOWAIT.
     IoUring,
-    /// io_uring with polled completions. Falls back to unpolled ones, with a notice, if the device has no poll queues.
+    /// io_uring with polled completions. Falls back to completions without polling, with a notice, if the device has no poll queues.
     IoUringPoll,
-    /// Loads from a mapping of an image.
+    /// Loads from and stores to a mapping of an image.
     Dax,
     /// Requests for file data complete immediately, without a transfer. This engine serves to measure the library itself.
     Null,
-    /// Requests to an NBD server. Only exports use it.
+    /// Requests to an NBD server. Only exports use this engine.
     Nbd,
-    /// Requests to an image of a virtual machine. Only such images use it.
+    /// Requests to an image of a virtual machine. Only these images use this engine.
     Image,
 }
 
@@ -82,7 +82,7 @@ pub struct OpenedEngine {
     pub device: Arc<dyn Device>,
     /// The chosen engine; never [`Engine::Auto`].
     pub engine: Engine,
-    /// The settings that could not be applied as asked, a line each.
+    /// One line for each setting that could not be applied as requested.
     pub notices: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ fn not_image() -> Error {
     )
 }
 
-/// Opens a queue without a device of its own. It serves only the files that are [attached](super::DeviceQueue::attach) to it.
+/// Opens a queue that belongs to no device. It serves only the files that are [attached](super::DeviceQueue::attach) to it.
 ///
 /// # Errors
 /// `Io` if the kernel has no io_uring; `InvalidInput` for an engine that is bound to one device.
@@ -106,8 +106,8 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
         let how = UringOptions { poll, ..UringOptions::default() };
         let narrow = || UringQueue::new(how, options).map(AnyQueue::Uring);
         if nvme::are_present() {
-            // A file of an NVMe namespace may be attached later, and its commands need wide entries. Linux before 5.19 has no
-            // wide entries.
+            // The character device of an NVMe namespace may be attached later, and NVMe commands need wide entries. Linux supports wide
+            // entries since 5.19.
             UringQueue::new(how, options).map(AnyQueue::Nvme).or_else(|_| narrow())
         } else {
             narrow()
@@ -145,8 +145,7 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
             return Ok(Arc::new(device) as Arc<dyn Device>);
         }
         let device = Arc::new(Uring::new(Arc::clone(file), options)) as Arc<dyn Device>;
-        // A kernel may lack io_uring or forbid it. This call reports that error, so that the first queue does not fail with
-        // it.
+        // A kernel may lack io_uring or forbid it. A first queue is opened here, so that this call reports the error.
         device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
     let (device, engine) = match engine {

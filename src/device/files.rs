@@ -1,4 +1,4 @@
-//! The files that a queue's requests can go to.
+//! The table of the files that a queue can send requests to.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::BlockFile;
 use crate::bio::Dev;
 use crate::error::Errno;
 
-/// A table of open files, each with the state that a queue keeps for it. Free slots are used again.
+/// A table of open files, each with the state of the file in the queue. Free slots are used again.
 #[derive(Debug)]
 pub(super) struct Files<T>(Vec<Option<(Arc<BlockFile>, T)>>);
 
@@ -16,7 +16,7 @@ impl<T> Files<T> {
         Self(vec![own])
     }
 
-    /// The file of a number.
+    /// The file with this number.
     #[inline(always)]
     pub(super) fn get(&self, dev: Dev) -> Result<&(Arc<BlockFile>, T), Errno> {
         match self.0.get(dev.0 as usize) {
@@ -41,7 +41,7 @@ impl<T> Files<T> {
         std::mem::forget(std::mem::take(&mut self.0));
     }
 
-    /// Removes a file, but never the queue's own.
+    /// Removes a file, except the queue's own device.
     pub(super) fn detach(&mut self, dev: Dev) -> Option<(Arc<BlockFile>, T)> {
         if dev == Dev::OWN { None } else { self.0.get_mut(dev.0 as usize)?.take() }
     }

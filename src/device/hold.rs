@@ -1,4 +1,4 @@
-//! The hold on an open image or device: locks that keep other programs away until this process closes it.
+//! The locks on an open image or device, which exclude other programs until this process closes the image or device.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use super::qemu_locks;
 use crate::error::{Error, Result};
 use crate::sys::file_locks;
 
-/// How this process holds an image or a device: its locks, and the mark that it writes an image. Dropping it releases both.
+/// The locks of this process on an image or a device, and the mark that this process writes an image. Both are released on drop.
 #[derive(Debug)]
 pub(super) struct Hold {
     /// Declared before the mark, so that the locks are released first.
@@ -20,7 +20,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Holds an open file. `exclusive` tells whether the locks are to be taken.
+    /// Locks an open file if `exclusive` is set, and marks an image that is opened for writing.
     pub(super) fn take(
         path: &Path,
         stat: &Stat,
@@ -35,8 +35,9 @@ impl Hold {
     }
 }
 
-/// The locks on a file. They are released explicitly, because the file may stay open longer than this process uses it: a child that another
-/// thread starts has it open until the child executes a program, and the kernel closes the files of a ring some time after the ring's end.
+/// The locks on a file. They are released explicitly, because the file may stay open after this process has stopped using it. A child that
+/// another thread starts has the file open until the child executes a program. The kernel closes the files of an io_uring ring some time
+/// after the ring's end.
 #[derive(Debug)]
 struct Locks(OwnedFd);
 
@@ -44,7 +45,7 @@ impl Locks {
     fn take(path: &Path, file: &File, is_image: bool, write: bool) -> Result<Self> {
         let copy = rustix::io::fcntl_dupfd_cloexec(file, 0)
             .map_err(|errno| Error::io(errno, path.display().to_string()))?;
-        // Made before the first lock, so that a failure releases the locks that were taken.
+        // Created before the first lock, so that a later failure releases the acquired locks.
         let locks = Self(copy);
         if is_image {
             owner::lock_image(path, file, write)?;
@@ -56,7 +57,7 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        // A file system without locks refuses both calls. It gave no lock either.
+        // A file system without locks refuses both calls, but it also granted no lock.
         let _ = rustix::fs::flock(&self.0, FlockOperation::NonBlockingUnlock);
         let _ = file_locks::release_all(self.0.as_fd());
     }

@@ -1,6 +1,7 @@
-//! The programs that hold the lock of a file, and the users of a block device, for the error that names them.
+//! The programs that have locked a file, and the users of a block device. The error message for a busy file or device names them.
 //!
-//! Sources: `proc_locks(5)`, `proc_pid_mountinfo(5)`, `proc_swaps(5)`, `proc_pid_fd(5)`, Linux's Documentation/ABI/stable/sysfs-block ("holders").
+//! Sources: `proc_locks(5)`, `proc_pid_mountinfo(5)`, `proc_swaps(5)`, `proc_pid_fd(5)`, Linux's Documentation/ABI/stable/sysfs-block
+//! ("holders").
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
@@ -28,9 +29,9 @@ pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
 /// The largest number of users of a device that the error names.
 const NAMED: usize = 8;
 
-/// The error for a block device that cannot be opened exclusively. The error names the directories where the device, its disk or one of
-/// its partitions is mounted, and the devices that are built on the device. If there are none, the error names the programs that have the
-/// device open. Mounts in another mount namespace and the files of other users' programs are not visible.
+/// The error for a block device that cannot be opened exclusively. The error names the directories where the device, its disk or one of its
+/// partitions is mounted, and the devices that use the device (RAID, device mapper). If there are none of these, the error names the
+/// programs that have the device open. Mounts in another mount namespace and the files of other users' programs are not visible.
 pub(super) fn in_use(path: &Path) -> Error {
     let devices = rustix::fs::stat(path).map(|stat| owner::sharing(&stat)).unwrap_or_default();
     let mut users = mounts_of(&devices);
@@ -71,7 +72,7 @@ fn mounts_of(devices: &[u64]) -> Vec<String> {
     mounts.split(|byte| *byte == b'\n').filter_map(place).collect()
 }
 
-/// The devices that are built on a device by device mapper, RAID and other drivers.
+/// The devices of device mapper, RAID and other drivers that use a device.
 fn made_of(device: u64) -> Vec<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/holders"));
@@ -98,7 +99,7 @@ fn swaps_of(devices: &[u64]) -> Vec<String> {
 
 /// The programs that have any of these devices open.
 fn openers_of(devices: &[u64]) -> Vec<String> {
-    // Other files are skipped, because their file system might not answer.
+    // Files outside of /dev are skipped, because a `stat` of a file on an unreachable file system would block.
     let is_one = |file: std::fs::DirEntry| {
         let node = std::fs::read_link(file.path()).ok().filter(|node| node.starts_with("/dev"));
         let stat = node.and_then(|node| rustix::fs::stat(&node).ok());
@@ -118,7 +119,7 @@ fn openers_of(devices: &[u64]) -> Vec<String> {
     pids.into_iter().map(|pid| format!("opened by {}", program(pid))).collect()
 }
 
-/// The processes that hold a lock of this file.
+/// The processes that have locked this file.
 fn pids(file: BorrowedFd<'_>) -> Vec<u32> {
     let (Ok(stat), Ok(locks)) = (rustix::fs::fstat(file), std::fs::read_to_string("/proc/locks"))
     else {
@@ -126,7 +127,8 @@ fn pids(file: BorrowedFd<'_>) -> Vec<u32> {
     };
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let name = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
-    // The format is `1: FLOCK ADVISORY WRITE PID DEVICE:INODE START END`. A waiting lock has `->` after its number. The PID of an OFD lock is -1.
+    // The format is `1: FLOCK ADVISORY WRITE PID DEVICE:INODE START END`. A waiting lock has `->` after its number. The PID of an OFD lock
+    // is -1.
     let holder = |line: &str| {
         let mut fields = line.split_whitespace().skip(4);
         let pid = fields.next()?.parse().ok();
@@ -146,7 +148,7 @@ fn program(pid: u32) -> String {
     }
 }
 
-/// The directory where ironmap serves a device or image, or a part of it, as a mounted file system.
+/// The directory where ironmap has mounted a device or image, or a part of it.
 fn mounted_on(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
@@ -161,7 +163,7 @@ fn mounted_on(path: &Path) -> Option<PathBuf> {
     })
 }
 
-/// A field of the table with its escapes resolved: blanks and backslashes are `\ooo` in octal.
+/// A field of `/proc/self/mountinfo` or `/proc/swaps` without its escapes: blanks and backslashes are written as `\ooo` in octal.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -6,11 +6,11 @@ use super::BlockFile;
 use crate::units::DevOffset;
 
 impl BlockFile {
-    /// The identity of an opened device, made of the whole device's identity and the offset on it. A partition and the same part of its
-    /// disk have the same identity. The result is zeros for a device without an identity, such as an image or a RAM disk.
+    /// The identity of an open device: a hash of the disk's identity and of the device's offset on the disk. A partition and the same range
+    /// of its disk have the same identity. The result is zeros for a device without an identity, for example an image or a RAM disk.
     ///
-    /// The worldwide name (`wwid`) identifies a disk, the UUID a mapped device. A partition of a disk without either is identified by its
-    /// own UUID.
+    /// A disk is identified by its worldwide name (`wwid`), a mapped device by its UUID. If a disk has no identity, a partition of the disk
+    /// is identified by the partition's UUID.
     #[must_use]
     pub fn identity(&self) -> [u8; 16] {
         let Some(stat) = rustix::fs::fstat(self.fd()).ok() else { return [0; 16] };
@@ -25,7 +25,7 @@ impl BlockFile {
     }
 }
 
-/// The name of the device or partition that begins at this byte, from its directory in sysfs.
+/// The name of the part of a device or partition that begins at byte `base`. `dir` is the directory of the device or partition in sysfs.
 fn name(dir: &Path, base: u64) -> Option<String> {
     let start = text(&dir.join("start")).and_then(|start| start.parse::<u64>().ok());
     let Some(start) = start else {
@@ -39,7 +39,7 @@ fn name(dir: &Path, base: u64) -> Option<String> {
     Some(format!("partuuid:{uuid}@{base}"))
 }
 
-/// The name of a whole device.
+/// The name of a disk or mapped device.
 fn disk(dir: &Path) -> Option<String> {
     ["wwid", "device/wwid", "dm/uuid", "md/uuid"].iter().find_map(|name| text(&dir.join(name)))
 }
@@ -61,8 +61,8 @@ fn digest(bytes: &[u8]) -> [u8; 16] {
 mod tests {
     use super::*;
 
-    /// A partition and the same part of its disk have the same identity. Another disk has a different identity, and a device without a
-    /// name has no identity.
+    /// A partition and the same range of its disk have the same name. Another disk has a different name, and a device without identifying
+    /// attributes has none.
     #[test]
     fn a_part_is_identified_by_its_disk_and_its_start() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! A volume's device, with further devices of the volume past its end. Blocks of a journal or of realtime files are read like blocks of
-//! the volume.
+//! A volume's device, followed by other devices of the volume at positions past its end. Blocks of an external journal or of realtime files
+//! are read like blocks of the volume.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ pub struct Joined {
 #[derive(Debug)]
 struct Parts {
     first: Arc<dyn Device>,
-    /// The other devices in ascending order, each with the byte at which it appears.
+    /// The other devices, each with its position in the joined device, in ascending order of the positions.
     others: Vec<(u64, Arc<dyn Device>)>,
 }
 
 impl Joined {
-    /// The byte at which the device of a journal appears. No device is this long, and ext4's block numbers of 48 bits can address this byte
+    /// The position of the device of a journal. No device is this long. ext4's block numbers have 48 bits, which suffice for this position
     /// even with the smallest blocks.
     pub const JOURNAL: u64 = 1 << 57;
 
-    /// The byte at which the device of realtime files appears.
+    /// The position of the device of realtime files.
     pub const REALTIME: u64 = 1 << 58;
 
-    /// Joins a device and further ones, each with the byte at which it appears. A request must fit the limits of all devices.
+    /// Joins a device and other devices, each with its position. A request must satisfy the limits of all devices.
     #[must_use]
     pub fn new(first: Arc<dyn Device>, mut others: Vec<(u64, Arc<dyn Device>)>) -> Self {
         others.sort_by_key(|(start, _)| *start);
@@ -110,7 +110,7 @@ impl Device for Joined {
     }
 }
 
-/// Carries out the reads of a queue.
+/// The reads of a queue.
 #[derive(Debug)]
 struct JoinedTransfer(Arc<Parts>);
 
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// A read reaches the device that it names, and never crosses from one device to the other.
+    /// A read is sent to the device at its position, and fails if it crosses from one device to another.
     #[test]
     fn each_device_is_read_at_its_place() {
         let ram = |byte, len| -> Arc<dyn Device> { Arc::new(Ram::from_image(&vec![byte; len])) };

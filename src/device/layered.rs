@@ -1,5 +1,5 @@
-//! A device over another device. A [`Layer`] between the two sees each request before the device below does, and each result after it.
-//! [`Sim`](super::Sim) injects failures, [`Record`](super::Record) logs requests.
+//! A device over another device. A [`Layer`] receives each request before the device below, and each result after the device below has
+//! returned it. [`Sim`](super::Sim) injects failures, [`Record`](super::Record) logs requests.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -16,7 +16,7 @@ use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// A request, as a [`Layer`] sees it before the device below does.
+/// A request, as a [`Layer`] receives it before the device below.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
     /// A read of `len` bytes.
@@ -26,7 +26,7 @@ pub enum Request<'a> {
         /// The number of bytes.
         len: usize,
     },
-    /// A write of buffers, one after the other.
+    /// A write of several buffers, whose data are contiguous on the device.
     Write {
         /// The position of the first byte.
         at: DevOffset,
@@ -74,26 +74,27 @@ impl Request<'_> {
     }
 }
 
-/// The fate of a request.
+/// The decision of a [`Layer`] about a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict {
-    /// The name of the request until it ends.
+    /// The number that identifies the request until it ends.
     pub ticket: u64,
     /// The number of bytes that the device below transfers.
     pub len: u64,
-    /// The result for the issuer, independent of the transfer. A flush or discard with an error does not reach the device below.
+    /// If set, the issuer receives this error, regardless of the transfer. A flush or discard with an error is not sent to the device
+    /// below.
     pub error: Option<Errno>,
 }
 
 impl Verdict {
-    /// Lets the request through unchanged.
+    /// The decision to pass the request to the device below unchanged.
     #[must_use]
     pub fn pass(request: &Request<'_>) -> Self {
         Self { ticket: 0, len: request.len(), error: None }
     }
 }
 
-/// The layer between a device and the device below it. It is shared by the device's threads and queues.
+/// The layer between a device and the device below it. All threads and queues of the device share the layer.
 pub trait Layer: Send + Sync + 'static {
     /// The limits of this device over a device with the limits `below`.
     fn limits(&self, below: &Limits) -> Limits {
@@ -105,10 +106,10 @@ pub trait Layer: Send + Sync + 'static {
         below
     }
 
-    /// Decides the fate of a request before the device below gets it.
+    /// Decides about a request before the device below receives it.
     fn begin(&self, request: &Request<'_>) -> Verdict;
 
-    /// Checks the data of a read that was transferred in full. The issuer gets the error.
+    /// Checks the data of a read that was transferred completely. An error is returned to the issuer.
     fn verify(&self, at: DevOffset, bufs: &[IoSlice<'_>]) -> Result<(), Errno> {
         let _ = (at, bufs);
         Ok(())
@@ -120,15 +121,15 @@ pub trait Layer: Send + Sync + 'static {
         let _ = (ticket, whole);
     }
 
-    /// How many calls of [`DeviceQueue::commit`] or [`DeviceQueue::wait`] hold back the completion of a bio at an offset. `tick` counts
-    /// those calls.
+    /// The number of calls of [`DeviceQueue::commit`] or [`DeviceQueue::wait`] by which the completion of a bio at an offset is delayed.
+    /// `tick` is the number of these calls up to now.
     fn delay(&self, at: DevOffset, tick: u64) -> u64 {
         let _ = (at, tick);
         0
     }
 }
 
-/// A device over another, with a layer between them.
+/// A device over another device, with a layer between them.
 #[derive(Debug)]
 pub struct Layered<L> {
     below: Arc<dyn Device>,
@@ -150,7 +151,7 @@ impl<L: Layer> Layered<L> {
         &self.below
     }
 
-    /// Carries out a request that is a call: `run` transfers as many of its bytes as the layer lets through.
+    /// Carries out a request by a call. `run` transfers the number of bytes that the layer permits.
     fn carry(
         &self,
         request: &Request<'_>,
@@ -158,7 +159,7 @@ impl<L: Layer> Layered<L> {
     ) -> Result<()> {
         let verdict = self.layer.begin(request);
         let result = match verdict.error {
-            // The device below completes short transfers itself, so only errors are visible.
+            // A call of the device below continues after a short transfer, so the result is complete or an error.
             None => run(&*self.below, request.len()),
             Some(errno) => {
                 if verdict.len > 0 {
@@ -253,11 +254,11 @@ fn total(bufs: &[IoSlice<'_>]) -> usize {
     bufs.iter().map(|buf| buf.len()).sum()
 }
 
-/// A queue whose layer decides about each request before the device below sees it, and may hold completions back.
+/// A queue whose layer decides about each request before the device below receives it, and may delay completions.
 pub(super) struct LayeredQueue {
     below: Box<BoundedQueue>,
     layer: Arc<dyn Layer>,
-    /// The bios below. A bio below contains an index of this table instead of its own end.
+    /// The bios in flight in the queue below. Such a bio contains an index of this table instead of the caller's `BioEnd`.
     flying: Vec<Option<Flying>>,
     /// Completions, with the tick from which they can be popped.
     held: Vec<(u64, Option<u64>, Done)>,
@@ -272,7 +273,7 @@ struct Flying {
 }
 
 impl LayeredQueue {
-    /// Takes the completions of the device below, and assigns each its delay.
+    /// Takes the completions of the device below, and assigns a delay to each of them.
     fn collect(&mut self) {
         self.tick += 1;
         while let Some(mut done) = self.below.pop() {
@@ -295,7 +296,7 @@ impl LayeredQueue {
         self.held.push((from, ticket, done));
     }
 
-    /// Submits a whole bio to the device below.
+    /// Submits a bio unchanged to the device below.
     fn send(&mut self, mut bio: Bio, ticket: Option<u64>) -> Result<(), Bio> {
         let place = self.flying.iter().position(Option::is_none).unwrap_or(self.flying.len());
         if place == self.flying.len() {
@@ -310,7 +311,7 @@ impl LayeredQueue {
         })
     }
 
-    /// The result of a read. If the transfer is whole, the layer has checked its data.
+    /// The result of a read. If the transfer is complete, the layer has checked its data.
     fn verified(
         &self,
         dev: Dev,
@@ -324,7 +325,7 @@ impl LayeredQueue {
         result
     }
 
-    /// Carries out a request with borrowed memory. `run` gets the number of bytes that the layer permits, and transfers them.
+    /// Carries out a request on borrowed memory. `run` transfers the number of bytes that the layer permits, which is its argument.
     fn carry(
         &mut self,
         dev: Dev,
@@ -423,7 +424,7 @@ impl DeviceQueue for LayeredQueue {
     }
 
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
-        // The room is checked before the layer sees the request, because a request that has begun must end.
+        // The space in the queue is checked before the layer receives the request, because a request that has begun must also end.
         if self.room() == 0 {
             return Err(bio);
         }

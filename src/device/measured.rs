@@ -1,4 +1,4 @@
-//! The limits of block devices and image files: from sysfs, from the kernel, or by trial.
+//! The limits of block devices and image files, from sysfs, from system calls, or by trial.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use super::block_file::PAGE;
 use super::{Limits, ThroughFlushes, whole_pages};
 use crate::sys::{Buffer, is_read_only};
 
-/// The largest single request to an image file.
+/// The longest single request to an image file.
 const FILE_MAX_TRANSFER: u32 = 1 << 20;
 
 /// The directory in sysfs that describes the queue of a block device, or of the disk of a partition.
@@ -21,8 +21,8 @@ pub(super) fn queue_of(rdev: u64) -> PathBuf {
     if own.exists() { own } else { format!("/sys/dev/block/{major}:{minor}/../queue").into() }
 }
 
-/// Whether the disk itself has FUA. Devices over others (MD, device mapper, DRBD, bcache) also report FUA, but may flush a disk below to
-/// provide it.
+/// Whether the disk itself has FUA. Stacked devices (MD, device mapper, DRBD, bcache) also report FUA, but may flush a disk below them for
+/// a FUA write.
 fn has_own_fua(queue: &Path) -> bool {
     let disk = queue.join("..").canonicalize();
     let name = disk.ok().and_then(|disk| Some(disk.file_name()?.to_str()?.to_owned()));
@@ -54,7 +54,7 @@ pub(super) fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
             .max(PAGE),
         fua,
         through_flushes: match volatile_cache {
-            // Writes of the page cache may also fail during a write-through request.
+            // A write-through request also writes other dirty pages back, and gets their errors.
             _ if !direct => ThroughFlushes::Always,
             false => ThroughFlushes::Never,
             true if fua && has_own_fua(queue) => ThroughFlushes::OfCalls,
@@ -124,7 +124,7 @@ fn knows_nowait(file: &File, logical_block: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// The kernel flushes a cache for write-through requests, except for queued ones to a disk with its own FUA.
+    /// The kernel flushes a volatile cache for write-through requests, except for queued requests to a disk that has FUA itself.
     #[test]
     fn sysfs_tells_for_which_requests_a_disk_is_flushed() {
         let dir = tempfile::tempdir().unwrap();

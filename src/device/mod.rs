@@ -1,4 +1,4 @@
-//! Devices: they read and write sectors, and have limits and queues.
+//! Devices, which read and write sectors, with their limits and queues.
 
 mod any_queue;
 mod block_file;
@@ -77,10 +77,11 @@ pub use uring::{Uring, UringOptions};
 #[cfg(all(test, shuttle))]
 pub(crate) use yielding::yielding;
 
-/// A device that holds a file system: a block device, an image, or another device beneath this one.
+/// A device that contains a file system: a block device, an image, or a device that uses another device.
 ///
-/// The trait serves metadata and set-up, through `dyn`. File data goes through a [queue](Device::queue). All positions are bytes from the
-/// start of the part in use. Threads share a device. A queue keeps the parts of its device that it needs, and may outlive the device.
+/// The methods of this trait are called through `dyn`, for metadata and set-up. File data are transferred through a [queue](Device::queue).
+/// All positions are in bytes from the start of the part in use. Threads share a device. A queue owns the parts of the device that it
+/// needs, and may outlive the device.
 ///
 /// A device implements the methods whose names end in `_within`. The argument [`InRange`] proves that their ranges are within the device.
 /// Callers use the methods without that suffix, which check each range first. No device overrides the methods without the suffix.
@@ -96,18 +97,19 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// The sectors that did not match their tuples in reads since the last call, oldest first: at most the newest 1024, and the number of
-    /// older ones. A device over other devices also reports the sectors of those devices.
+    /// Removes and returns the sectors that did not match their tuples in reads since the last call, oldest first. The list contains at
+    /// most the newest 1024; the number is that of the older sectors, which were dropped. A device over other devices also reports the
+    /// sectors of those devices.
     fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         (Vec::new(), 0)
     }
 
-    /// The end of the device's addresses: its [`size`](Self::size), unless further devices appear past it.
+    /// The end of the device's addresses: its [`size`](Self::size), or the end of the last device that is joined to it.
     fn end(&self) -> DevOffset {
         DevOffset(self.size())
     }
 
-    /// Fills `buf` from `at`, at any alignment. The call waits as long as necessary, and never transfers fewer bytes.
+    /// Fills `buf` from `at`, at any alignment. The call waits until all bytes are transferred; a successful read is never short.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
@@ -125,8 +127,9 @@ pub trait Device: Send + Sync {
     /// Whether the device was opened for writing.
     fn is_writable(&self) -> bool;
 
-    /// Writes all of `bufs`, one after the other, from `at` on, and waits as long as necessary. Position, lengths and memory must be aligned as
-    /// [`limits`](Self::limits) require. With `fua` the data are durable when the call returns, otherwise after the next [`flush`](Self::flush).
+    /// Writes all of `bufs`, one after the other, from `at` on, and waits as long as necessary. Position, lengths and memory must be
+    /// aligned as [`limits`](Self::limits) require. With `fua` the data are durable when the call returns, otherwise after the next
+    /// [`flush`](Self::flush).
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno: any part of the data may have been written.
@@ -154,7 +157,7 @@ pub trait Device: Send + Sync {
     /// `Io` with the device's errno: all data written since the last flush may be lost.
     fn flush(&self) -> Result<()>;
 
-    /// Discards the content of a range. The content of later reads is undefined.
+    /// Discards a range. Later reads of the range return undefined data.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io`, with EOPNOTSUPP if the device does not support discards.
@@ -171,12 +174,13 @@ pub trait Device: Send + Sync {
         Err(Error::io(Errno::EOPNOTSUPP, format!("discard of {len} bytes at {at}")))
     }
 
-    /// Makes a range read as zeros without a transfer of zeros. Position and length must be aligned as [`limits`](Self::limits) require;
-    /// the zeros become durable as written data do. The call may take longer than one write, but no longer than writing zeros.
+    /// Zeroes a range without a transfer of zeros. Position and length must be aligned as [`limits`](Self::limits) require. Like written
+    /// data, the zeros become durable with the next flush. The call may take longer than one write, but no longer than a write of zeros to
+    /// the range.
     ///
     /// # Errors
-    /// `InvalidInput` past the end of the device; `Io`, with EOPNOTSUPP if the device does not support this request and has changed
-    /// nothing; the caller must then write zeros. After another error any part may be zeros.
+    /// `InvalidInput` past the end of the device; `Io`. EOPNOTSUPP means that the device does not support this request and has changed
+    /// nothing, so the caller must write zeros. After another error any part of the range may be zeros.
     fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         let checked = check_range(self.end(), "zeros", at, len)?;
         self.zero_within(at, len, checked)
@@ -191,8 +195,8 @@ pub trait Device: Send + Sync {
     }
 
     /// The first range at or after `at` that may contain nonzero bytes. All bytes between `at` and the range read as zeros; the bytes after
-    /// the range are unknown. If the range is empty, only the bytes between `at` and its position are known. A device without this
-    /// information returns all bytes from `at` on.
+    /// the range are unknown. If the range is empty, the bytes from its position on are unknown too. A device without this information
+    /// returns the range from `at` to its end.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
@@ -209,38 +213,38 @@ pub trait Device: Send + Sync {
         Ok(at..self.end())
     }
 
-    /// Sets or removes the fence of a device that reconnects: after each reconnection the device calls the fence before it writes anything.
-    /// Other devices ignore the fence.
+    /// Sets or removes the fence of a device that can lose its connection and reconnect. After each reconnection the device calls the fence
+    /// before it writes anything. Other devices ignore the fence.
     fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {
         let _ = fence;
     }
 
-    /// Opens a queue for the calling thread, with slots of its own. The bounds of its requests are the device's present bounds.
+    /// Opens a queue for the calling thread. Requests past the present end of the device are refused.
     ///
     /// # Errors
-    /// `Io` if the kernel refuses: ENOSYS or EPERM without io_uring, ENOMEM past the limit of locked memory.
+    /// `Io` if the kernel refuses: ENOSYS or EPERM if io_uring is missing or forbidden, ENOMEM if the limit of locked memory is exceeded.
     fn queue(&self, options: &QueueOptions) -> Result<BoundedQueue> {
         let queue = self.queue_within(options, InRange::BY_THE_QUEUE)?;
         Ok(BoundedQueue::new(queue, self.end()))
     }
 
-    /// The device's implementation of [`queue`](Self::queue): this queue gets only requests within the device. A device that another
-    /// program implements returns [`AnyQueue::other`].
+    /// The device's implementation of [`queue`](Self::queue). The queue receives only requests within the device. A device type outside of
+    /// this crate returns [`AnyQueue::other`].
     ///
     /// # Errors
     /// The errors of that method.
     fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue>;
 }
 
-/// Shows the size. The trait does not require `Debug`, because every program would then contain the `Debug` code of all kinds of devices.
+/// Prints the size. The trait does not require `Debug`, because every program would then contain the `Debug` code of all kinds of devices.
 impl fmt::Debug for dyn Device + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device").field("size", &self.size()).finish_non_exhaustive()
     }
 }
 
-/// The block that records which node uses a device. While a connection is lost, another node may take the device over. Writes that this
-/// node kept, or that had no answer, would then overwrite the other node's data.
+/// The fence of a device: a block on the device that records which node uses the device. While a connection is lost, another node may take
+/// the device over. Then writes that this node stored, or that had no reply, would overwrite the other node's data.
 pub trait Fence: Send + Sync {
     /// The position of the block on the device, and its length.
     fn place(&self) -> (DevOffset, usize);
@@ -266,7 +270,7 @@ pub struct QueueOptions {
 }
 
 impl QueueOptions {
-    /// Creates options for a queue with 256 bios in flight.
+    /// Creates options for a queue with up to 256 bios in flight.
     #[must_use]
     pub const fn new() -> Self {
         Self { depth: 256 }
@@ -281,7 +285,7 @@ impl QueueOptions {
         self
     }
 
-    /// The depth that a queue gets. It is at least 1, because without a slot every request would wait forever.
+    /// The depth of the queue. It is at least 1, because without a slot every request would wait forever.
     pub(crate) fn slots(&self) -> usize {
         self.depth.clamp(1, 4096) as usize
     }

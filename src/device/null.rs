@@ -12,8 +12,8 @@ use crate::bio::BioFlags;
 use crate::error::{Errno, Result};
 use crate::units::DevOffset;
 
-/// Completes every request of its queues immediately, without touching the memory. Metadata is read from the device below, if there is
-/// one, so that the engine can be measured with a real volume but without the time of its device.
+/// A device whose queues complete every request immediately, without accessing the memory. Metadata is read from the device below, if there
+/// is a device below. So the library can be measured with a real volume, but without the time of the volume's device.
 #[derive(Debug)]
 pub struct Null {
     limits: Limits,
@@ -22,7 +22,7 @@ pub struct Null {
 }
 
 impl Null {
-    /// Creates a device of `size` bytes with nothing below. Metadata reads return zeros.
+    /// Creates a device of `size` bytes without a device below. Metadata reads return zeros.
     #[must_use]
     pub fn new(size: u64) -> Self {
         let limits = Limits {

@@ -1,8 +1,8 @@
-//! An NVMe namespace by its generic character device, `/dev/ngXnY`. Requests to it are NVMe commands, which bypass the block layer and
-//! the page cache.
+//! An NVMe namespace that is opened through its generic character device, `/dev/ngXnY`. Requests to this device are NVMe commands, which
+//! bypass the block layer and the page cache.
 //!
-//! The block device of the same namespace, `/dev/nvmeXnY`, is opened too. It is opened exclusively if required, because a character
-//! device has no exclusive open. It also serves requests whose speed does not matter, such as reads of metadata.
+//! The block device of the same namespace, `/dev/nvmeXnY`, is opened too. An exclusive open uses the block device, because a character
+//! device cannot be opened exclusively. The block device also serves requests whose speed does not matter, for example reads of metadata.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,8 +14,8 @@ use super::{DeviceProtection, Limits, ThroughFlushes};
 use crate::error::{Context, Errno, Error, Result};
 use crate::sys::nvme::{NamespaceId, carries, identify, namespace_number};
 
-/// A page of memory. It is also the assumed unit of a controller's largest transfer, because no `ioctl` reports the real unit, which is at
-/// least as large.
+/// The size of a page of memory. It is also the assumed unit of a controller's limit for transfers, because no `ioctl` reports the real
+/// unit, which is at least as large.
 const PAGE: u32 = 4096;
 
 /// An open character device, and the properties of its namespace.
@@ -27,7 +27,7 @@ pub(super) struct Namespace {
     block: PathBuf,
     /// The largest transfer in bytes.
     max_transfer: u32,
-    /// The number of ranges of memory that one command can have.
+    /// The largest number of ranges of memory in one command.
     segments: u32,
     volatile_cache: bool,
 }
@@ -36,7 +36,7 @@ impl Namespace {
     /// Opens a character device and queries its namespace.
     ///
     /// # Errors
-    /// `InvalidInput` for a file that is not an NVMe namespace, `Unsupported` for one whose metadata is interleaved with its data, `Io`.
+    /// `InvalidInput` for a file that is not an NVMe namespace, `Unsupported` for a namespace that interleaves metadata with data, `Io`.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let failed = |errno: Errno| Error::io(errno, path.display().to_string());
         let sysfs = sysfs(path)?;
@@ -61,7 +61,7 @@ impl Namespace {
         })
     }
 
-    /// Refuses metadata other than tuples that can be computed, because a command must contain all metadata.
+    /// Refuses a namespace whose metadata are not tuples that this crate can compute, because each command must transfer the metadata too.
     pub(super) fn check_metadata(&self, protection: Option<&DeviceProtection>) -> Result<()> {
         let tuples = protection.and_then(|protection| protection.tuples);
         match (self.id.metadata, tuples) {
@@ -91,7 +91,8 @@ impl Namespace {
         self.id
     }
 
-    /// Whether one command can transfer `len` bytes between `at` and `buffers` buffers. No block layer splits larger requests.
+    /// Whether one command can transfer `len` bytes between the position `at` and `buffers` buffers. Commands bypass the block layer, which
+    /// would split larger requests.
     #[inline]
     pub(super) fn carries(&self, at: u64, len: usize, buffers: usize) -> bool {
         // Each buffer may begin and end within a page.
@@ -99,7 +100,7 @@ impl Namespace {
         carries(self.id, at, len) && (buffers == 1 || ranges() <= self.segments as usize)
     }
 
-    /// The limits of its commands, from the limits of its block device.
+    /// The limits of the namespace's commands, from the limits of its block device.
     pub(super) fn limits(&self, block: &Limits) -> Limits {
         let logical_block = 1 << self.id.shift;
         let max_transfer = block.max_transfer.min(self.max_transfer);
@@ -112,7 +113,7 @@ impl Namespace {
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.volatile_cache,
-            // Tuples are computed before the device gets the data.
+            // Tuples are computed before the device receives the data.
             stable_writes: self.id.metadata != 0,
             // A ring submits a command without waiting.
             nowait: true,
@@ -130,7 +131,7 @@ pub(super) fn are_present() -> bool {
 #[derive(Debug, PartialEq, Eq)]
 struct Format {
     shift: u32,
-    /// The number of bytes of metadata with each block, in separate memory.
+    /// The number of bytes of metadata with each block. A transfer uses separate memory for the metadata.
     metadata: u32,
 }
 
@@ -199,7 +200,7 @@ fn block_node(path: &Path, sysfs: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The number of ranges of memory that one request of a block device can have.
+/// The largest number of ranges of memory in one request to a block device.
 fn max_segments(block: &Path) -> Option<u32> {
     let queue = Path::new("/sys/class/block").join(block.file_name()?).join("queue/max_segments");
     std::fs::read_to_string(queue).ok()?.trim().parse().ok()

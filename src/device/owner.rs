@@ -1,9 +1,10 @@
-//! Whether another program uses a block device or an image.
+//! Checks whether another program uses a block device or an image.
 //!
-//! A device is opened with `O_EXCL`, which conflicts with mounts and other exclusive openers of the same disk, in any mount namespace. An
-//! image is locked, which programs that ask for locks respect. A loop device neither opens its file exclusively nor locks it, so ironmap
-//! searches for the loop device: by the file that it reports (`LOOP_GET_STATUS64`), or by the path in sysfs. That path may lead nowhere,
-//! or to another file, if the loop device was made in another mount namespace. Leases show whether any program has an image open.
+//! A device is opened with `O_EXCL`, which conflicts with mounts and other exclusive opens of the same disk, in any mount namespace. An
+//! image is locked, which excludes programs that lock it too. A loop device neither opens its file exclusively nor locks it. So ironmap
+//! searches all loop devices for the file, by the file that a loop device reports (`LOOP_GET_STATUS64`), or by the path in sysfs. That path
+//! may be missing or may name another file, if the loop device was created in another mount namespace. Leases show whether any program has
+//! an image open.
 //!
 //! Sources: `fcntl(2)`, `loop(4)`, Linux's Documentation/ABI/testing/sysfs-block-loop.
 
@@ -22,11 +23,12 @@ use super::holders;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{lease, loop_backing};
 
-/// The number of attempts to claim an object that another process may hold only for a moment, and the pause between them.
+/// The number of attempts to acquire a file or a lock that another process may have only for a moment, and the pause between the attempts.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-// Values of `statfs`'s f_type, as in Linux's include/uapi/linux/magic.h: file systems that refuse a lease with EAGAIN for other reasons.
+// Values of `f_type` in `statfs`, from Linux's include/uapi/linux/magic.h. These file systems may refuse a lease with EAGAIN although no
+// program has the file open.
 const NFS: u32 = 0x6969;
 const CIFS: u32 = 0xFF53_4D42;
 const SMB2: u32 = 0xFE53_4D42;
@@ -35,9 +37,9 @@ pub(super) fn busy(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Busy, what.to_owned()).at(path.display())
 }
 
-/// Repeats an attempt while the object is in use. The attempts last long enough for two kinds of holders to go away: a dead process,
-/// whose rings the kernel removes after its end; and a child of this process, which keeps all files of this process open until it
-/// executes another program.
+/// Repeats an attempt while the file or lock is in use. The attempts last long enough for two temporary users: a process that has ended,
+/// whose io_uring rings the kernel removes later; and a child of this process, which has all files of this process open until it executes
+/// another program.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
     for _ in 1..ATTEMPTS {
         let result = attempt();
@@ -49,10 +51,10 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -
     attempt()
 }
 
-/// Images that this process has open for writing. A lease cannot distinguish them from images that another process has open.
+/// Images that this process has open for writing. A refused lease does not show which process has an image open.
 static OURS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// The mark that this process has an image open for writing. Dropping it removes the mark.
+/// The mark that this process has an image open for writing. The mark is removed on drop.
 #[derive(Debug)]
 pub(super) struct Written(u64, u64);
 
@@ -72,8 +74,8 @@ impl Drop for Written {
     }
 }
 
-/// Refuses an image that is open or mapped for writing, as far as leases show it. The caller must call this before it opens the image for
-/// writing, because leases then show only that open.
+/// Refuses an image that a program has open or mapped for writing, as far as leases show this. The caller must call this function before it
+/// opens the image for writing, because its own open would also refuse the lease.
 pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
         return Ok(());
@@ -86,20 +88,20 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // A volume in use is locked as well, and that error is more specific.
+    // A program that uses ironmap has also locked the image. The error for a locked image is more specific.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),
     })
 }
 
-/// Whether a lease that is refused with EAGAIN proves that a process has the file open.
+/// Whether a refused lease (EAGAIN) proves, on this file system, that a process has the file open.
 fn tells(file: BorrowedFd<'_>) -> bool {
     let magic = rustix::fs::fstatfs(file).map(|stat| stat.f_type as u32);
     magic.is_ok_and(|magic| ![NFS, CIFS, SMB2].contains(&magic))
 }
 
-/// Refuses a file that has replaced the file that `stat` describes.
+/// Refuses a file that is not the file that `stat` describes, because the path was replaced in between.
 pub(super) fn refuse_another(path: &Path, stat: &Stat, file: BorrowedFd<'_>) -> Result<()> {
     let opened =
         rustix::fs::fstat(file).map_err(|errno| Error::io(errno, path.display().to_string()))?;
@@ -109,7 +111,7 @@ pub(super) fn refuse_another(path: &Path, stat: &Stat, file: BorrowedFd<'_>) -> 
     Ok(())
 }
 
-/// Locks an image against other openers.
+/// Locks an image against other programs.
 pub(super) fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
     let operation = if write {
         FlockOperation::NonBlockingLockExclusive
@@ -123,8 +125,8 @@ pub(super) fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
     }
 }
 
-/// Refuses a file or device that a loop device serves: neither the lock of an image nor `O_EXCL` on a device conflicts with it. `file` is the file
-/// that `stat` describes, opened in any mode.
+/// Refuses a file or device that a loop device serves. Neither the lock of an image nor `O_EXCL` on a device conflicts with the loop
+/// device. `file` is the file that `stat` describes, opened in any mode.
 pub(super) fn refuse_attached(
     path: &Path,
     stat: &Stat,
@@ -159,8 +161,8 @@ pub(super) fn refuse_attached(
     Ok(())
 }
 
-/// Whether leases prove that no loop device serves an open file, because the loop device would have it open. For reading it is enough that no
-/// program writes, and a user without the permission for leases is not refused.
+/// Whether leases prove that no loop device serves an open file. A loop device has its file open. For reading it is sufficient that no
+/// program has the file open for writing, and a user without the permission for leases is accepted.
 fn is_free(file: BorrowedFd<'_>, write: bool) -> bool {
     match lease::is_alone(file) {
         Ok(true) => true,
@@ -176,7 +178,7 @@ enum Identity {
         dev: u64,
         inode: u64,
     },
-    /// A device, independent of its node.
+    /// The number of a device, which is the same for all of its nodes.
     Device(u64),
 }
 
@@ -189,17 +191,17 @@ impl Identity {
     }
 }
 
-/// The file of a loop device.
+/// The file that a loop device serves.
 enum Served {
     Nothing,
     Known(Identity),
-    /// A file that neither the loop device nor its path identifies.
+    /// A file that can be identified neither by a query of the loop device nor by its path.
     Hidden,
 }
 
 /// Finds the file of a disk by its directory in sysfs.
 fn served_by(dir: &Path, name: &OsStr) -> Served {
-    // Only an error that the file does not exist proves that the disk serves no file.
+    // Only an error that means "does not exist" proves that the disk serves no file.
     let path = match backing_file(dir) {
         Ok(path) if path.as_os_str().is_empty() => return Served::Nothing,
         Ok(path) => Some(path),
@@ -235,7 +237,8 @@ fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     Ok(if device == 0 { Identity::File { dev, inode } } else { Identity::Device(device) })
 }
 
-/// The object to be opened: an image; or a device with the devices that share bytes with it (the disk of a partition, the partitions of a disk).
+/// The image or device to be opened. A device includes the devices that share bytes with it: the disk of a partition, or the partitions of
+/// a disk.
 enum Claim {
     Image(Identity),
     /// The number, and the length in sectors, of each device.
@@ -272,8 +275,8 @@ impl Claim {
         }
     }
 
-    /// Whether the length of a loop device permits that it serves this object. The length of an image may have changed, so any loop device
-    /// may serve an image.
+    /// Whether a loop device of this length may serve this image or device. The length of an image may have changed, so the answer for an
+    /// image is always true.
     fn may_be_behind(&self, dir: &Path) -> bool {
         let Self::Devices(own) = self else { return true };
         let bytes = |name: &str| text(&dir.join("loop").join(name))?.parse::<u64>().ok();
@@ -283,13 +286,14 @@ impl Claim {
             return true;
         };
         let end = len.saturating_add(offset / 512);
-        // An offset within a sector reduces the length by one.
+        // An offset within a sector reduces the length of the loop device by one sector.
         let fits = |own: u64| end <= own && (limit != 0 || own - end <= 1);
         own.iter().any(|(_, own)| own.is_none_or(fits))
     }
 }
 
-/// The numbers of a block device and of the devices that share bytes with it. One of them is in use if the device cannot be opened exclusively.
+/// The numbers of a block device and of the devices that share bytes with it. If the device cannot be opened exclusively, one of these
+/// devices is in use.
 pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     match Claim::of(stat) {
         Claim::Image(_) => Vec::new(),

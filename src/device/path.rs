@@ -1,11 +1,11 @@
 //! The device paths to the block device beneath a mounted file system, and the choice among them.
 //!
-//! A direct read of a block device first checks that device's page cache. The read costs more if the cache holds any page, and still more
-//! if any page of the device is dirty. A mounted ext4 keeps its metadata in that cache. The disk beneath a partition has a page cache of
-//! its own, and an NVMe character device has none.
+//! For a direct read of a block device, the kernel first checks that device's page cache. The read takes longer if the cache contains any
+//! page, and still longer if any page is dirty. The page cache of a mounted ext4's device contains the metadata of the file system. The
+//! disk of a partition has a separate page cache, and an NVMe character device has none.
 //!
-//! The rule considers the device paths that can be opened, in the order of [`DevicePathKind`]. It chooses the first whose page cache is
-//! empty; if there is none, the first whose page cache holds no dirty page; otherwise the first.
+//! The rule considers the device paths that can be opened, in the order of [`DevicePathKind`]. It chooses the first path whose page cache
+//! is empty. If there is none, it chooses the first path whose page cache contains no dirty page; otherwise the first path.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::{BlockFile, OpenMode};
 use crate::error::{Errno, Error, ErrorKind, Result};
 pub use crate::sys::PageCache;
 
-/// The unit of `start` and `size` in sysfs, regardless of the device's own blocks.
+/// The unit of `start` and `size` in sysfs, regardless of the device's block size.
 const SYSFS_SECTOR: u64 = 512;
 
 /// The kind of a device path, best first.
@@ -26,9 +26,10 @@ const SYSFS_SECTOR: u64 = 512;
 pub enum DevicePathKind {
     /// The character device of an NVMe namespace, which accepts NVMe commands and has no page cache.
     NvmeChar,
-    /// The disk beneath the file system's partition. Only programs that read the disk itself (blkid, fdisk) leave pages here.
+    /// The disk beneath the file system's partition. Its page cache contains only pages that programs have read from the disk itself
+    /// (blkid, fdisk).
     WholeDisk,
-    /// The block device that the file system is on, whose page cache may hold the file system's metadata.
+    /// The block device that the file system is on, whose page cache may contain the file system's metadata.
     FileSystem,
 }
 
@@ -63,9 +64,9 @@ pub struct DevicePath {
     pub node: (u32, u32),
     /// The kind of the path.
     pub kind: DevicePathKind,
-    /// The start of the file system's device, in bytes from the start of the device path's own device.
+    /// The start of the file system on the device of this path, in bytes.
     pub base: u64,
-    /// The size of the file system's device, in bytes.
+    /// The size of the block device that the file system is on, in bytes.
     pub size: u64,
 }
 
@@ -75,11 +76,11 @@ impl fmt::Display for DevicePath {
     }
 }
 
-/// The device paths to the block device of a file system, given as the `st_dev` of its files; best first.
+/// The device paths to the block device of a file system, best first. The file system is given by the `st_dev` of its files.
 ///
 /// # Errors
 /// `Unsupported` if the file system has no block device of its own (btrfs, overlayfs, tmpfs, NFS); `Io` if sysfs does not list it;
-/// `Corrupt` if sysfs contradicts itself.
+/// `Corrupt` if values in sysfs contradict each other.
 pub fn device_paths(dev: (u32, u32)) -> Result<Vec<DevicePath>> {
     device_paths_in(Path::new("/sys"), dev)
 }
@@ -114,8 +115,8 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     Ok(device_paths)
 }
 
-/// The character device of the namespace of a disk: `nvme0n1` and `ng0n1` below one controller, or below one subsystem if several
-/// controllers lead to it. The single paths of such a namespace, `nvme0c1n1`, contain no file system.
+/// The character device of the namespace of a disk: `ng0n1` for `nvme0n1`, if both belong to the same controller, or to the same subsystem
+/// in the case of multipath. The single paths of a multipath namespace, for example `nvme0c1n1`, contain no file system.
 fn nvme_generic(sysfs: &Path, disk: &Path) -> Option<PathBuf> {
     let numbers = disk.file_name()?.to_str()?.strip_prefix("nvme")?;
     let (instance, namespace) = numbers.split_once('n')?;
@@ -172,9 +173,9 @@ fn io(error: &std::io::Error, path: &Path) -> Error {
 }
 
 impl DevicePath {
-    /// Opens a device for direct reads of the part that the file system occupies, and counts the pages in the device's page cache. An
-    /// NVMe character device has no page cache. The pages of a whole disk are dropped first, because no program needs them, and they
-    /// would stay while one of its partitions is mounted.
+    /// Opens the device for direct reads of the part that the file system occupies, and counts the pages in the device's page cache. An
+    /// NVMe character device has no page cache. The cached pages of a whole disk are dropped first, because no program needs them, and the
+    /// kernel would keep them while a partition of the disk is mounted.
     ///
     /// # Errors
     /// `Io` with the path; `InvalidInput` if the node belongs to another device, or if direct reads of this part are impossible;
@@ -218,7 +219,7 @@ impl DevicePath {
 pub struct Candidate {
     /// The device path.
     pub device_path: DevicePath,
-    /// The pages in its page cache, `None` if the kernel does not count them; or the error of opening it.
+    /// The pages in the page cache of the path's device, or the error of the open. `None` if the kernel does not count the pages.
     pub found: Result<Option<PageCache>>,
 }
 
@@ -243,7 +244,7 @@ pub enum Reason {
     Empty,
     /// No page cache is empty. The device path is the first without dirty pages.
     Clean,
-    /// The device path is the first that can be opened: all have dirty pages, or the kernel does not count them.
+    /// The device path is the first that can be opened. All paths have dirty pages, or the kernel does not count the pages.
     First,
 }
 
@@ -273,7 +274,7 @@ impl fmt::Display for Reason {
 pub struct Chosen<T> {
     /// The index of the candidate.
     pub index: usize,
-    /// The result of opening it.
+    /// The result of opening the device path.
     pub device: T,
     /// The reason for the choice.
     pub reason: Reason,
@@ -302,7 +303,7 @@ impl<T> fmt::Display for Choice<T> {
     }
 }
 
-/// Tries each device path with `open`, such as [`DevicePath::open`], and chooses one by the rule of this module.
+/// Tries each device path with `open`, for example [`DevicePath::open`], and chooses a path by the rule of this module.
 pub fn choose<T>(
     device_paths: Vec<DevicePath>,
     mut open: impl FnMut(&DevicePath) -> Result<(T, Option<PageCache>)>,
@@ -445,7 +446,7 @@ mod tests {
     fn a_character_device_of_another_namespace_is_no_device_path() {
         let sysfs = Sysfs::new();
         let size = [("size", "10000")];
-        // A namespace with the right name and another controller; another namespace; a single path of several.
+        // A namespace with the right name but another controller; another namespace; a single path of a multipath namespace.
         sysfs.add("pci/nvme0/nvme0n1", (259, 0), &size).add("pci/nvme1/ng0n1", (241, 0), &[]);
         sysfs.add("pci/nvme1/nvme1n1", (259, 1), &size).add("pci/nvme1/ng1n11", (241, 1), &[]);
         sysfs.add("pci/nvme2/nvme2c0n1", (259, 2), &size).add("pci/nvme2/ng2c0n1", (241, 2), &[]);
@@ -477,7 +478,7 @@ mod tests {
         assert_eq!(sysfs.device_paths((254, 5)).unwrap().len(), 2);
     }
 
-    /// The device path that the rule chooses for these results of opening, and the reason.
+    /// The device path that the rule chooses if the opens have these results, and the reason.
     fn taken(found: &[Result<Option<(u64, u64)>, Errno>]) -> (Option<(usize, Reason)>, String) {
         let kinds =
             [DevicePathKind::NvmeChar, DevicePathKind::WholeDisk, DevicePathKind::FileSystem];
@@ -514,7 +515,7 @@ mod tests {
         assert_eq!(rule(&[cache(0, 0), cache(0, 0)]), Some((0, Reason::Empty)));
         assert_eq!(rule(&[cache(1, 0), cache(0, 0)]), Some((1, Reason::Empty)));
         assert_eq!(rule(&[Err(Errno::EACCES), cache(0, 0), cache(0, 0)]), Some((1, Reason::Empty)));
-        // No cache is empty: the first without dirty pages is chosen, regardless of the number of clean ones.
+        // No cache is empty: the first cache without dirty pages is chosen, regardless of the number of clean pages.
         assert_eq!(rule(&[cache(900, 0), cache(5, 0)]), Some((0, Reason::Clean)));
         assert_eq!(rule(&[cache(2, 1), cache(900, 0)]), Some((1, Reason::Clean)));
         // All caches are dirty, or not counted.

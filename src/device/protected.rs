@@ -1,5 +1,5 @@
-//! A device with protection information of its own. Each request contains its tuples, which are computed from the memory of a write
-//! and verified against the memory of a read. A change of data anywhere between memory and medium is detected.
+//! A device that stores protection information itself. Each request transfers its tuples with the data. The tuples are computed from the
+//! memory of a write, and compared with the memory of a read. So a change of data anywhere between memory and medium is detected.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,14 +25,14 @@ use crate::sys::{
 };
 use crate::units::DevOffset;
 
-/// The number of wrong tuples that are kept until a caller takes them; the oldest are dropped first.
+/// The largest number of wrong tuples that are stored until a caller takes them. If more occur, the oldest are dropped.
 const KEPT: usize = 1024;
 
-/// A block device, or an NVMe namespace by its character device, whose requests transfer protection information through io_uring.
+/// A block device, or the character device of an NVMe namespace, whose requests transfer protection information through io_uring.
 ///
-/// A read whose tuples do not match fails with EILSEQ, and [`Device::take_wrong_tuples`] reports the sector. The device also compares the
-/// tuples of writes before it accepts them. Requests for metadata, and transfers that one request cannot describe, contain no tuples; for
-/// these the kernel computes and verifies the tuples.
+/// A read whose tuples do not match fails with EILSEQ, and [`Device::take_wrong_tuples`] reports the sector. The device also checks the
+/// tuples of each write before it accepts the write. Requests for metadata, and transfers that do not fit in one request, contain no
+/// tuples. The kernel computes and verifies the tuples of these requests.
 #[derive(Debug)]
 pub struct Protected {
     file: Arc<BlockFile>,
@@ -50,8 +50,8 @@ struct Shared {
 }
 
 impl Protected {
-    /// Creates the device over an open file. `None` if the device has no protection information that this crate computes, or the kernel
-    /// accepts no tuples with a request. Linux accepts them since 6.14, and always in commands to an NVMe namespace.
+    /// Creates the device over an open file. `None` if the device has no protection information that this crate can compute, or if the
+    /// kernel accepts no tuples with a request. Linux accepts tuples since 6.14; in commands to an NVMe namespace it always accepts them.
     ///
     /// # Errors
     /// `Io` if there is no io_uring.
@@ -81,7 +81,7 @@ impl Protected {
         let mut ring = Ring::new(ring).map_err(failed)?;
         let namespace = self.file.protected_namespace();
         let to = ring.register_file(namespace.map_or(self.file.fd(), |namespace| namespace.fd()));
-        // One more than the requests in flight, because a synchronous request has tuples of its own.
+        // One more than the largest number of bios in flight, because a synchronous request needs tuples too.
         let free = Tuples::slab(ring.room() + 1).map_err(failed)?;
         Ok(ProtectedQueue {
             to: namespace.map_or(to, |namespace| to.with_namespace(namespace.id())),
@@ -122,7 +122,7 @@ impl Device for Protected {
     }
 }
 
-/// A bio's state in the ring, and its tuples.
+/// A bio without its memory, and its tuples.
 struct Carried {
     bio: Attached,
     tuples: Tuples,
@@ -141,9 +141,10 @@ struct ProtectedQueue<W: Width> {
     ring: Ring<Carried, W>,
     to: RingFile,
     free: Vec<Tuples>,
-    /// A buffer for an interval that two buffers share.
+    /// Memory for an interval that lies in several buffers.
     parted: Vec<u8>,
-    /// The copy of lent memory that is written. Other threads may change the lent memory, and the tuples would then be wrong.
+    /// The bounce buffer for writes from memory that a caller lends. Other threads may change the lent memory, and the tuples would then be
+    /// wrong.
     bounce: Option<Buffer>,
     file: Arc<BlockFile>,
     limits: Limits,
@@ -151,7 +152,7 @@ struct ProtectedQueue<W: Width> {
 }
 
 impl<W: Width> ProtectedQueue<W> {
-    /// Reads once to test whether tuples are transferred: a kernel without support leaves their memory unchanged.
+    /// Tests by reads whether tuples are transferred: a kernel without support does not change their memory.
     fn are_carried(&mut self) -> bool {
         let len = self.limits.logical_block as usize;
         let (Ok(mut block), Some(mut tuples)) = (Buffer::aligned(len), self.free.pop()) else {
@@ -180,7 +181,7 @@ impl<W: Width> ProtectedQueue<W> {
         self.file.absolute(at) / self.shared.tuples.interval.bytes() as u64
     }
 
-    /// Whether one request can transfer these bytes and their tuples. Otherwise the kernel handles the tuples.
+    /// Whether one request can transfer these bytes and their tuples. Otherwise the kernel computes and verifies the tuples.
     fn carries(&self, at: DevOffset, len: usize, buffers: usize) -> bool {
         let unit = self.limits.logical_block as u64;
         let at = self.file.absolute(at);
@@ -193,11 +194,11 @@ impl<W: Width> ProtectedQueue<W> {
     }
 
     fn flags(&self, flags: BioFlags) -> i32 {
-        // A ring polls by its own flag.
+        // A ring polls if it was created with IOPOLL, so HIPRI is cleared.
         rw_flags(flags - BioFlags::HIPRI, &self.limits).bits() as i32
     }
 
-    /// Computes the tuples of a write. The device compares them.
+    /// Computes the tuples of a write, which the device checks.
     fn encode<'a>(
         &mut self,
         tuples: &mut Tuples,
@@ -217,7 +218,7 @@ impl<W: Width> ProtectedQueue<W> {
         });
     }
 
-    /// Verifies a read. The device is not asked to verify it, because it would not report the wrong field.
+    /// Verifies a read. The device's own check is not requested, because the device would not report the wrong field.
     fn verify<'a>(
         &mut self,
         tuples: &Tuples,
@@ -236,8 +237,8 @@ impl<W: Width> ProtectedQueue<W> {
         })
     }
 
-    /// Finds the first sector that a SCSI disk refuses, by reads of half the length each: such a disk also compares tuples of reads that do
-    /// not ask for it. `None` if the disk no longer refuses a sector.
+    /// Finds the first sector that a SCSI disk refuses to read, by bisection, and records it. A SCSI disk also checks the tuples of reads
+    /// that do not request a check. If the disk does not refuse any sector during this search, nothing is recorded.
     #[cold]
     fn locate(&mut self, at: DevOffset, len: usize) {
         let unit = self.limits.logical_block as usize;
@@ -280,7 +281,7 @@ impl<W: Width> ProtectedQueue<W> {
         Errno::EILSEQ
     }
 
-    /// Reads parts that fit one request each, as many as there are tuples for.
+    /// Reads parts, each of which fits in one request. As many parts are in flight at a time as tuples are free.
     fn read_carried(&mut self, parts: &mut [&mut LentPart<'_>], flags: BioFlags) {
         let (mut tuples, mut refused) = (std::mem::take(&mut self.free), Vec::new());
         let rw_flags = self.flags(flags);
@@ -314,7 +315,7 @@ impl<W: Width> ProtectedQueue<W> {
         }
     }
 
-    /// Carries out a bio before the call returns, without tuples of its own.
+    /// Carries out a bio before the call returns, without tuples in the request.
     #[cold]
     fn submit_at_once(&mut self, mut bio: Bio) -> Result<(), Bio> {
         let Some(tuples) = self.free.pop().filter(|_| self.ring.room() > 0) else {
@@ -371,7 +372,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.read_carried(&mut carried, flags);
     }
 
-    /// Copies the bytes into a bounce buffer and writes that, at most as many bytes as one request can transfer.
+    /// Copies the bytes into a bounce buffer and writes the buffer. Writes at most as many bytes as one request can transfer.
     fn write_now(
         &mut self,
         dev: Dev,

@@ -7,12 +7,12 @@ use std::path::Path;
 use crate::protection::{Interval, Mismatch, Protection, TupleKind};
 use crate::sys::metadata_size;
 
-/// A sector that does not match its tuple. The structure has no other fields.
+/// A sector that does not match its tuple. No other fields will be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongTuple {
     /// The sector, in protection intervals from the start of the device.
     pub sector: u64,
-    /// The field that does not match. `None` if the device compared the tuples itself, because the device does not report the field.
+    /// The field that does not match. `None` if the device found the mismatch itself, because a device does not report the field.
     pub mismatch: Option<Mismatch>,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for WrongTuple {
     }
 }
 
-/// The protection information of a device: tuples that it stores with its sectors and compares with them.
+/// The protection information of a device, which stores a tuple with each sector and checks the sector with it.
 ///
 /// The kernel's block layer computes the tuples of each write from the caller's memory and verifies the tuples of each read, unless the
 /// request contains its own tuples. So memory must not change during a write.
@@ -37,16 +37,16 @@ pub struct DeviceProtection {
     pub format: String,
     /// The number of data bytes that a tuple protects.
     pub interval: u32,
-    /// The number of bytes that the device stores with each interval, including the tuple.
+    /// The number of bytes of metadata that the device stores with each interval, including the tuple.
     pub metadata: u32,
-    /// The kernel computes the tuples of requests without them (`write_generate`).
+    /// The kernel computes the tuples of writes without tuples (`write_generate`).
     pub generated: bool,
-    /// The kernel verifies the tuples of reads without them (`read_verify`).
+    /// The kernel verifies the tuples of reads without tuples (`read_verify`).
     pub verified: bool,
     /// The tuples, if they have a form that this crate computes.
     pub tuples: Option<Protection>,
-    /// Requests contain tuples that are computed and verified on the caller's memory, from end to end. Otherwise the protection begins and
-    /// ends in the kernel.
+    /// Requests contain tuples, which are computed from the caller's memory and verified against it. Otherwise the kernel computes and
+    /// verifies the tuples, so the protection does not include the path between kernel and caller.
     pub carried: bool,
 }
 
@@ -54,7 +54,7 @@ impl DeviceProtection {
     /// The kernel's description of an open block device. `None` without protection information.
     pub(super) fn of(device: BorrowedFd<'_>, queue: &Path) -> Option<Self> {
         let said = Self::read(&queue.with_file_name("integrity"))?;
-        // Since Linux 6.17 the kernel reports the position of the tuple in the metadata. On older kernels the code must assume that the
+        // Since Linux 6.17 the kernel reports the position of the tuple in the metadata. On older kernels this code assumes that the
         // metadata contain only the tuple.
         let metadata = metadata_size(device).unwrap_or(said.metadata);
         let alone = said.tuples.filter(|tuples| tuples.kind.bytes() == metadata as usize);

@@ -29,7 +29,7 @@ impl Psync {
     pub fn new(file: Arc<BlockFile>) -> Self {
         let mut limits = *file.limits();
         if limits.through_flushes == ThroughFlushes::OfCalls {
-            // The device's queued requests are calls too.
+            // The queued requests of this device are system calls too, so they may flush.
             limits.through_flushes = ThroughFlushes::Always;
         }
         Self { file, limits }
@@ -53,7 +53,7 @@ impl Device for Psync {
     }
 }
 
-/// The files that a queue's requests go to.
+/// The files that a queue sends its requests to.
 #[derive(Debug)]
 pub struct PsyncFiles(Files<()>);
 
@@ -80,7 +80,8 @@ impl Transfers for PsyncFiles {
     }
 }
 
-/// The system calls themselves. A namespace is read by a command, which is one call too; requests with flags go to its block device.
+/// The system calls of one file. An NVMe namespace is read by an `ioctl` with a command, which is also one call. Requests with flags use
+/// the block device of the namespace.
 #[derive(Debug)]
 pub struct OneFile<'a>(pub(super) &'a BlockFile);
 
@@ -96,8 +97,8 @@ pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
     result
 }
 
-/// Repeats a call that a signal interrupted before any transfer. It is not a function with a closure, which could return after the system
-/// call: see `dio::write::overwrite_now`.
+/// Repeats a call that a signal interrupted before any transfer. This is a macro and not a function, because the return of a function soon
+/// after a system call is slow: see `dio::write::overwrite_now`.
 macro_rules! uninterrupted {
     ($call:expr) => {
         loop {
@@ -110,7 +111,7 @@ macro_rules! uninterrupted {
     };
 }
 
-/// The result of a request with NOWAIT on a device that cannot promise not to wait.
+/// The result of a request with NOWAIT. A device that does not support NOWAIT returns EOPNOTSUPP, which becomes EAGAIN.
 fn unpromised(result: Result<usize, Errno>, flags: BioFlags) -> Result<usize, Errno> {
     match result {
         Err(Errno::EOPNOTSUPP)
@@ -134,7 +135,7 @@ impl Transfer for OneFile<'_> {
         {
             return nvme::read_now(namespace.fd(), namespace.id(), buf, at);
         }
-        // pread saves the kernel the copy of an iovec.
+        // With `pread` the kernel need not copy an iovec.
         uninterrupted!(rustix::io::pread(fd, &mut *buf, at))
     }
 

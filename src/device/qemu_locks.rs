@@ -1,7 +1,7 @@
 //! QEMU's locks on image files and devices.
 //!
-//! QEMU takes shared locks of single bytes to record how it uses an open file, and which uses by other programs it excludes. ironmap
-//! takes and checks these locks in addition to `flock` and `O_EXCL`, which QEMU does not check.
+//! QEMU acquires shared locks of single bytes to record how it uses an open file, and which uses by other programs it excludes. ironmap
+//! acquires and checks these locks too, because QEMU checks neither `flock` nor `O_EXCL`.
 //!
 //! Sources: `docs/system/qemu-block-drivers.rst.inc` of QEMU ("Disk image file locking"), and the bytes that `/proc/locks` shows.
 
@@ -15,7 +15,7 @@ use super::owner::{self, busy};
 use crate::error::{Errno, Error, Result};
 use crate::sys::file_locks;
 
-/// The first byte of the locks that record a use, and of the locks that exclude one.
+/// The first byte of the locks that record a use, and of the locks that exclude a use.
 const USES: u32 = 100;
 const EXCLUDES: u32 = 200;
 /// The uses: to read consistent data, to write, to resize.
@@ -23,7 +23,8 @@ const READ: u32 = 0;
 const WRITE: u32 = 1;
 const RESIZE: u32 = 3;
 
-/// Takes QEMU's locks for this use, then checks that no other program's use excludes it.
+/// Acquires QEMU's locks for reading, or for reading and writing. Then checks that this use and the uses of other programs do not exclude
+/// each other.
 pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()> {
     let uses: &[u32] = if write { &[READ, WRITE, RESIZE] } else { &[READ] };
     let excluded = [WRITE, RESIZE];
@@ -56,7 +57,7 @@ pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()>
     Ok(())
 }
 
-/// Refuses a block device that QEMU writes by another node of its bytes. A node that cannot be opened is skipped.
+/// Refuses a block device if QEMU writes the same bytes through another device node. A node that cannot be opened is skipped.
 pub(super) fn refuse_writers_elsewhere(path: &Path, stat: &Stat) -> Result<()> {
     for node in owner::other_nodes(stat) {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -70,7 +71,7 @@ pub(super) fn refuse_writers_elsewhere(path: &Path, stat: &Stat) -> Result<()> {
     Ok(())
 }
 
-/// Whether the error shows that the file system has no locks. QEMU takes no locks there either.
+/// Whether the error shows that the file system does not support locks. QEMU also acquires no locks on such a file system.
 fn is_missing(errno: Errno) -> bool {
     matches!(errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK)
 }

@@ -14,11 +14,11 @@ use crate::units::DevOffset;
 /// A part of a synchronous read: memory that the caller lends, its position on the device, and the result.
 #[derive(Debug)]
 pub struct LentPart<'a> {
-    /// The memory, filled one buffer after the other.
+    /// The memory. The buffers are filled one after the other.
     pub bufs: SmallVec<[IoSliceMut<'a>; 2]>,
     /// The position on the device.
     pub at: DevOffset,
-    /// The number of bytes read, which may be fewer than the memory holds. The device sets it.
+    /// The number of bytes read, which may be less than the length of the memory. The device sets the result.
     pub result: Result<usize, Errno>,
 }
 
@@ -37,13 +37,13 @@ impl<'a> LentPart<'a> {
     }
 }
 
-/// The fate of the bios of a queue that has been drained.
+/// The state of the bios of a queue after a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
     /// No bio is in flight.
     Ended,
-    /// The kernel has refused the queue permanently while bios were in flight, and will not report their ends. The memory of these bios
-    /// is never freed, and their files stay open until the process ends.
+    /// The kernel has refused the queue permanently while bios were in flight, and will not report their completions. The memory of these
+    /// bios is never freed, and their files stay open until the process ends.
     Leaked {
         /// Whether any of these bios are writes, which may reach the device at any time.
         writes: bool,
@@ -62,8 +62,8 @@ impl Drained {
 
 /// A thread's queue of requests to a device.
 ///
-/// The synchronous half works on memory that the call borrows. The asynchronous half accepts bios and returns them: `submit` queues, `commit`
-/// submits, `wait` waits, `pop` takes completions.
+/// The synchronous methods (`..._now`) use memory that the call borrows. The asynchronous methods accept bios and return them: `submit`
+/// queues a bio, `commit` submits queued bios to the device, `wait` waits for completions, and `pop` returns a completed bio.
 pub trait DeviceQueue {
     /// Reads once. The transfer may be short.
     ///
@@ -98,9 +98,9 @@ pub trait DeviceQueue {
     /// The device's errno.
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno>;
 
-    /// Attaches a file, so that this queue's requests can go to the file as well as to the queue's own device. The file stays open until
-    /// it is detached. For only a few requests attach without `lasting`: the attachment then costs less, and each request costs a little
-    /// more.
+    /// Attaches a file, so that this queue can send requests to the file as well as to the queue's own device. The file stays open until it
+    /// is detached. If `lasting` is not set, the attachment costs less and each request costs a little more, which suits a file with only a
+    /// few requests.
     ///
     /// # Errors
     /// EOPNOTSUPP if the queue serves its own device only.
@@ -114,7 +114,7 @@ pub trait DeviceQueue {
         let _ = dev;
     }
 
-    /// The number of bios that can be submitted before one must be popped.
+    /// The number of bios that can be submitted before a bio must be popped.
     fn room(&self) -> usize;
 
     /// The number of bios that were submitted and not yet popped.
@@ -123,7 +123,7 @@ pub trait DeviceQueue {
     /// Queues a bio.
     ///
     /// # Errors
-    /// Returns the bio if there is no room.
+    /// Returns the bio if no slot is free.
     #[allow(
         clippy::result_large_err,
         reason = "the error returns the complete bio without an allocation"
@@ -137,45 +137,45 @@ pub trait DeviceQueue {
     /// that errno.
     fn commit(&mut self) -> Result<(), Errno>;
 
-    /// Submits queued bios as [`commit`](Self::commit) does, and waits until `min` bios (or all that are in flight, if fewer) can be
-    /// popped.
+    /// Submits queued bios as [`commit`](Self::commit) does, and waits until `min` bios can be popped, or all bios in flight if there are
+    /// fewer.
     ///
     /// # Errors
     /// The errors of [`commit`](Self::commit).
     fn wait(&mut self, min: usize) -> Result<(), Errno>;
 
-    /// Ends the queue: waits for the bios in flight, and drops all completed ones. No other call may follow. A dropped queue drains itself, but a
-    /// caller that lent a resource to a bio must call this to learn whether the bio has ended.
+    /// Ends the queue: waits for the bios in flight, and drops all completed bios. No other call may follow. A dropped queue drains itself,
+    /// but a caller that has lent a resource to a bio must call this method to learn whether the bio has ended.
     fn drain(&mut self) -> Drained;
 
-    /// Takes a completed bio.
+    /// Removes and returns a completed bio.
     fn pop(&mut self) -> Option<Done>;
 
-    /// Takes a completed bio. For most bios this moves only the parts that their completion needs, because each moved word costs an
-    /// instruction or two.
+    /// Removes and returns a completed bio. For most bios only the parts that the completion needs are moved, because each moved word costs
+    /// one or two instructions.
     #[inline(always)]
     fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
         self.pop().map(Done::whole)
     }
 
-    /// Whether a popped bio may have completed after the previous call of this method. A caller that measures how long bios were in flight calls
-    /// it after a pop, and reads a clock only if it returns true: queues see completions in batches.
+    /// Whether a popped bio may have completed after the previous call of this method. A caller that measures the latency of bios calls
+    /// this method after a pop, and reads a clock only if the result is true, because completions arrive in batches.
     fn take_fresh(&mut self) -> bool {
         true
     }
 
-    /// An eventfd that is signalled for completions, which [`commit`](Self::commit) and [`pop`](Self::pop) then return. If every bio is complete
-    /// when it is submitted, the eventfd is signalled from the beginning.
+    /// An eventfd that is signalled for completions, which the caller then collects by [`commit`](Self::commit) and [`pop`](Self::pop). If
+    /// the device completes every bio in `submit`, the eventfd is signalled from the beginning.
     ///
     /// # Errors
-    /// EOPNOTSUPP if completions are only seen by polling the device; EMFILE.
+    /// EOPNOTSUPP if completions are found only by polling the device; EMFILE if the process has too many open files.
     fn readiness(&mut self) -> Result<std::os::fd::OwnedFd, Errno> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         Ok(rustix::event::eventfd(1, flags)?)
     }
 
-    /// Allocates buffers that are registered with the device, so that a request need not pin their pages each time. Without support for
-    /// registration they are plain aligned buffers.
+    /// Allocates buffers that are registered with the kernel, so that the kernel need not pin their pages for each request. If the queue
+    /// does not support registration, the buffers are only aligned.
     ///
     /// # Errors
     /// ENOMEM, or EINVAL for zero or too many bytes.
@@ -184,18 +184,19 @@ pub trait DeviceQueue {
         (0..count).map(|_| Buffer::aligned(size).map_err(|_| Errno::ENOMEM)).collect()
     }
 
-    /// Registers a buffer, a whole allocation that many requests will use one after the other. Has no effect without support or room for it.
+    /// Registers a buffer that many requests will use one after the other. The buffer must be a complete allocation. If the queue does not
+    /// support registration, or has no free place, the call has no effect.
     fn register_one(&mut self, buffer: &mut Buffer) {
         let _ = buffer;
     }
 
-    /// Undoes the registration, before the buffer is dropped.
+    /// Ends the registration of a buffer, before the buffer is dropped.
     fn unregister_one(&mut self, buffer: &mut Buffer) {
         let _ = buffer;
     }
 }
 
-/// Runs an expression with the queue below, which is a field of `Self`.
+/// Runs an expression with the queue in the field `below` of `Self`.
 macro_rules! with_below {
     ($above:expr, $queue:ident => $body:expr) => {
         match $above {
@@ -205,8 +206,8 @@ macro_rules! with_below {
 }
 pub(crate) use with_below;
 
-/// Forwards methods of [`DeviceQueue`] to another queue, with which `$with` runs an expression: all `requests`, only their `progress`, or the
-/// `resources` that they use (files and registered memory).
+/// Forwards methods of [`DeviceQueue`] to another queue. The macro `$with` selects that queue. The first argument selects the methods: all
+/// `requests`, only their `progress`, or the `resources` that they use (files and registered memory).
 macro_rules! through_queue {
     (requests, $with:ident) => {
         $crate::device::through_queue!(progress, $with);
@@ -320,7 +321,7 @@ pub trait Transfer {
     /// The device's errno.
     fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno>;
 
-    /// Reads into several buffers. The transfer may be short. A device without a vectored call reads each buffer separately.
+    /// Reads into several buffers. The transfer may be short. The default implementation reads each buffer separately.
     ///
     /// # Errors
     /// The device's errno.
@@ -359,7 +360,7 @@ pub trait Transfer {
     fn flush(&mut self) -> Result<(), Errno>;
 }
 
-/// The target of an [`Immediate`] queue's requests: one device, or one of several files.
+/// The target of the requests of an [`Immediate`] queue: one device, or several files.
 pub trait Transfers {
     /// The device of one request.
     type One<'a>: Transfer
@@ -375,7 +376,7 @@ pub trait Transfers {
     /// The implementation of [`DeviceQueue::attach`].
     ///
     /// # Errors
-    /// EOPNOTSUPP if there is one device only.
+    /// EOPNOTSUPP if there is only one device.
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
         let _ = (file, lasting);
         Err(Errno::EOPNOTSUPP)
@@ -451,7 +452,7 @@ pub(super) fn run(device: &mut impl Transfer, bio: &mut Bio) -> Result<usize, Er
     }
 }
 
-/// The queue of a device that completes requests immediately. A bio is done when `submit` returns, and waits to be popped.
+/// The queue of a device that completes requests immediately. A bio is complete when `submit` returns, and can then be popped.
 #[derive(Debug)]
 pub struct Immediate<T> {
     transfers: T,

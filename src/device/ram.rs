@@ -1,4 +1,4 @@
-//! A device in memory. It is sparse and its copies share memory, so thousands of images that differ little are cheap.
+//! A device in memory. It is sparse, and its copies share memory, so thousands of images that differ little need little memory.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -17,8 +17,8 @@ type Chunk = Arc<[u8; CHUNK]>;
 
 /// A device in memory. Ranges that were never written are zeros and use no memory.
 ///
-/// It refuses requests that a block device with its [`Limits`] would refuse: unaligned positions, lengths and addresses of writes and of a
-/// queue's reads.
+/// The device refuses requests that a block device with its [`Limits`] would refuse: writes and queued reads whose position, length or
+/// address is unaligned.
 #[derive(Debug)]
 pub struct Ram {
     content: Arc<Content>,
@@ -85,8 +85,8 @@ impl Ram {
         self.with_limits(self.content.limits)
     }
 
-    /// An independent device with the same content up to its length, and zeros after that content. The two devices share memory as
-    /// [snapshots](Self::snapshot) do.
+    /// An independent device of `size` bytes with the same content. If it is longer, the content is followed by zeros. The two devices
+    /// share memory as [snapshots](Self::snapshot) do.
     #[must_use]
     pub fn resized(&self, size: u64) -> Self {
         let mut chunks = self.content.read_chunks().clone();
@@ -104,7 +104,7 @@ impl Ram {
         self.content.put(bytes, at)
     }
 
-    /// Makes the content and the length of a file equal to the device's.
+    /// Sets the content and the length of a file to those of the device.
     ///
     /// # Errors
     /// The errors of the file's system calls.
@@ -112,7 +112,7 @@ impl Ram {
         file.set_len(0)?;
         file.set_len(self.content.size)?;
         let chunks = self.content.read_chunks();
-        // Adjacent chunks are joined to one write, because there are many.
+        // Adjacent chunks are joined into one write, because there may be many chunks.
         let mut run: Vec<u8> = Vec::new();
         for (index, chunk) in chunks.iter().map(Option::as_ref).chain([None]).enumerate() {
             if let Some(chunk) = chunk {
@@ -203,7 +203,8 @@ impl Content {
     }
 }
 
-/// The parts of a range that lie in one chunk each: the chunk, the start of the part in the chunk, and its start in the range.
+/// Splits a range into parts, each of which lies in one chunk. For each part, returns the chunk, the start of the part in the chunk, and
+/// the part's positions in the range.
 fn pieces(
     at: DevOffset,
     len: usize,
@@ -313,7 +314,8 @@ mod tests {
         ram.write_all_at(&[IoSlice::new(&vec![fill; len])], DevOffset(at), false)
     }
 
-    /// Writes, discards and snapshots have the same results as on a plain vector; the sharing of chunks is never visible.
+    /// Writes, discards and snapshots have the same results as on a plain vector; a write to one device never changes another device that
+    /// shares chunks with it.
     #[test]
     fn it_holds_what_was_written_and_a_snapshot_what_stood_then() {
         let size = 3 * CHUNK + 512;

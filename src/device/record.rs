@@ -1,5 +1,6 @@
-//! A device that logs the requests to the device below: every write, flush and discard, the time of each acknowledgement, and marks that
-//! the application sets between requests. [`Crashes`](super::Crashes) derives from the log the states that a power cut could have left.
+//! A device that logs the requests to the device below: every write, flush and discard, the position of each acknowledgement in the log,
+//! and marks that the application sets between requests. [`Crashes`](super::Crashes) derives from the log the states that a power cut could
+//! have left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,14 +35,14 @@ pub enum Entry {
         /// The number of bytes.
         len: u64,
     },
-    /// The issuer of an earlier entry got its completion.
+    /// The issuer of an earlier entry received its completion.
     End {
         /// The entry's index.
         of: usize,
         /// Whether the entry was acknowledged: without an error, and not short.
         ok: bool,
     },
-    /// The application has reached a point that it names.
+    /// The application has reached the point with this number.
     Mark(u64),
 }
 
@@ -58,7 +59,7 @@ impl Log {
         self.entries.is_empty()
     }
 
-    /// The events.
+    /// The events, in order.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
@@ -79,10 +80,11 @@ impl FromIterator<Entry> for Log {
     }
 }
 
-/// A device over another that records the requests to it, by its own methods and by its queues.
+/// A device over another device that records the requests through its own methods and through its queues.
 ///
-/// A request is recorded before the device below gets it. The end of the request is recorded when its issuer gets the completion. So a
-/// flush that is issued before the completion of a write was popped need not cover that write. Reads are not recorded.
+/// A request is recorded before the device below receives it. The end of the request is recorded when the issuer receives the completion.
+/// So if a flush is issued before the completion of a write is popped, the log does not show that the flush covers the write. Reads are not
+/// recorded.
 pub type Record = Layered<Recorder>;
 
 impl Record {
@@ -92,7 +94,7 @@ impl Record {
         Self::with_layer(below, Recorder::default())
     }
 
-    /// A copy of the log so far. It shares the data.
+    /// A copy of the log so far. The copy shares the data of the writes.
     #[must_use]
     pub fn log(&self) -> Log {
         self.layer.lock().clone()
@@ -180,7 +182,7 @@ mod tests {
         Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory: Memory::Flat(buffer), end }
     }
 
-    /// The entries of calls of the device itself are in their order.
+    /// Calls of the device's own methods are recorded in the order of the calls.
     #[test]
     fn requests_of_the_device_are_written_down_with_their_ends() {
         let record = record();
@@ -208,7 +210,7 @@ mod tests {
         assert_eq!((record.log().marks(4).count(), record.log().marks(5).next()), (0, Some(77)));
     }
 
-    /// A failed write promises nothing, though a part of it may have reached the device.
+    /// A failed write is not acknowledged, although a part of it may have been written.
     #[test]
     fn failures_are_written_down_as_such() {
         let faults = Faults { fail_after: Some(1), ..Faults::default() };
@@ -245,7 +247,7 @@ mod tests {
         assert_eq!((count, &record.log().entries()[1]), (512, &end(0, false)));
     }
 
-    /// Bios in flight need not be covered: a bio is acknowledged when its completion is popped, not when the device has carried it out.
+    /// A flush need not cover bios in flight: a bio is acknowledged when its completion is popped, not when the device has carried it out.
     #[test]
     fn a_bio_is_acknowledged_when_it_is_popped() {
         let record = record();
@@ -261,7 +263,7 @@ mod tests {
         for at in [0, 512, 0] {
             let done = queue.pop().unwrap();
             assert_eq!(done.result, Ok(512));
-            // The issuer finds its own token in the bio.
+            // The bio contains the issuer's own token.
             assert!(matches!(done.bio.end, BioEnd::Whole { token, .. } if token == at + 7));
         }
         queue.submit(bio(BioOp::Flush, 0, 0, BioFlags::empty())).unwrap();

@@ -1,12 +1,12 @@
-//! Runs of sectors in the memory of a request, whatever its division into buffers, and the tuples of these sectors.
+//! Runs of sectors in the memory of a request, for any division of the memory into buffers, and the tuples of these sectors.
 
 use crate::protection::{Mismatch, Protection};
 
-/// An application tag that switches off the check of its sector (T10 SBC, NVM Command Set): sectors that were never written have it.
+/// An application tag that disables the check of its sector (T10 SBC, NVM Command Set). Sectors that were never written have this tag.
 const UNCHECKED: u16 = 0xFFFF;
 
-/// Calls `run` for each run of whole contiguous intervals, with the number of intervals before it. An interval that several
-/// buffers share is assembled in `parted`; an incomplete interval at the end is ignored.
+/// Calls `run` for each run of contiguous complete intervals, with the number of intervals before the run. An interval that several buffers
+/// share is assembled in `parted`; an incomplete interval at the end is ignored.
 pub(super) fn each_run<'a, E>(
     protection: Protection,
     parted: &mut Vec<u8>,
@@ -38,7 +38,7 @@ pub(super) fn each_run<'a, E>(
     Ok(())
 }
 
-/// Compares adjacent sectors with their tuples, except sectors whose check is switched off.
+/// Compares adjacent sectors with their tuples, except sectors whose check is disabled.
 pub(super) fn verify_run(
     protection: Protection,
     mut data: &[u8],

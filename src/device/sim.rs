@@ -1,5 +1,4 @@
-//! A device with injected failures: seeded latency, errors at chosen positions and times, short and torn transfers. It works over any
-//! other device.
+//! A device over any other device that injects failures: seeded latency, errors at chosen positions and times, short and torn transfers.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +12,9 @@ use crate::units::DevOffset;
 /// The unit of the positions of errors, in bytes.
 const SECTOR: u64 = 512;
 
-/// Faults and their times. The same seed and the same requests give the same faults.
+/// The faults to inject. The same seed and the same requests give the same faults.
 ///
-/// Requests are reads, writes, flushes and discards, numbered from 0 since the last [`Sim::set_faults`].
+/// Requests are reads, writes, flushes and discards. They are numbered from 0; [`Sim::set_faults`] restarts the numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// The seed of all random choices below.
@@ -24,18 +23,18 @@ pub struct Faults {
     pub bad_sectors: BTreeSet<u64>,
     /// The requests from this number on fail.
     pub fail_after: Option<u64>,
-    /// The request of this number fails, and no other.
+    /// The request with this number fails, and no other request.
     pub fail_at: Option<u64>,
     /// The errno of failing requests; EIO if not set.
     pub errno: Option<Errno>,
-    /// A failing write still writes its first logical blocks: any number of them, from zero to all but one.
+    /// A failing write still writes its first logical blocks. Their number is random, from 0 to all except the last block.
     pub torn: bool,
-    /// A failing write still writes all its data; only its completion is lost.
+    /// A failing write still writes all of its data, but reports the error.
     pub unheard: bool,
     /// One in this many requests of a queue transfers only a part: at least one logical block, and only whole logical blocks.
     pub short_one_in: Option<u32>,
-    /// A bio completes up to this many [`DeviceQueue::commit`](super::DeviceQueue::commit) or
-    /// [`DeviceQueue::wait`](super::DeviceQueue::wait) calls later than it could, so that completions change their order.
+    /// The largest delay of a completion, as a number of calls of [`DeviceQueue::commit`](super::DeviceQueue::commit) or
+    /// [`DeviceQueue::wait`](super::DeviceQueue::wait). Delays change the order of completions.
     pub latency: u32,
 }
 
@@ -56,7 +55,7 @@ impl Sim {
         Self::with_layer(below, layer)
     }
 
-    /// Replaces the faults; requests are counted from 0 again.
+    /// Replaces the faults, and counts requests from 0 again.
     pub fn set_faults(&self, faults: Faults) {
         *self.layer.lock() = faults;
         self.layer.requests.store(0, Ordering::Relaxed);
@@ -160,7 +159,7 @@ mod tests {
         bytes.chunks(SECTOR as usize).take_while(|sector| **sector == [fill; 512]).count()
     }
 
-    /// The device's own calls and its queues both count requests of every kind, and only the selected request fails.
+    /// Calls of the device and requests of its queues are counted together, for every kind of request. Only the selected request fails.
     #[test]
     fn the_request_of_a_number_fails_once() {
         let data = [1; 512];
@@ -191,7 +190,7 @@ mod tests {
         }
     }
 
-    /// A torn write leaves whole logical blocks from its start, but never all of them; a failing read returns no data.
+    /// A torn write has written complete logical blocks from its start, but never all of them. A failing read returns no data.
     #[test]
     fn failing_writes_are_torn_where_that_is_asked_for() {
         let data = [1; 4 * SECTOR as usize];

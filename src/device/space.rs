@@ -1,5 +1,5 @@
-//! The space that the file system of an image has available for the image. An access to a mapping that needs space and gets none is a
-//! fault, not an error.
+//! The space that an image needs in its file system. If an access to a mapping needs space and there is none, the result is a fault
+//! (SIGBUS) and not an error.
 
 use std::fs::File;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use rustix::io::Errno as OsErrno;
 
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// The largest number of holes of an image. Each hole splits a mapping, and Linux allows a process some 65,000 mappings by default.
+/// The largest number of holes in an image. Each hole splits the mapping, and Linux allows a process some 65,000 mappings by default.
 const MAX_HOLES: usize = 1 << 14;
 
 // Values of `statfs`'s f_type, as in Linux's include/uapi/linux/magic.h.
@@ -29,7 +29,7 @@ impl Part<'_> {
     /// The holes of the part, in order: start and end in the file.
     ///
     /// # Errors
-    /// `LimitExceeded` if there are too many; `Io`.
+    /// `LimitExceeded` if there are too many holes; `Io`.
     pub(super) fn holes(&self) -> Result<Vec<(u64, u64)>> {
         let end = self.end();
         let mut holes = Vec::new();
@@ -42,7 +42,7 @@ impl Part<'_> {
             // No data follow: the hole extends to the end of the file.
             at = self.seek(SeekFrom::Data(hole))?.map_or(end, |data| data.min(end));
             if at <= hole {
-                // The file changes during the search.
+                // The file was changed during the search.
                 break;
             }
             holes.push((hole, at));
@@ -56,8 +56,8 @@ impl Part<'_> {
         Ok(holes)
     }
 
-    /// The first range at or after a position of the file that is not a hole; empty, at the end of the part, if only a hole follows. If the file
-    /// system does not report holes, or the file changes during the call, the whole range may be data.
+    /// The first range at or after a position of the file that is not a hole. If only a hole follows, the range is empty and at the end of
+    /// the part. If the file system does not report holes, or the file changes during the call, the whole range may be data.
     pub(super) fn data_from(&self, at: u64) -> Result<Range<u64>> {
         let end = self.end();
         let hole = self.seek(SeekFrom::Hole(at))?.unwrap_or(end).min(end);
@@ -72,11 +72,11 @@ impl Part<'_> {
         Ok(start..hole.unwrap_or(end).min(end))
     }
 
-    /// Allocates space for all holes. Returns true if no later write needs space; false on a file system that may need space for an
-    /// overwrite, because that file system does not write in place.
+    /// Allocates space for all holes. Returns true if no later write needs space. Returns false on a file system that may not write in
+    /// place, because an overwrite then needs space.
     ///
     /// # Errors
-    /// `Io`: ENOSPC if there is not enough space, in which case the call allocates none if it can determine this in advance; EOPNOTSUPP if the image
+    /// `Io`: ENOSPC if there is not enough space; if the call can determine this in advance, it allocates nothing. EOPNOTSUPP if the image
     /// has holes that cannot be filled.
     pub(super) fn reserve(&self) -> Result<bool> {
         let stat = rustix::fs::fstatfs(self.file).map_err(|errno| failed("statfs", errno))?;
@@ -89,8 +89,8 @@ impl Part<'_> {
         let keep = FallocateFlags::KEEP_SIZE;
         if magic == XFS {
             self.expect_space(free)?;
-            // Blocks that the image shares with other files also need space, for their copies. One call handles all holes, regardless of
-            // their number.
+            // Blocks that the image shares with other files also need space, because a write copies them. One call handles all holes,
+            // regardless of their number.
             self.allocate(keep | FallocateFlags::UNSHARE_RANGE, self.start, self.end())?;
             return Ok(true);
         }
@@ -114,7 +114,7 @@ impl Part<'_> {
         allocated.map_err(|errno| failed("allocate the space of the image", errno))
     }
 
-    /// Fails early if the space is too small, so that an image that does not fit never fills the disk.
+    /// Fails before the allocation if there is too little space, so that an image that does not fit does not fill the disk.
     fn expect_space(&self, free: u64) -> Result<()> {
         let stat = rustix::fs::fstat(self.file).map_err(|errno| failed("stat", errno))?;
         let has = (stat.st_blocks as u64).saturating_mul(512);
@@ -128,11 +128,11 @@ impl Part<'_> {
         self.start.saturating_add(self.len)
     }
 
-    /// Seeks; `None` if there is no such position up to the end of the file.
+    /// Seeks. `None` if there is no such position before the end of the file.
     fn seek(&self, to: SeekFrom) -> Result<Option<u64>> {
         match rustix::fs::seek(self.file, to) {
             Ok(at) => Ok(Some(at)),
-            // A file system that does not report holes has no holes that need space.
+            // If a file system does not report holes, the image is treated as an image without holes.
             Err(OsErrno::NXIO | OsErrno::INVAL | OsErrno::OPNOTSUPP) => Ok(None),
             Err(errno) => Err(failed("search for holes", errno)),
         }

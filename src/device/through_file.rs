@@ -1,7 +1,7 @@
-//! The methods of a device that its open file implements.
+//! The methods of a device that are calls of its open file.
 
-/// The methods of a [`Device`](super::Device) over the open file in its field `file`. They are the same in all engines; only the queues
-/// differ.
+/// The methods of a [`Device`](super::Device) over the open file in its field `file`. These methods are the same in all engines; only the
+/// queues differ.
 macro_rules! through_file {
     () => {
         fn size(&self) -> u64 {

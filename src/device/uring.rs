@@ -22,16 +22,16 @@ use crate::units::DevOffset;
 /// The options of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UringOptions {
-    /// Poll for completions. The option is ignored, and [`Limits::poll`] is false, if the device has no poll queues.
+    /// Poll for completions. If the device has no poll queues, [`Limits::poll`] is false and the option is ignored.
     pub poll: bool,
-    /// A kernel thread submits requests (SQPOLL), and sleeps after this many milliseconds without work.
+    /// If set, a kernel thread submits requests (SQPOLL), and sleeps after this many milliseconds without work.
     pub sqpoll_idle: Option<u32>,
 }
 
 /// A block device or image that is read and written through io_uring.
 ///
 /// The device must support NOWAIT. Otherwise the kernel passes every request to a worker thread, and [`Psync`](super::Psync) is faster.
-/// An NVMe namespace that was opened by its character device gets commands.
+/// Requests to an NVMe namespace that was opened through its character device are NVMe commands.
 #[derive(Debug)]
 pub struct Uring {
     file: Arc<BlockFile>,
@@ -75,7 +75,7 @@ impl Uring {
     }
 }
 
-/// A bio without its memory, which the ring keeps.
+/// A bio without its memory, which is stored separately in the ring.
 pub(super) struct Attached {
     op: BioOp,
     flags: BioFlags,
@@ -112,11 +112,11 @@ pub struct UringQueue<W: Width> {
     poll: bool,
 }
 
-/// How requests reach a file.
+/// The way in which requests are sent to a file.
 #[derive(Clone, Copy)]
 struct Route {
     file: RingFile,
-    /// The file does not support NOWAIT: the kernel would pass each request to a worker, and a synchronous read is faster.
+    /// The file does not support NOWAIT. The kernel would pass each request to a worker thread, so a synchronous request is faster.
     at_once: bool,
 }
 
@@ -145,13 +145,14 @@ impl<W: Width> UringQueue<W> {
         Route { file, at_once }
     }
 
-    /// A ring polls by its own flag, so HIPRI has no meaning within one.
+    /// The flags of a request in the ring. A ring polls if it was created with IOPOLL, so HIPRI is cleared.
     fn flags(file: &BlockFile, flags: BioFlags) -> i32 {
         rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
     }
 
-    /// Whether a request to a namespace must go to its block device, because a command cannot describe the request, or because the
-    /// request is a write that must fail. (Root may send any command, regardless of the open mode of the character device.)
+    /// Whether a request to a namespace must be sent to its block device instead. One reason is that a command cannot describe the request.
+    /// The other reason is a write to a device that was opened read-only, which must fail: root may send any command, regardless of the
+    /// open mode of the character device.
     #[inline]
     fn is_no_command(file: &BlockFile, bio: &Bio) -> bool {
         file.namespace().is_some_and(|namespace| {
@@ -231,7 +232,7 @@ pub(super) use through_ring;
 impl<W: Width> DeviceQueue for UringQueue<W> {
     through_ring!();
 
-    /// A synchronous request needs one system call, without the ring.
+    /// A synchronous request is one system call and does not use the ring.
     #[inline(always)]
     fn read_now(
         &mut self,
@@ -343,7 +344,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         self.ring.pop_by(|request, raw| {
             let (memory, Attached { end, .. }) = request.as_ref()?;
             let whole = end.whole().filter(|_| result(raw) == Ok(memory.len()));
-            // The two halves are taken separately, so that the other fields of the bio are not moved here.
+            // Only the memory is taken from the slot, so that the other fields of the bio are not moved.
             let Some((token, slot)) = whole else {
                 let (memory, attached) = request.take()?;
                 return Some(Err(Done { bio: attached.join(memory), result: result(raw) }));

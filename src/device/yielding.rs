@@ -1,4 +1,4 @@
-//! A device that lets other threads run before and after each request, for models under a checker's schedules.
+//! A device that lets other threads run before and after each request, for tests under the model checker.
 
 use std::sync::Arc;
 

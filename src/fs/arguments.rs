@@ -14,21 +14,21 @@ const GROUP_EXECUTE: u32 = 0o010;
 /// The treatment of a symbolic link in the last component of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// The walk follows it, as `stat` does.
+    /// The walk follows the link, as `stat` does.
     All,
     /// The walk returns the link itself, as `lstat` does.
     NotLast,
 }
 
-/// The user that makes a file.
+/// The user that creates a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Credentials {
     /// Owner of the new file.
     pub uid: u32,
-    /// The group of the new file, unless the directory's set-group bit gives it the directory's group.
+    /// The group of the new file. If the directory has the set-group-ID bit, the directory's group is used instead.
     pub gid: u32,
-    /// Permission bits that are masked out, unless the directory has a default ACL.
+    /// Permission bits that are removed from the mode of the new file. The mask is ignored if the directory has a default ACL.
     pub umask: u32,
 }
 
@@ -64,16 +64,16 @@ bitflags! {
     /// The flags of a rename, as in `renameat2`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct RenameFlags: u32 {
-        /// Replace nothing.
+        /// Fail if the new name exists.
         const NOREPLACE = 1;
         /// Exchange the two names.
         const EXCHANGE = 2;
-        /// Leave a whiteout (a character device 0, 0) under the old name.
+        /// Create a whiteout (a character device 0, 0) under the old name.
         const WHITEOUT = 4;
     }
 }
 
-/// Changes to an inode; `None` keeps the value.
+/// Changes to an inode. An attribute that is `None` is not changed.
 ///
 /// ```
 /// use ironmap::fs::SetAttributes;
@@ -94,9 +94,10 @@ pub struct SetAttributes {
     pub accessed: Option<Timestamp>,
     /// Last change of the content.
     pub modified: Option<Timestamp>,
-    /// Last change of the inode; `None` sets the current time.
+    /// Last change of the inode. Unlike the other attributes, `None` sets the current time.
     pub changed: Option<Timestamp>,
-    /// The times come from the file's use or from the clock, not from the caller. Linux permits such times on an append-only file.
+    /// Whether the times result from the use of the file or from the clock, not from a caller's request to set them. Linux permits such
+    /// times on an append-only file.
     pub times_of_use: bool,
     /// Project, for quota.
     pub project: Option<u32>,
@@ -122,7 +123,7 @@ setters!(SetAttributes {
 });
 
 impl InodeFlags {
-    /// The flags that Linux shows to users: "User-visible flags" in its ext4 documentation, and DAX.
+    /// The flags that Linux shows to users: the "User-visible flags" of its ext4 documentation, and the DAX flag.
     pub const SHOWN: Self = Self::from_bits_retain(0x725B_DFFF);
 }
 
@@ -131,14 +132,14 @@ impl InodeFlags {
 pub enum SetXattr {
     /// Replaces the attribute or creates it.
     Any,
-    /// Creates the attribute; `Exists` if there is one.
+    /// Creates the attribute; `Exists` if the attribute exists.
     Create,
     /// Replaces the attribute; `NoData` if the attribute does not exist.
     Replace,
 }
 
 bitflags! {
-    /// `i_flags`, after "Inode Flags" in Linux's ext4 documentation.
+    /// The flags of an inode (`i_flags`). Source: "Inode Flags" in Linux's ext4 documentation.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct InodeFlags: u32 {
         /// Delete securely; not implemented.
@@ -153,15 +154,15 @@ bitflags! {
         const IMMUTABLE = 0x10;
         /// Append only (`chattr +a`).
         const APPEND = 0x20;
-        /// Leave out of dumps.
+        /// Exclude from dumps.
         const NO_DUMP = 0x40;
         /// Do not record accesses.
         const NO_ATIME = 0x80;
         /// Encrypted content or names.
         const ENCRYPT = 0x800;
-        /// The directory is hashed.
+        /// The directory has a hash tree.
         const INDEX = 0x1000;
-        /// File data goes through the journal.
+        /// File data are written to the journal.
         const JOURNAL_DATA = 0x4000;
         /// No tail merging; not implemented.
         const NO_TAIL = 0x8000;
@@ -175,9 +176,9 @@ bitflags! {
         const EXTENTS = 0x8_0000;
         /// The file is protected by fs-verity.
         const VERITY = 0x10_0000;
-        /// The inode holds a large extended attribute's value.
+        /// The inode contains the value of a large extended attribute.
         const EA_INODE = 0x20_0000;
-        /// The content lies in the inode.
+        /// The content is stored in the inode.
         const INLINE_DATA = 0x1000_0000;
         /// New files inherit the project id.
         const PROJECT_INHERIT = 0x2000_0000;
@@ -187,7 +188,7 @@ bitflags! {
     }
 }
 
-/// Whether set-id bits survive a change of the file's content. File capabilities are removed with either value.
+/// Whether the set-id bits are kept when the content of a file changes. File capabilities are removed in both cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeepSetId {
     /// The set-id bits are cleared.
@@ -198,12 +199,12 @@ pub enum KeepSetId {
 }
 
 impl KeepSetId {
-    /// The value that a write's intent asks for.
+    /// The value that the intent of a write requests.
     pub(crate) fn asked(intent: WriteIntent) -> Self {
         if intent.contains(WriteIntent::KEEP_SET_ID) { Self::Yes } else { Self::No }
     }
 
-    /// The mode after the change.
+    /// The mode after the change of the content.
     pub(crate) fn of(self, mode: u32) -> u32 {
         match self {
             Self::No => unprivileged(mode),
@@ -212,8 +213,8 @@ impl KeepSetId {
     }
 }
 
-/// The mode without set-user-ID, and without set-group-ID if the group may execute. Without group execute permission the set-group-ID bit
-/// has another meaning and stays.
+/// The mode without the set-user-ID bit, and without the set-group-ID bit if the group has execute permission. Without this permission, the
+/// set-group-ID bit gives no privileges, so it stays.
 fn unprivileged(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTE == 0 { 0 } else { SET_GROUP };
     mode & !(SET_USER | group)
@@ -223,21 +224,21 @@ fn unprivileged(mode: u32) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallocate {
-    /// Allocates holes; they read as zeros.
+    /// Allocates blocks for holes. The range then reads as zeros where it was a hole.
     Allocate {
-        /// The file's size does not change.
+        /// Whether the file's size stays the same.
         keep_size: bool,
     },
-    /// Frees the range; it reads as zeros. The file's size does not change.
+    /// Frees the blocks of the range, which then reads as zeros. The file's size does not change.
     Punch,
-    /// Makes the range unwritten; it reads as zeros.
+    /// Makes the range unwritten, so that it reads as zeros.
     Zero {
-        /// The file's size does not change.
+        /// Whether the file's size stays the same.
         keep_size: bool,
     },
-    /// Removes whole blocks. The part of the file after them moves down.
+    /// Removes whole blocks. The data after these blocks move to lower positions.
     Collapse,
-    /// Inserts whole blocks that read as zeros.
+    /// Inserts whole blocks that read as zeros. The data after the position move to higher positions.
     Insert,
 }
 
@@ -251,10 +252,10 @@ pub enum Access {
     Write,
 }
 
-/// The position from which a listing of a directory continues: a number that a program can store. A cursor stays valid through all
-/// changes of the directory if the order of the listing does not change. On a volume with `dir_index` the order is by hash if the
-/// directory has a hash tree or at most one block. Otherwise the order is by position. A listing that continues from a cursor cannot
-/// distinguish two names whose hashes are equal in 63 bits.
+/// The position from which a listing of a directory continues: A program can store it as a number. A cursor stays valid when the directory
+/// changes, as long as the order of the listing stays the same. On an ext4 volume with `dir_index`, the order is by hash if the directory
+/// has a hash tree or at most one block. Otherwise the order is by position. A listing that continues from a cursor cannot distinguish two
+/// names whose hashes are equal in 63 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirCursor(pub(crate) u64);
 
@@ -262,20 +263,20 @@ impl DirCursor {
     /// The position before all entries.
     pub const START: Self = Self(0);
 
-    /// The cursor for a number that came from [`to_raw`](Self::to_raw). Every other number stands for some position, too.
+    /// The cursor for a number from [`to_raw`](Self::to_raw). Every other number is also a valid position.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The cursor as a number that fits an offset of `telldir`: below 2^63, and nonzero after an entry.
+    /// The cursor as a number that fits into an offset of `telldir`. The number is below 2^63, and it is not 0 after an entry.
     #[must_use]
     pub const fn to_raw(self) -> u64 {
         self.0
     }
 }
 
-/// The clock that gives files their time stamps.
+/// The clock for the time stamps of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Clock {
@@ -286,7 +287,7 @@ pub enum Clock {
     Fixed(Timestamp),
 }
 
-/// The size of a file system and its free space, as `statfs` gives them.
+/// The size of a file system and its free space, as `statfs` returns them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
@@ -321,7 +322,7 @@ pub struct FreeSpace {
 }
 
 impl FreeSpace {
-    /// The free space: `blocks` free blocks, of which `available` are for unprivileged users, and `inodes` free inodes.
+    /// The free space: `blocks` free blocks, `available` of them for unprivileged users, and `inodes` free inodes.
     #[must_use]
     pub const fn new(blocks: u64, available: u64, inodes: u64) -> Self {
         Self { blocks, available, inodes }
@@ -338,7 +339,7 @@ pub struct WriteCounts {
     pub conversions: u64,
     /// Bytes that were zeroed in partly written blocks.
     pub zeroed: u64,
-    /// Requests for exclusive access to a range of a file. Until such a request ends, direct I/O does not take the short path.
+    /// Requests for exclusive access to a range of a file. While such a request runs, direct I/O does not use the fast path.
     pub exclusive: u64,
     /// Write steps that locked an inode exclusively: to allocate blocks, to remove privileges, or to zero the gap below a file's new end.
     pub upgrades: u64,
@@ -366,7 +367,7 @@ impl std::ops::Sub for WriteCounts {
     }
 }
 
-/// The reaction of a volume that is open for writing to corruption (`errors=` of mount(8)).
+/// The reaction to corruption on a volume that is open for writing (`errors=` of mount(8)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {
@@ -375,7 +376,7 @@ pub enum OnError {
     Continue,
     /// The volume becomes read-only.
     RemountReadOnly,
-    /// All further operations on the volume are refused, reads too.
+    /// All further operations on the volume are refused, including reads.
     Panic,
 }
 

@@ -1,4 +1,4 @@
-//! A version of a metadata block, and the record of its verified checksums.
+//! A version of a metadata block, with a record of the checksums that were verified.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -17,10 +17,11 @@ struct Content {
     verified: Verified,
 }
 
-/// The verified checksums of a version. Each checksum is computed once.
+/// The checksums of a version that were verified. This record avoids a second verification.
 #[derive(Default)]
 struct Verified {
-    /// The kind for which the block was first verified; 0 before that. A reader that expects another kind verifies the block each time.
+    /// The kind and number of the structure for which the block was first verified; 0 before the first verification. A reader that expects
+    /// another kind or number verifies the block each time.
     identity: AtomicU64,
     /// A bit for each verified part.
     parts: AtomicU64,
@@ -34,24 +35,25 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The whole of a block that belongs to an inode. The inode's generation needs no bits: a new generation comes with new blocks.
+    /// The complete block, which belongs to an inode. The identity does not include the inode's generation, because an inode with a new
+    /// generation gets new blocks.
     pub(crate) fn whole(kind: impl Into<u8>, owner: InodeNo) -> Self {
         Self { identity: identity(kind, owner.0), index: 0 }
     }
 
-    /// One of the `per_block` structures in a block, by its number in the whole table.
+    /// One of the `per_block` structures in a block. `number` is the number of the structure in its complete table.
     pub(crate) fn numbered(kind: impl Into<u8>, number: u32, per_block: u32) -> Self {
         let index = number % per_block;
         Self { identity: identity(kind, u64::from(number - index)), index }
     }
 
-    /// The bit of the part, or 0 if no bit is available: such a part is verified each time.
+    /// The bit of the part, or 0 if there is no bit for this part. A part without a bit is verified each time.
     fn bit(self) -> u64 {
         1_u64.checked_shl(self.index).unwrap_or(0)
     }
 }
 
-/// A kind of structure, from 1 on, and the number of the structure: inode numbers have 56 bits at most.
+/// Combines the kind of a structure (1 or more) with the number of the structure. 56 bits suffice for every inode number.
 fn identity(kind: impl Into<u8>, which: u64) -> u64 {
     u64::from(kind.into()) << 56 | which & ((1 << 56) - 1)
 }
@@ -63,7 +65,7 @@ impl Verified {
     }
 
     fn add(&self, part: Part) {
-        // The identity never changes after it is set, so a bit never stands for a part of another kind.
+        // The identity never changes after it is set, so a bit always belongs to a part of this identity.
         let identity = &self.identity;
         let before =
             identity.compare_exchange(0, part.identity, Ordering::Relaxed, Ordering::Relaxed);
@@ -91,7 +93,7 @@ impl Block {
         Self(Arc::new(Content { buffer, verified }))
     }
 
-    /// Verifies a part of this version, unless that was done before.
+    /// Verifies a part of this version, if the part was not verified before.
     pub(crate) fn verify_once(
         &self,
         part: Part,
@@ -109,12 +111,12 @@ impl Block {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The bytes for a change. If the version is shared, they are first copied to a new one.
+    /// Returns the bytes for a change. If the version is shared, the bytes are first copied to a new version.
     pub(crate) fn for_change(&mut self) -> Result<&mut [u8]> {
         self.changed(Verified::default())
     }
 
-    /// Changes one part and stores its new checksum, so the part counts as verified.
+    /// Changes one part. `change` also stores the part's new checksum, so the part counts as verified.
     pub(crate) fn change_sealed<R>(
         &mut self,
         part: Part,
@@ -137,7 +139,9 @@ impl Block {
                 content.verified = verified;
                 Ok(&mut content.buffer)
             }
-            None => Err(Error::invalid("a block has two owners")),
+            None => Err(Error::invalid(
+                "the block cannot be changed, because another reference to it exists",
+            )),
         }
     }
 }
@@ -166,7 +170,7 @@ mod tests {
         Part::numbered(INODES, number, 16)
     }
 
-    /// Whether a request to verify a part succeeds.
+    /// Whether a request to verify a part computes the checksum. Otherwise the part was verified before.
     fn verifies(block: &Block, part: Part) -> bool {
         let mut verified = false;
         block
@@ -197,8 +201,8 @@ mod tests {
         let block = block();
         assert!(verifies(&block, inode(1)));
         for _ in 0..2 {
-            assert!(verifies(&block, Part::whole(ENTRIES, InodeNo(1))), "as entries");
-            assert!(verifies(&block, inode(17)), "as another block of the table");
+            assert!(verifies(&block, Part::whole(ENTRIES, InodeNo(1))), "verified as entries");
+            assert!(verifies(&block, inode(17)), "verified as another block of the table");
         }
         assert!(!verifies(&block, inode(1)));
     }

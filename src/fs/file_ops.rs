@@ -9,16 +9,16 @@ use crate::iomap::WriteFile;
 use crate::open_file::OpenInode;
 use crate::units::InodeNo;
 
-/// An open inode. If it loses its last name, the file system frees it after the last clone of this handle is dropped.
+/// An open inode. If the inode loses its last name, the file system frees the inode when the last clone of this handle is dropped.
 #[derive(Clone)]
 pub struct Held(Arc<dyn FileOps>);
 
-/// The operations of a format on an open inode. The name is Linux's `file_operations`.
+/// The operations of a format on an open inode. The trait is named after Linux's `file_operations`.
 pub trait FileOps: Send + Sync {
     /// The inode number.
     fn number(&self) -> InodeNo;
 
-    /// The present state of the inode, which may have no name.
+    /// Reads the present state of the inode, which may have no name.
     ///
     /// # Errors
     /// The errors of reading and checking the inode.
@@ -27,7 +27,7 @@ pub trait FileOps: Send + Sync {
     /// Records an access in a time stamp, without a transaction. Does nothing on a volume that is open for reading.
     fn stamp(&self, _access: Access) {}
 
-    /// The writer of the inode's data, and the state that all its open handles share; `None` if the volume is open for reading.
+    /// The writer of the inode's data, and the state that all open handles of the inode share; `None` if the volume is open for reading.
     fn writes(self: Arc<Self>) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
         None
     }
@@ -39,7 +39,7 @@ impl Held {
         Self(Arc::new(file))
     }
 
-    /// The writer of the inode's data, and the state that all its open handles share.
+    /// The writer of the inode's data, and the state that all open handles of the inode share.
     pub(crate) fn writes(&self) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
         Arc::clone(&self.0).writes()
     }

@@ -1,11 +1,11 @@
 //! The interface of a file system for its users: a tree of names, and inodes with their attributes and data.
 //!
-//! Programs, mounts, benches and [`Volume`](crate::Volume) use a file system only through these traits. A format implements
-//! [`FileSystem`]; [`InodeOps`] for an inode that was read; [`FileOps`](super::FileOps) for an open inode; and [`Writer`] if volumes can be changed. Each
-//! format has a row in the table of [formats](super::FORMATS). The traits' names are those of Linux: `super_operations`,
-//! `inode_operations`, `file_operations`.
+//! Programs, mounts, benches and [`Volume`](crate::Volume) use a file system only through these traits. A format implements [`FileSystem`],
+//! [`InodeOps`] for an inode that was read, and [`FileOps`](super::FileOps) for an open inode. If its volumes can be changed, it also
+//! implements [`Writer`]. The table of [formats](super::FORMATS) contains each format. The traits are named after Linux's
+//! `super_operations`, `inode_operations` and `file_operations`.
 //!
-//! An inode is named by its number, which stays the same for the life of the file. These operations check no permissions, because a
+//! An inode is identified by its number, which stays the same until the file is freed. These operations check no permissions, because a
 //! program that opens a volume has full access to it.
 
 use std::any::Any;
@@ -20,12 +20,12 @@ use crate::error::{Error, Result};
 use crate::units::InodeNo;
 
 bitflags! {
-    /// Abilities of a file system. An operation without its ability fails with `Unsupported` or `ReadOnly`.
+    /// Abilities of a file system. An operation that needs a missing ability fails with `Unsupported` or `ReadOnly`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Capabilities: u32 {
         /// The volume is open for writing: data of files can be overwritten.
         const WRITE = 0x1;
-        /// Changes survive a crash after a [sync](FileSystem::sync) returns, and a crash leaves the tree consistent.
+        /// Changes are durable when a [sync](FileSystem::sync) returns, and the tree is consistent after a crash.
         const JOURNAL = 0x2;
         /// Extended attributes.
         const XATTRS = 0x4;
@@ -35,12 +35,13 @@ bitflags! {
         const PROJECTS = 0x10;
         /// [Inode flags](InodeFlags) can be set.
         const FLAGS = 0x20;
-        /// Metadata can change: names, sizes, attributes, the blocks of a file. Without this ability a write must stay within the data of a file.
+        /// Metadata can change: names, sizes, attributes, the blocks of a file. Without this ability, a write can only replace existing
+        /// data.
         const METADATA = 0x40;
     }
 }
 
-/// A file system on a device. Threads share it.
+/// A file system on a device. Several threads can use it at the same time.
 ///
 /// A file system that can be changed also provides a [`Writer`].
 pub trait FileSystem: Any + Send + Sync {
@@ -56,7 +57,7 @@ pub trait FileSystem: Any + Send + Sync {
     /// The size of the file system and its free space (`statfs`).
     fn usage(&self) -> Usage;
 
-    /// Takes the notices since the last call, one line each. A notice reports work that was skipped because of an error.
+    /// Returns the notices since the last call, one line for each notice. A notice reports work that was skipped because of an error.
     fn take_notices(&self) -> Vec<String> {
         Vec::new()
     }
@@ -64,10 +65,10 @@ pub trait FileSystem: Any + Send + Sync {
     /// Checks all metadata in their state after recovery of the journal, and writes nothing. The check calls `progress` as it advances.
     ///
     /// # Errors
-    /// Faults of the volume are in the report and are not errors. `Unsupported` for a format without a check; errors of the device at the
-    /// superblock, and of memory allocation.
+    /// Faults of the volume are not errors. They are in the report. `Unsupported` for a format without a check. Errors of the device when
+    /// the superblock is read, and errors of memory allocation.
     fn check(&self, _progress: &mut dyn FnMut(Progress)) -> Result<Report> {
-        Err(Error::unsupported(format!("a check of {}", self.format())))
+        Err(Error::unsupported(format!("volumes of {} cannot be checked", self.format())))
     }
 
     /// The inode with this number.
@@ -76,8 +77,8 @@ pub trait FileSystem: Any + Send + Sync {
     /// `NotFound` if no file has this number, or the file has no name; `Corrupt`.
     fn inode(&self, number: InodeNo) -> Result<Inode>;
 
-    /// The inode with a number that comes from the volume itself: from a directory entry, or from an inode that was read. A format need not
-    /// look up such a number in its tables of inodes.
+    /// The inode with a number from the volume itself, for example from a directory entry or from another inode. A format need not look up
+    /// such a number in its tables of inodes.
     ///
     /// # Errors
     /// The errors of [`inode`](Self::inode).
@@ -85,7 +86,7 @@ pub trait FileSystem: Any + Send + Sync {
         self.inode(number)
     }
 
-    /// Reads an inode while no operation changes it. The inode may be without a name if a program [holds](Self::hold) it. Users call
+    /// Reads an inode while no operation changes it. An inode without a name can be read if a program [holds](Self::hold) it. Users call
     /// [`inspect`](#method.inspect).
     ///
     /// # Errors
@@ -96,14 +97,14 @@ pub trait FileSystem: Any + Send + Sync {
         look: &mut dyn FnMut(&dyn InodeOps) -> Result<()>,
     ) -> Result<()>;
 
-    /// The inode of a name in a directory. Waits for running changes of the directory.
+    /// Looks up a name in a directory. Waits for changes of the directory that are in progress.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`, `Encrypted`; `Corrupt`.
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Inode>;
 
-    /// The inode that a path names. The path and absolute links start at the root of the volume; `..` of the root is the root; an empty path is the
-    /// root. A path with slashes at its end must name a directory.
+    /// The inode that a path names. The path and absolute links start at the root of the volume. In the root, `..` is the root. An empty
+    /// path names the root. A path with slashes at its end must name a directory.
     ///
     /// # Errors
     /// The errors of [`lookup`](Self::lookup), with the path in the error; `Loop` for more than 40 symbolic links.
@@ -111,8 +112,8 @@ pub trait FileSystem: Any + Send + Sync {
         path::resolve(self, path, follow)
     }
 
-    /// The inode that a path names, relative to a directory. An empty path names `from` itself, of any file type; if it is a symbolic link,
-    /// the link is not followed.
+    /// The inode that a path names, relative to a directory. An empty path names `from` itself, which can have any file type. If `from` is
+    /// a symbolic link, an empty path does not follow it.
     ///
     /// # Errors
     /// The errors of [`lookup`](Self::lookup), without the path in the error; `Loop` for more than 40 symbolic links.
@@ -120,20 +121,20 @@ pub trait FileSystem: Any + Send + Sync {
         path::walk(self, from, path, follow)
     }
 
-    /// Opens an inode. If it loses its last name, it stays until the returned handle is dropped.
+    /// Opens an inode. If the inode loses its last name, it is not freed before the returned handle is dropped.
     ///
     /// # Errors
-    /// `NotFound` if the inode has no name and no other handle holds it.
+    /// `NotFound` if the inode has no name and no other handle for it is open.
     fn hold(&self, number: InodeNo) -> Result<Held>;
 
     /// Opens an inode that was read earlier, and returns its present state.
     ///
     /// # Errors
-    /// The errors of [`hold`](Self::hold); `NotFound` also if the number belongs to another file.
+    /// The errors of [`hold`](Self::hold); `NotFound` also if the number was reused for another file.
     fn hold_read(&self, inode: Inode) -> Result<(Held, Inode)>;
 
-    /// The operations that change the file system; `None` for a format that is only read, or whose metadata never
-    /// change. Users call [`writable`](#method.writable).
+    /// The operations that change the file system. `None` if the format does not support writes, or if its metadata never change. Users
+    /// call [`writable`](#method.writable).
     fn writer(&self) -> Option<&dyn Writer> {
         None
     }
@@ -157,13 +158,13 @@ pub trait FileSystem: Any + Send + Sync {
     /// The error for a change that this format does not implement.
     #[doc(hidden)]
     fn not_written(&self) -> Error {
-        Error::read_only(format!("{} is only read", self.format()))
+        Error::read_only(format!("volumes of {} can only be read", self.format()))
     }
 }
 
 impl dyn FileSystem {
-    /// Reads an inode while no operation changes it. The inode may be without a name if a program [holds](FileSystem::hold) it. `look` may use this
-    /// inode, but must not call the file system: the call would deadlock.
+    /// Reads an inode while no operation changes it. An inode without a name can be read if a program [holds](FileSystem::hold) it. `look`
+    /// may use this inode, but it must not call the file system, because such a call would deadlock.
     ///
     /// # Errors
     /// The errors of [`inode`](FileSystem::inode), and the errors of `look`.
@@ -177,7 +178,7 @@ impl dyn FileSystem {
             seen = look.take().map(|look| look(inode)).transpose()?;
             Ok(())
         })?;
-        seen.ok_or_else(|| Error::invalid("a file system did not show the inode"))
+        seen.ok_or_else(|| Error::invalid("the file system did not return the inode"))
     }
 
     /// The operations that change the file system.

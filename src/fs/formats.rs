@@ -1,4 +1,4 @@
-//! The table of formats. A new format is a row here and a folder beside this file.
+//! The table of formats. A new format needs an entry in this table, and a folder next to this file.
 
 use std::sync::Arc;
 
@@ -15,11 +15,12 @@ pub const FORMATS: &[Format] = &[ext4::FORMAT, xfs::FORMAT];
 pub struct Format {
     /// The name of the format: `ext2, ext3 or ext4`.
     pub name: &'static str,
-    /// Whether a device holds this format, sound or damaged.
+    /// Whether a device contains this format, undamaged or damaged.
     pub is_on: fn(&dyn Device) -> Result<bool>,
-    /// The block of a sound backup of the superblock on a device, as [`Rescue::superblock`] counts it. `None` for a format without backups.
+    /// Finds an undamaged backup of the superblock on a device. The result is a block number, counted as in [`Rescue::superblock`]. `None`
+    /// for a format without backups.
     pub find_backup: Option<FindBackup>,
-    /// The UUID of the external journal that the file system's recovery needs. `None` for a format without external journals.
+    /// Reads the UUID of the external journal that the file system's recovery needs. `None` for a format without external journals.
     pub wanted_journal: Option<WantedJournal>,
     /// The end of the file system on a device, and its block size.
     pub footprint: fn(&dyn Device) -> Result<Footprint>,
@@ -54,7 +55,8 @@ pub enum How {
     Read,
     /// Opens for reading, with options.
     Rescue(Rescue),
-    /// Opens for reading and writing. A journal that needs recovery is recovered on the device. This clock gives changed files their times.
+    /// Opens for reading and writing. A journal that needs recovery is recovered on the device. The clock supplies the time stamps of
+    /// changed files.
     Write(Clock),
 }
 
@@ -62,17 +64,18 @@ pub enum How {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rescue {
-    /// The block of a backup superblock to use, counted in blocks of the file system, as `e2fsck -b` counts.
+    /// The number of the backup superblock's block, counted in blocks of the file system, as for `e2fsck -b`.
     pub superblock: Option<u64>,
-    /// The journal is ignored.
+    /// Whether the journal is ignored.
     pub no_journal: bool,
-    /// The range at which an external journal's device appears, if there is one.
+    /// The range in which the device of an external journal is mapped, if the volume has one.
     pub journal: Option<DeviceRange>,
-    /// The range at which the device of realtime files appears, if there is one.
+    /// The range in which the device of realtime files is mapped, if the volume has one.
     pub realtime: Option<DeviceRange>,
 }
 
-/// The range at which a further device of a volume appears in the addresses of the volume's device, past its end.
+/// The range in which an additional device of a volume is mapped. The range is past the end of the volume's own device, in the same address
+/// space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRange {
     /// The first byte: a multiple of 64 KiB.

@@ -10,10 +10,11 @@ use crate::iomap::{ExtentMap, Iomap, MapFile};
 use crate::units::{FilePos, InodeNo};
 
 /// An inode in the state in which it was read: its attributes, and access to its content and names. The file may change afterwards. Reads
-/// through this value return the present content, or an error if the inode number belongs to another file.
+/// through this value return the present content, or an error if the inode number was reused for another file.
 pub struct Inode(Box<dyn InodeOps>);
 
-/// The inode to open: a number, or an inode that was read earlier. The latter is opened only if its number still belongs to that file.
+/// The inode to open: a number, or an inode that was read earlier. An inode that was read is opened only if its number still belongs to the
+/// same file.
 #[derive(Debug)]
 pub struct InodeRef {
     pub(crate) number: InodeNo,
@@ -35,13 +36,13 @@ impl From<Inode> for InodeRef {
 /// The entries of a directory, in any order.
 pub type ReadDir<'a> = Box<dyn Iterator<Item = Result<DirEntry>> + 'a>;
 
-/// The entries of a directory from a cursor on. The directory may change during the listing: an entry that exists throughout the listing
+/// The entries of a directory from a cursor on. The directory may change during the listing. An entry that exists throughout the listing
 /// appears exactly once, in a stable order. The listing ends after an error.
 pub type Listing = Box<dyn ListDir>;
 
-/// The operations of a format on an inode that was read. The name is Linux's `inode_operations`.
+/// The operations of a format on an inode that was read. The trait is named after Linux's `inode_operations`.
 pub trait InodeOps: MapFile + Send + Sync {
-    /// The attributes of the inode, as `stat` gives them.
+    /// The attributes of the inode, as `stat` returns them.
     fn stat(&self) -> &Stat;
 
     /// Whether the inode is internal to the file system, such as a journal or a quota file. No name may refer to an internal inode.
@@ -49,7 +50,7 @@ pub trait InodeOps: MapFile + Send + Sync {
         false
     }
 
-    /// The map, if the whole map is in memory.
+    /// The map, if it is completely in memory.
     fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
 
     /// The target of a symbolic link.
@@ -58,7 +59,7 @@ pub trait InodeOps: MapFile + Send + Sync {
     /// `WrongFileType` if the inode is no symbolic link; `Encrypted`, `Corrupt`.
     fn read_link(&self) -> Result<Vec<u8>>;
 
-    /// The extended attributes, with the names and values that the system calls give.
+    /// The extended attributes, with the names and values that the system calls return.
     ///
     /// # Errors
     /// `Corrupt`; `LimitExceeded` if the values exceed 16 MiB in total.
@@ -73,7 +74,7 @@ pub trait InodeOps: MapFile + Send + Sync {
         Ok(all.into_iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value))
     }
 
-    /// The inode of a name in this directory.
+    /// Looks up a name in this directory and returns its inode.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`, `Encrypted`; `Corrupt` if the directory or the inode is damaged.

@@ -1,9 +1,9 @@
-//! File systems. [`FileSystem`] is their common interface; each format has a folder here and a row in the table of [`FORMATS`].
+//! File systems. [`FileSystem`] is the interface of all formats. Each format has a folder here and an entry in the table [`FORMATS`].
 
 mod arguments;
 mod block;
 pub mod check;
-#[doc(hidden)] // One format's own: reached by `Volume::ext4`, and changed with the format's code.
+#[doc(hidden)] // Items of one format (`Volume::ext4`), which may change with its code.
 pub mod ext4;
 mod file_ops;
 mod file_system;
@@ -15,7 +15,7 @@ mod layout;
 pub(crate) mod path;
 mod types;
 mod writer;
-#[doc(hidden)] // One format's own.
+#[doc(hidden)] // Items of one format.
 pub mod xfs;
 
 pub use arguments::{

@@ -1,4 +1,4 @@
-//! Path walks: component by component from the root, with the targets of symbolic links inserted.
+//! Resolves paths component by component. The target of a symbolic link is inserted into the remaining path.
 
 use std::borrow::Cow;
 
@@ -31,8 +31,8 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
         return Err(Error::new(ErrorKind::NotADirectory, "not a directory"));
     }
     let mut links = 0;
-    // The rest of the path, with the targets of at most MAX_LINKS links inserted. The walk advances a position in it. Removing each
-    // component from the front would take quadratic time, in a length that the volume controls.
+    // The remaining path, into which the targets of at most MAX_LINKS symbolic links are inserted. The walk advances a position in this
+    // text. To remove each component from the front would take quadratic time, and the volume controls the length of the targets.
     let (mut text, mut at) = (Cow::Borrowed(path), 0);
     while let Some((name, behind)) = next_component(&text[at..]) {
         let next = text.len() - behind.len();
@@ -63,7 +63,10 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
 }
 
 pub(crate) fn too_many_links() -> Error {
-    Error::new(ErrorKind::Loop, format!("more than {MAX_LINKS} symbolic links"))
+    Error::new(
+        ErrorKind::Loop,
+        format!("the path leads through more than {MAX_LINKS} symbolic links"),
+    )
 }
 
 pub(super) fn not_a_directory(name: &[u8]) -> Error {
@@ -71,14 +74,14 @@ pub(super) fn not_a_directory(name: &[u8]) -> Error {
     Error::new(ErrorKind::NotADirectory, format!("{name} is not a directory"))
 }
 
-/// The directory of a path, and the last name: empty for the root. Slashes at the end are ignored.
+/// Splits a path into the directory and the last name. The last name is empty for the root. Slashes at the end are ignored.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     (&path[..start], &path[start..end])
 }
 
-/// The first component of a path, and the remaining path with its leading slashes.
+/// Splits a path into the first component and the remaining path. The remaining path includes its leading slashes.
 pub(super) fn next_component(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let start = path.iter().position(|byte| *byte != b'/')?;
     let path = &path[start..];

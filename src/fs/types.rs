@@ -3,7 +3,7 @@
 use crate::setters::setters;
 use crate::units::InodeNo;
 
-/// The type of a file. The list is complete: POSIX has these seven.
+/// The type of a file. The list is complete, because POSIX defines exactly these seven types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileType {
     /// Regular file.
@@ -23,7 +23,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// The type in the upper four bits of a mode (`S_IFMT`), if they are valid.
+    /// The type in the upper four bits of a mode (`S_IFMT`); `None` if these bits are not valid.
     #[must_use]
     pub const fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & 0o170_000 {
@@ -52,7 +52,7 @@ impl FileType {
         }
     }
 
-    /// The type for the code in a directory entry: ext4 and XFS have the same codes.
+    /// The type for the code in a directory entry. ext4 and XFS use the same codes.
     pub(crate) const fn from_entry(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Regular,
@@ -76,7 +76,7 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
-/// The attributes of a file, as `stat` gives them.
+/// The attributes of a file, as `stat` returns them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stat {
@@ -104,7 +104,7 @@ pub struct Stat {
     pub modified: Timestamp,
     /// Last change of the inode.
     pub changed: Timestamp,
-    /// Creation, where the format records it.
+    /// Creation; `None` if the format does not record it.
     pub created: Option<Timestamp>,
     /// Major and minor number of a device node.
     pub device: Option<(u32, u32)>,
@@ -112,7 +112,7 @@ pub struct Stat {
     pub flags: u32,
     /// Generation (`FS_IOC_GETVERSION`).
     pub generation: u32,
-    /// Project id, where the format records it.
+    /// Project id; `None` if the format does not record it.
     pub project: Option<u32>,
 }
 
@@ -166,9 +166,9 @@ setters!(Stat {
 pub struct DirEntry {
     /// The name: 1 to 255 bytes other than `/` and NUL.
     pub name: Vec<u8>,
-    /// The inode of the name.
+    /// The inode that the name refers to.
     pub inode: InodeNo,
-    /// The type in the entry; `None` if the format does not record it.
+    /// The file type in the entry; `None` if the format does not record the type.
     pub file_type: Option<FileType>,
 }
 

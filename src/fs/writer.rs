@@ -12,13 +12,16 @@ use crate::units::{FilePos, InodeNo};
 
 /// A file system that can be changed. [`FileSystem::writer`](super::FileSystem::writer) returns it.
 ///
-/// An operation is one transaction if its size permits: after a crash it has happened wholly or not at all. On a volume that was opened for
-/// reading every operation fails with `ReadOnly`. The methods with a default implementation need an ability that a format may lack
-/// ([`Capabilities`](super::Capabilities)).
-#[allow(unused_variables, reason = "a default method that refuses does not use its arguments")]
+/// An operation is a single transaction if its size permits. After a crash, such an operation is either complete or has no effect. On a
+/// volume that was opened for reading, every operation fails with `ReadOnly`. The methods with a default implementation need an ability
+/// that a format may lack ([`Capabilities`](super::Capabilities)).
+#[allow(
+    unused_variables,
+    reason = "a default method that returns an error does not use its arguments"
+)]
 pub trait Writer: Send + Sync {
-    /// Creates a file in a directory. `permissions` are the lower twelve bits of its mode; the umask of `who` is masked out, except for a
-    /// symbolic link.
+    /// Creates a file in a directory. `permissions` are the lower twelve bits of the file's mode. The umask of `who` is removed from these
+    /// bits, except for a symbolic link.
     ///
     /// # Errors
     /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`.
@@ -34,8 +37,8 @@ pub trait Writer: Send + Sync {
     /// Adds a name to a file.
     ///
     /// # Errors
-    /// The errors of [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice`
-    /// for a file of another project if the directory passes its own project to its entries.
+    /// The errors of [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for
+    /// a file of another project if new entries of the directory inherit its project.
     fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()>;
 
     /// Removes a name of a file. A file without names is freed when its last open handle is dropped.
@@ -50,7 +53,7 @@ pub trait Writer: Send + Sync {
     /// The errors of [`unlink`](Self::unlink); `NotADirectory`, `NotEmpty`; `InvalidInput` for `.`.
     fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()>;
 
-    /// Moves a name to another name or directory. A file with the new name is replaced atomically. A whiteout belongs to `who`.
+    /// Moves a name to another name or directory. A file with the new name is replaced atomically. The owner of a whiteout is `who`.
     ///
     /// # Errors
     /// The errors of [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput`
@@ -70,12 +73,12 @@ pub trait Writer: Send + Sync {
     /// `ReadOnly`.
     fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<()>;
 
-    /// Sets an inode's flags (`chattr`); other flags keep their value.
+    /// Sets the flags of an inode to `flags` (`chattr`). A flag that cannot be changed must have its present value in `flags`.
     ///
     /// # Errors
     /// `Unsupported` for a flag that cannot be changed, `ReadOnly`.
     fn set_flags(&self, number: InodeNo, flags: InodeFlags) -> Result<()> {
-        Err(Error::unsupported("inode flags"))
+        Err(Error::unsupported("this file system does not support changes of inode flags"))
     }
 
     /// Sets an extended attribute. The name includes the prefix.
@@ -84,18 +87,18 @@ pub trait Writer: Send + Sync {
     /// The errors of [`SetXattr`]; `AttributeTooBig`, `AttributeNameLength`, `Unsupported` (the prefix), `NotPermitted`, `NoSpace`,
     /// `ReadOnly`.
     fn setxattr(&self, number: InodeNo, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
-        Err(Error::unsupported("extended attributes"))
+        Err(Error::unsupported("this file system does not support changes of extended attributes"))
     }
 
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// `NoData` if it does not exist; the errors of [`setxattr`](Self::setxattr).
+    /// `NoData` if the attribute does not exist; the errors of [`setxattr`](Self::setxattr).
     fn removexattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
-        Err(Error::unsupported("extended attributes"))
+        Err(Error::unsupported("this file system does not support changes of extended attributes"))
     }
 
-    /// Sets the size of a file. A new part reads as zeros.
+    /// Sets the size of a file. If the file becomes longer, the new part reads as zeros.
     ///
     /// # Errors
     /// `IsADirectory`, `FileTooLarge`, `NotPermitted`, `NoSpace`, `ReadOnly`.
@@ -107,17 +110,17 @@ pub trait Writer: Send + Sync {
     /// `InvalidInput` for an empty range, or for partial blocks if the operation needs whole blocks; `Unsupported` if the file's map does
     /// not support the operation; the errors of [`truncate`](Self::truncate).
     fn fallocate(&self, number: InodeNo, how: Fallocate, pos: FilePos, len: u64) -> Result<()> {
-        Err(Error::unsupported("a change of the space of a range"))
+        Err(Error::unsupported("this file system does not support fallocate"))
     }
 
-    /// Writes through the file system's own code, without a queue: blocks and size change in one transaction. Returns the number of bytes
-    /// written.
+    /// Writes data without a queue. New blocks and the new size are in one transaction. Returns the number of bytes written.
     ///
     /// # Errors
     /// `NoSpace` or `Quota` if no byte could be written (otherwise the count is short); the errors of [`truncate`](Self::truncate).
     fn write(&self, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize>;
 
-    /// Removes set-id bits and capabilities, which give the users of a program the rights of its owner. Returns whether there were any.
+    /// Removes the set-id bits and the capabilities of a file, which give additional rights to a user who executes the file. Returns
+    /// whether the file had any.
     ///
     /// # Errors
     /// `NoSpace`, `ReadOnly`.
@@ -137,7 +140,7 @@ pub trait Writer: Send + Sync {
     /// # Errors
     /// `ReadOnly`.
     fn set_discard(&self, on: bool) -> Result<()> {
-        Err(Error::unsupported("to discard blocks that are freed"))
+        Err(Error::unsupported("this file system does not support online discard"))
     }
 
     /// The reaction to an error in metadata while the volume is open for writing.
@@ -151,7 +154,7 @@ pub trait Writer: Send + Sync {
     }
 
     /// Starts a thread that commits each change within `interval`. The thread runs until the returned value is dropped. That value must not
-    /// hold the last reference to the file system.
+    /// own the last reference to the file system.
     ///
     /// # Errors
     /// `Io` if no thread can be started.

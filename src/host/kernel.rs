@@ -49,7 +49,7 @@ impl MapFile for Straight {
     }
 
     fn read_inline(&self, _buf: &mut [u8], _pos: FilePos) -> Result<()> {
-        Err(Error::invalid("a descriptor has no inline data"))
+        Err(Error::invalid("a file descriptor has no inline data"))
     }
 }
 

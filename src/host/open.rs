@@ -64,7 +64,7 @@ impl OpenFile {
         let status = self.file.status();
         status.map.ok_or_else(|| {
             let why = status.refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
-            Error::unsupported(format!("served by the kernel: {why}"))
+            Error::unsupported(format!("the file can only be read through the kernel: {why}"))
         })
     }
 

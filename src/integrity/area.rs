@@ -1,4 +1,4 @@
-//! A tag area: its part of a device, its superblock, and its sealed blocks.
+//! A tag area: its part of a device, its superblock, and its sealed blocks, which end with a checksum.
 
 use std::io::{IoSlice, Read};
 use std::sync::Arc;
@@ -115,7 +115,7 @@ impl Superblock {
         }
         let sequence = raw.sequence.get();
         if sequence > u64::MAX / 2 {
-            // The sequence is counted up.
+            // A larger sequence is refused, because each change of the superblock increases the sequence, which must not overflow.
             return bad("sequence", sequence);
         }
         Ok(Self { info, area_len, sequence, clean })
@@ -152,16 +152,16 @@ impl Superblock {
         Ok(buffer)
     }
 
-    /// Reads the superblock of the tag area on a device. With `tail` the area ends with the device.
+    /// Reads the superblock of the tag area on a device. With `tail` the area is at the end of the device.
     pub(super) fn read(device: &dyn Device, tail: bool) -> Result<Self> {
         match Self::copies(device, tail)? {
-            // A new identity of the data device may have reached only one copy.
+            // After a crash, only one copy may contain a new identity of the data device.
             [Ok(one), Ok(two)]
                 if one.info == (Info { data_uuid: one.info.data_uuid, ..two.info }) =>
             {
                 Ok(if one.sequence > two.sequence { one } else { two })
             }
-            // A second format was interrupted, so the sequence restarted.
+            // A second format was interrupted after it had written one copy. The sequences of two devices cannot be compared.
             [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
                 .field("uuid")
                 .corrupt("its two copies belong to different devices")),
@@ -172,7 +172,7 @@ impl Superblock {
         }
     }
 
-    /// Reads the first and the last copy. Each copy contains the positions of both.
+    /// Reads the first and the last copy. Each copy contains the positions of both copies.
     pub(super) fn copies(device: &dyn Device, tail: bool) -> Result<[Result<Self>; 2]> {
         let last = (device.size() / BLOCK_LEN * BLOCK_LEN).checked_sub(BLOCK_LEN);
         let Some(last) = last else {
@@ -196,7 +196,7 @@ impl Superblock {
             Ok(found)
         };
         Ok(if tail {
-            // Only the last copy contains the position of the first. If the last copy is torn, the first is searched for.
+            // The position of the first copy is known only from the last copy. If the last copy is torn, a search finds the first copy.
             match read(last) {
                 Ok(found) => [read(found.info.area_start), Ok(found)],
                 Err(error) => [find_first(device, &error, read), Err(error)],
@@ -212,7 +212,7 @@ impl Superblock {
         })
     }
 
-    /// Writes the two copies one after the other, so that one of them is whole at any moment.
+    /// Writes the two copies one after the other, so that at any moment one of them is intact.
     pub(super) fn write(&self, device: &dyn Device, durability: &Durability) -> Result<()> {
         let bytes = self.to_bytes()?;
         for at in [self.info.area_start, self.info.last_at(self.area_len)] {
@@ -227,9 +227,10 @@ impl Superblock {
 /// The number of unreadable blocks after which the search ends.
 const MOST_REFUSED: u32 = 64;
 
-/// Searches backwards from the end for the first copy of a reserved tail whose last copy is not whole. If the last copy was torn or is
-/// unreadable, a first copy exists, and the search has no limit because the journal may have any length. If the last block contains other
-/// data, there is most likely no area. The search then ends at the length of tags of 1/32 of the device and a journal of 1 GiB.
+/// Searches backwards from the end of the device for the first copy of the superblock, if the last copy cannot be used. If the last copy is
+/// torn or unreadable, a first copy exists. The search then covers the entire device, because the journal may have any length. If the last
+/// block contains other data, there is most likely no tag area. The search then covers only the last 1/16 of the device and 1 GiB: the tags
+/// need at most 1/32 of the device.
 fn find_first(
     device: &dyn Device,
     last: &Error,
@@ -267,7 +268,7 @@ fn find_first(
     Err(Error::new(ErrorKind::UnknownFormat, "there is no integrity superblock on this device"))
 }
 
-/// Whether a device contains tags, its own or another device's: there is a superblock in its first or in its last block.
+/// Whether a device contains a tag area, for itself or for another device: its first or its last block is a superblock.
 pub(crate) fn holds_tags(device: &dyn Device) -> bool {
     let last = (device.size() / BLOCK_LEN).checked_sub(1).map(|block| block * BLOCK_LEN);
     let mut magic = [0; MAGIC.len()];

@@ -78,8 +78,7 @@ impl fmt::Display for Problem {
 /// Reads the superblocks, the dirty map and the journal of an integrity device that no program has open for writing.
 ///
 /// # Errors
-/// `UnknownFormat` if there is no tag area; `Corrupt` if no copy of the superblock is whole; `Unsupported`, with the
-/// feature's name; `Io`.
+/// `UnknownFormat` if there is no tag area; `Corrupt` if no copy of the superblock is intact; `Unsupported`, with the feature's name; `Io`.
 pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<CheckedArea> {
     let (device, tail) = (tags.unwrap_or(data), tags.is_none());
     let superblock = Superblock::read(&**device, tail)?;
@@ -91,7 +90,7 @@ pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<C
         }
     }
     if data.size() < info.data_size {
-        // An open stops here too, because the maps for missing data may have any length.
+        // An open stops here too, because the size in the superblock determines the length of the map, and may be wrong.
         problems.push(Problem::ShortData { size: data.size(), needed: info.data_size });
         return Ok(CheckedArea { info, clean, dirty: 0, records: 0, sectors: 0, problems });
     }

@@ -46,7 +46,7 @@ pub(super) struct Checked {
     /// Whether the device is read-only after a crash, so that the dirty regions were not recovered.
     pub(super) unverified: bool,
     pub(super) laziness: Laziness,
-    /// The time at which the map was last cleared. It is locked during the clearing.
+    /// The time at which the map was last cleared. The lock is held during the clearing.
     pub(super) cleaned: Mutex<Instant>,
     pub(super) superblock: Mutex<Superblock>,
 }
@@ -72,7 +72,7 @@ impl Checked {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         out.0.resize((len >> shift) * size, 0);
         if !bufs.iter().all(|buf| buf.len().is_multiple_of(self.tagging.interval())) {
-            // This sector lies in several buffers.
+            // A sector lies in several buffers.
             return self.encode(at, &flat(bufs), &mut out.0);
         }
         let (mut pos, mut rest) = (at, &mut out.0[..]);
@@ -98,10 +98,11 @@ impl Checked {
         }
     }
 
-    /// Begins a write of whole sectors. When this returns its regions are durably dirty, and the new tuples are visible to readers.
+    /// Begins a write of whole sectors. When this function returns, the regions of the write are durably dirty, and the new tuples are
+    /// visible to readers.
     ///
     /// # Errors
-    /// The errors of the tag device; EAGAIN with `nowait`. After an error the write has not begun.
+    /// The errors of the tag device; EAGAIN if `nowait` is set and the write would wait. After an error the write has not begun.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -211,7 +212,8 @@ impl Checked {
         }
     }
 
-    /// Makes the data and the tags of these sectors of a piece agree.
+    /// Makes the data and the tags agree for the sectors of a piece whose indexes are in `left`. `mine` are the data of the last writer, if
+    /// writes overlapped.
     #[cold]
     fn resolve(
         &self,
@@ -226,7 +228,8 @@ impl Checked {
             let sector = first + number as u64;
             loop {
                 let turns = self.tags.end(piece.block, |slot| slot.turns(*index)).unwrap_or(0);
-                // The last written data are written again, without concurrent writes. If that fails, the present content is used.
+                // The data of the last writer are written again, without concurrent writes. If that fails, the tag is computed from the
+                // present content.
                 let written = mine.and_then(|bufs| {
                     add(&self.report.contested, 1);
                     let content = sector_of(bufs, number, self.tagging.interval());
@@ -260,7 +263,7 @@ impl Checked {
         if fua { self.durability.data.write_durable(&*self.data, write) } else { write(false) }
     }
 
-    /// Makes all earlier writes durable. With a journal a write is durable when it returns.
+    /// Makes all earlier writes durable. With a journal, a write is already durable when it completes.
     ///
     /// # Errors
     /// `Io`, also after an earlier failed flush of this device.
@@ -282,7 +285,7 @@ impl Checked {
         }
         let late =
             dirty > self.laziness.most || self.cleaned.lock().elapsed() >= self.laziness.after;
-        // A dirty region needs no durable tags.
+        // The tags of a dirty region need not be durable, because a recovery computes them again.
         if late { self.clean() } else { Ok(()) }
     }
 
@@ -304,9 +307,9 @@ impl Checked {
         Ok(())
     }
 
-    /// Gives one sector of a dirty region a tag with the region's generation. Otherwise a scrub would report lost writes, because the
-    /// region became dirty for a write that wrote nothing. Only a sector that matches its tag gets the new tag, so that other tags still
-    /// show their faults. Without such a sector the region stays dirty.
+    /// Gives one sector of a dirty region a tag with the region's generation. The region may have become dirty for a write that wrote
+    /// nothing, and a scrub would report this write as lost. Only a sector that matches its tag gets the new tag, because a new tag would
+    /// hide the fault of another sector. If no sector matches its tag, the region stays dirty.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -327,7 +330,7 @@ impl Checked {
             if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
-            // The sector is handled as a write of the present content with an unknown result.
+            // The sector is handled as if a write of the present content had ended with an unknown result.
             let mut tuples = Tuples::default();
             tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);
@@ -346,7 +349,8 @@ impl Checked {
         Home { data: &*self.data, tags: &self.tags, durability: &self.durability }
     }
 
-    /// Writes all data and tags to their final positions. If no recovery is then needed, the superblock records it.
+    /// Writes all data and tags to their final positions. If no recovery is needed after that, marks the device as closed in the
+    /// superblock.
     pub(super) fn close(&self) -> Result<()> {
         if !self.writable {
             return Ok(());
@@ -383,7 +387,7 @@ impl Checked {
 
 impl Drop for Checked {
     fn drop(&mut self) {
-        // A drop cannot return the error. The next open recovers blocks that were not written home.
+        // A drop cannot return the error. The next open recovers data and tags that were not written to their final positions.
         let _ = self.close();
     }
 }

@@ -13,13 +13,14 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The flag in `state` of a region: its bit is set, and that is durable.
+/// The flag in the state of a region: the region's bit in the map is durably set.
 const DIRTY: u64 = 1 << 31;
-/// The flag that the region has a sector of its generation.
+/// The flag in the state of a region: the tag of at least one sector has the region's generation.
 const TRACE: u64 = 1 << 30;
 /// The mask of the number of writes in flight.
 const FLYING: u64 = TRACE - 1;
-/// The unit of the number of writes that have begun. Two equal values prove that no write began in between.
+/// The unit of the number of writes that have begun, in the upper bits of the state. If the number has not changed, no write has begun in
+/// between.
 const BEGUN: u64 = 1 << 32;
 
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(super) struct Regions {
     generations_at: u64,
     shift: u32,
     states: Box<[AtomicU64]>,
-    /// The generations of the regions; empty if generations are not tracked. The map's lock is held while they are written.
+    /// The generations of the regions; empty if generations are not tracked. The map's lock is held while the generations are written.
     generations: Box<[AtomicU32]>,
     dirty: AtomicU32,
     /// Regions that wait for their bit to be set. One flush serves all of these regions.
@@ -42,13 +43,13 @@ pub(super) struct Regions {
 struct Map {
     blocks: Vec<[u8; SEALED]>,
     generations: Vec<[u8; SEALED]>,
-    /// Regions that are not dirty, although the device may have their bits set because a write of the map failed.
+    /// Regions that are not dirty, but whose bits may be set on the device, because a write of the map failed.
     doubtful: BTreeSet<u32>,
     /// Whether the device was closed: then no bit can be set.
     closed: bool,
 }
 
-/// The map at the opening.
+/// The content of the map when the device is opened.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) regions: Regions,
@@ -91,8 +92,9 @@ fn generation_place(region: u32) -> (usize, usize) {
 }
 
 impl Regions {
-    /// Reads the map. If a block is not whole, all of its regions count as dirty. If the device was `clean`, no region is dirty, whatever
-    /// the map contains. A block that the device refuses to read counts as not whole, if `refused` permits it.
+    /// Reads the map. If the checksum of a block does not match, all of its regions count as dirty. If the device refuses to read a block
+    /// and `refused` permits this, the regions of the block count as dirty too. If the device was `clean`, no region is dirty, whatever the
+    /// map contains.
     pub(super) fn read(
         area: &Area,
         info: &Info,
@@ -117,7 +119,7 @@ impl Regions {
             for number in 0..info.regions().div_ceil(GENERATIONS_PER_BLOCK) {
                 let block =
                     read(info.generations_at() + number * BLOCK_LEN, "read the generations")?;
-                // An unknown generation is 0, which is never searched for.
+                // An unknown generation is represented by 0. A scrub does not search for sectors of the generation 0.
                 generations.push(block.unwrap_or([0; SEALED]));
             }
             let counter =
@@ -161,8 +163,8 @@ impl Regions {
         self.region_of(at)..=self.region_of(at + len - 1)
     }
 
-    /// Begins a write. When this returns, its regions are durably dirty, until [`end`](Self::end). With `nowait` it fails with EAGAIN if
-    /// they are not dirty yet.
+    /// Begins a write. When this function returns, the regions of the write are durably dirty, and stay dirty until [`end`](Self::end).
+    /// With `nowait` the function fails with EAGAIN if a region is not dirty yet.
     ///
     /// # Errors
     /// The errors of the tag device. After an error the write has not begun.
@@ -203,13 +205,14 @@ impl Regions {
         self.states[region as usize].fetch_or(TRACE, Ordering::AcqRel);
     }
 
-    /// Whether the region must have a sector of its generation. It need not if a write made the region dirty and wrote nothing.
+    /// Whether the region must have a sector of its generation. If the write that made the region dirty wrote nothing, this is not
+    /// required.
     pub(super) fn has_trace(&self, region: u32) -> bool {
         let state = self.states[region as usize].load(Ordering::Acquire);
         self.generations.is_empty() || state & DIRTY == 0 || state & TRACE != 0
     }
 
-    /// The dirty regions whose generation may have no sector.
+    /// The dirty regions that may have no sector of their generation.
     pub(super) fn without_trace(&self) -> Vec<u32> {
         (0..self.states.len() as u32).filter(|region| !self.has_trace(*region)).collect()
     }
@@ -230,11 +233,12 @@ impl Regions {
         wanted.extend(clean());
         wanted.sort_unstable();
         wanted.dedup();
-        // Regions may remain in the list from threads whose bit another thread has set.
+        // The list may contain regions whose bits another thread has already set.
         wanted.retain(|region| !self.is_dirty(*region) && self.stillness(*region).is_none());
         let written = self.write_dirty(&mut map, &wanted);
         if let Err(error) = written {
-            // Other waiting threads find their region clean, and try themselves. The bits stay in the map, but are not trusted.
+            // Other waiting threads find that their regions are not dirty, and write the bits themselves. In memory the bits stay set, but
+            // the regions are not treated as dirty.
             map.doubtful.extend(wanted);
             return Err(error.context("set bits of the dirty map"));
         }
@@ -245,8 +249,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Sets bits durably, with a new generation for each. The bits are written first, because a region that is not dirty must have
-    /// sectors of its generation.
+    /// Sets bits durably, and increases the generation of each region. The bits are written before the generations, because a region that
+    /// is not dirty must have sectors of its generation.
     fn write_dirty(&self, map: &mut Map, regions: &[u32]) -> Result<()> {
         let blocks = regions.iter().map(|region| map.set(*region, true)).collect();
         self.write_blocks(&map.blocks, self.map_at, blocks, true)?;
@@ -269,7 +273,7 @@ impl Regions {
         written
     }
 
-    /// Writes blocks of the map or of the generations, by their numbers in order.
+    /// Writes the blocks of the map or of the generations that have these numbers. The numbers are in ascending order.
     fn write_blocks(
         &self,
         blocks: &[[u8; SEALED]],
@@ -297,7 +301,7 @@ impl Regions {
         self.states[region as usize].load(Ordering::Acquire) & DIRTY != 0
     }
 
-    /// A number that changes when a write to the region begins; `None` while one is in flight.
+    /// A number that changes when a write to the region begins; `None` while a write is in flight.
     pub(super) fn stillness(&self, region: u32) -> Option<u64> {
         let state = self.states[region as usize].load(Ordering::Acquire);
         (state & FLYING == 0).then_some(state)
@@ -308,8 +312,8 @@ impl Regions {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// If no region is dirty, prevents all regions from becoming dirty, and writes that state to the map on the device. Returns false if a
-    /// region is dirty.
+    /// Closes the map: writes it to the device, and lets no region become dirty afterwards. Returns false if a region is dirty, and then
+    /// changes nothing.
     ///
     /// # Errors
     /// The errors of the tag device. After an error the map is not closed.
@@ -336,8 +340,8 @@ impl Regions {
         Ok(())
     }
 
-    /// The dirty regions without a write in flight, which can be [cleared](Self::clear). Regions whose generation has no sector are left
-    /// out.
+    /// The dirty regions without a write in flight, with their states, which can be [cleared](Self::clear). Regions without a sector of
+    /// their generation are omitted.
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
         let needed = if self.generations.is_empty() { DIRTY } else { DIRTY | TRACE };
         let idle = |(region, state): (usize, &AtomicU64)| {
@@ -347,8 +351,9 @@ impl Regions {
         self.states.iter().enumerate().filter_map(idle).collect()
     }
 
-    /// Clears the bits of regions to which no write has begun since they were found [idle](Self::idle). Data and tags of all earlier writes
-    /// are durable. The map itself need not be: an extra bit only costs more reading after a crash.
+    /// Clears the bits of regions to which no write has begun since [`idle`](Self::idle) returned these regions. Data and tags of all
+    /// earlier writes must be durable. The cleared bits need not be durable: a bit that is still set after a crash only makes the recovery
+    /// read more.
     pub(super) fn clear(&self, idle: &[(u32, u64)]) -> Result<()> {
         let mut map = self.map.lock();
         let (mut blocks, mut cleared) = (Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
 //! Discards. The content of discarded sectors is undefined, and their tags record that.
 //!
-//! Two reads of such sectors may differ. Their tuples have a form that no data have, and match any content until the sectors are written
-//! again. In bitmap mode the recovery after a crash ends that state too: the sectors of dirty regions get tags of their present content,
-//! because some of these sectors may have been written.
+//! Two reads of a discarded sector may return different data. The tuple of the sector has a form that no data have, and matches any content
+//! until the sector is written again. In bitmap mode, the recovery after a crash also ends this state: the sectors of dirty regions get
+//! tags of their present content, because some of these sectors may have been written.
 
 use super::checked::Checked;
 use super::disk::DISCARDED;
@@ -14,7 +14,7 @@ use crate::sync::atomic::Ordering;
 use crate::units::DevOffset;
 
 impl Checked {
-    /// Discards the whole sectors of a range, which lies on the device.
+    /// Discards the sectors that lie completely in a range. The range lies on the device.
     ///
     /// # Errors
     /// The errors of the devices. After EOPNOTSUPP nothing has changed; after other errors the content is unknown.
@@ -48,8 +48,8 @@ impl Checked {
         discarded
     }
 
-    /// Discards sectors. The new tuples are durable before the device gets the discard. After a crash a read may return the earlier
-    /// data, and a later read other data.
+    /// Discards sectors. The new tuples are durable before the device receives the discard. After a crash, a read may return the earlier
+    /// data, and a second read may return other data.
     ///
     /// # Errors
     /// The errors of the devices.
@@ -71,8 +71,8 @@ impl Checked {
         self.end_with(at, len, outcome);
         drop(gate);
         if outcome == Outcome::Nothing {
-            // Nothing was discarded, but the record contains the discard, and a replay would leave these sectors unverified. The record is
-            // removed, and no other discard follows.
+            // Nothing was discarded, but the journal contains the record of the discard, and a replay would make these sectors unverified.
+            // So the record is removed. Later discards are refused.
             journal.no_discards.store(true, Ordering::Relaxed);
             journal.checkpoint(self.home())?;
         }
@@ -93,7 +93,8 @@ impl Checked {
     }
 }
 
-/// The state of the new tags. After a failed discard some sectors may be lost; their content is not needed, and must not be an error.
+/// The outcome for the new tags. A failed discard may have changed some sectors. Their content is not needed, so a read of any content must
+/// succeed.
 fn outcome(discarded: &Result<()>) -> Outcome {
     match discarded.as_ref().map_err(Error::errno) {
         Err(Errno::EOPNOTSUPP) => Outcome::Nothing,

@@ -4,14 +4,14 @@
 //! superblock | dirty map | generations | tags | journal | superblock
 //! ```
 //!
-//! All structures are in blocks of 4096 bytes. No value read here has been checked yet.
+//! All structures are in blocks of 4096 bytes. The types in this module do not check the values.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The unit of the area in bytes.
 pub(super) const BLOCK: usize = 4096;
-/// The length of a block as a length on the device.
+/// [`BLOCK`] as an integer of 64 bits, for positions on a device.
 pub(super) const BLOCK_LEN: u64 = BLOCK as u64;
 
 pub(super) const MAGIC: [u8; 8] = *b"ironPI01";
@@ -43,7 +43,7 @@ pub(super) struct RawSuperblock {
     pub(super) data_uuid: [u8; 16],
     /// The size of the data in bytes.
     pub(super) data_size: U64,
-    /// The start of the area on its device, in bytes; 0 on a device of its own.
+    /// The start of the area on its device, in bytes; 0 if the tags have a separate device.
     pub(super) area_start: U64,
     /// The length of the area in bytes.
     pub(super) area_len: U64,
@@ -89,7 +89,7 @@ pub(super) struct RawJournalHead {
 pub(super) const HEAD_MAGIC: [u8; 8] = *b"ironPIjh";
 pub(super) const RECORD_MAGIC: [u8; 8] = *b"ironPIjr";
 
-/// The beginning of a journal record. The extents follow, then the tuples up to a whole block, then the data.
+/// The beginning of a journal record. The extents follow, then the tuples, padded to a whole block, then the data.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawRecord {
@@ -101,12 +101,12 @@ pub(super) struct RawRecord {
     pub(super) extents: U32,
     /// The CRC32C of the whole record, with this field 0.
     pub(super) checksum: U32,
-    /// The CRC64 (NVMe) of the rest of the record. A CRC32C does not detect a change of data that end with their own CRC32C, as an ext4
-    /// superblock does: another superblock in its place, left by a torn write, would give the same checksum of the record.
+    /// The CRC64 (NVMe) of the rest of the record. A CRC32C is not sufficient for data that end with their own CRC32C, like an ext4
+    /// superblock. If a torn write leaves an older superblock at the same position, the CRC32C of the record is unchanged.
     pub(super) body: U64,
 }
 
-/// Consecutive sectors that a record contains, or that it marks as [discarded](DISCARDED).
+/// Consecutive sectors that a record contains or marks as [discarded](DISCARDED).
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawExtent {
@@ -114,8 +114,8 @@ pub(super) struct RawExtent {
     pub(super) count: U64,
 }
 
-/// A bit in the count of an extent: its sectors may have any content from then on. The extent has neither tuples nor data, and its record has no
-/// other extent.
+/// A bit in the count of an extent: its sectors were discarded, and may have any content. The record contains neither tuples nor data, and
+/// no other extent.
 pub(super) const DISCARDED: u64 = 1 << 63;
 
 const _: () = {

@@ -1,4 +1,4 @@
-//! Flushes of the two devices. Writes that a failed flush should make durable may be lost. After such a failure no flush of the integrity device
+//! Flushes of the two devices. If a flush fails, the writes before it may be lost. After a failed flush, no flush of the integrity device
 //! succeeds, and the device is not marked as closed.
 
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::device::{self, Device};
 use crate::error::{Context, Result};
 
-/// The flushes of both devices. With tags in the tail both are the same device. Two devices may also share a cache, as parts of one disk do.
+/// The flushes of both devices. If the tags are in the tail of the data device, both are the same device. Two devices may also share a
+/// cache, for example two partitions of one disk.
 #[derive(Clone, Debug)]
 pub(super) struct Durability {
     pub(super) data: Arc<device::Durability>,
@@ -23,13 +24,13 @@ impl Durability {
     }
 
     /// # Errors
-    /// `Io`, from the first failure on.
+    /// `Io`, from the first failed flush on.
     pub(super) fn flush_data(&self, device: &dyn Device) -> Result<()> {
         self.data.flush(device).context(|| "flush the data")
     }
 
     /// # Errors
-    /// `Io`, from the first failure on.
+    /// `Io`, from the first failed flush on.
     pub(super) fn flush_tags(&self, device: &dyn Device) -> Result<()> {
         self.tags.flush(device).context(|| "flush the tags")
     }

@@ -16,20 +16,20 @@ use crate::protection::TupleKind;
 use crate::setters::setters;
 use crate::units::DevOffset;
 
-/// The data that may be lost in the tail of a device when tags use it.
+/// The data in the tail of a device that may be lost when tags are stored there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TailLoss {
     /// No known data.
     #[default]
     Nothing,
-    /// Data without a known end: other file systems, partition tables.
+    /// Data of unknown length, for example other file systems or partition tables.
     Unknown,
     /// Unknown data, and a file system of a known format whose superblock cannot be used. A repair of that file system would need the tail.
     DamagedVolume,
 }
 
-/// The options of creating an integrity device.
+/// The options for the creation of an integrity device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FormatOptions {
@@ -40,11 +40,11 @@ pub struct FormatOptions {
     pub kind: TupleKind,
     /// How the device survives crashes.
     pub mode: Mode,
-    /// Whether the application tag counts generations of each region. A scrub then finds writes whose data and tag were both lost. Only in
-    /// bitmap mode.
+    /// Whether the application tag counts generations of each region. A scrub then finds writes whose data and tag were both lost. This is
+    /// possible only in bitmap mode.
     pub generations: bool,
-    /// The length of a region in bytes, a power of two. Each region has one bit in the dirty map. If not set, the length is large enough
-    /// for a map of one block.
+    /// The length of a region in bytes, a power of two. Each region has one bit in the dirty map. If not set, the map fits in one block,
+    /// and a region has at least 1 MiB.
     pub region: Option<u64>,
     /// The application tag, if the tag does not count generations.
     pub application: u16,
@@ -92,9 +92,9 @@ setters!(FormatOptions {
     force: bool,
 });
 
-/// Creates an integrity device from a data device and another device for its tags, or from one device whose tail the tags use. The content
-/// of the tag area is lost. The content of the data device is kept and tagged. `progress` is called with the number of bytes done and in
-/// total.
+/// Creates an integrity device from a data device and another device for its tags, or from one device whose tail contains the tags. The
+/// content of the tag area is lost. The content of the data device is kept and tagged. `progress` is called with the number of processed
+/// bytes and the number of all bytes.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `Exists` if there is an integrity device already; `Io`.
@@ -114,8 +114,8 @@ pub fn format(
         return Err(Error::new(ErrorKind::Exists, "the device has an integrity superblock"));
     }
     let area = Area { device: Arc::clone(device), durability: Arc::default() };
-    // A half-made area must not be found later, and neither must the previous area. The copies of its superblock may lie where this format
-    // writes nothing, so they are removed first.
+    // If this format is interrupted, a later open must find neither an incomplete area nor the previous area. The superblocks of the
+    // previous area may lie at positions that this format does not write. So all of these superblocks are overwritten with zeros first.
     let zeros = Buffer::aligned(BLOCK)?;
     let mut places = Vec::new();
     for old in Superblock::copies(&**device, tags.is_none())?.into_iter().flatten() {
@@ -136,7 +136,7 @@ pub fn format(
     Ok(info)
 }
 
-/// Computes the result that [`format()`] would have, without reading or writing the devices.
+/// Computes the result of [`format()`], without reading or writing the devices.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `ReadOnly`.
@@ -186,7 +186,7 @@ fn lay_out(
             info.region
         )));
     }
-    // The check comes before a division by the requested values.
+    // The requested values are checked before any of them is a divisor.
     info.check().map_err(|field| {
         Error::invalid(match field {
             "interval" => format!("an interval of {} bytes; it must be 512 or 4096", info.interval),

@@ -1,4 +1,4 @@
-//! The positions of all parts of a tag area. A format and an open compute them from the same few numbers.
+//! The positions of all parts of a tag area. A format and an open compute the positions from the same parameters.
 
 use super::disk::{BLOCK, BLOCK_LEN, SEALED};
 use crate::error::{Error, Result};
@@ -7,11 +7,11 @@ use crate::protection::TupleKind;
 /// How data and tags are kept consistent after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// A map records which regions are being written; after a crash these are read and tagged again. A crash can tear a write, as on any
-    /// disk.
+    /// A map records which regions are being written; after a crash these regions are read and tagged again. A crash can tear a write, as
+    /// on any disk.
     #[default]
     Bitmap,
-    /// Data and tags go through a journal. After a crash a write and its tag are present wholly or not at all.
+    /// Data and tags are first written to a journal. After a crash, a write is present completely and with its tags, or not at all.
     Journal,
 }
 
@@ -38,7 +38,7 @@ pub struct Info {
     pub application: u16,
     /// The length of the journal; 0 in bitmap mode.
     pub journal: u64,
-    /// The start of the tag area: after the data on the same device, or 0 on a device of its own.
+    /// The start of the tag area: after the data on the same device, or 0 if the tags have a separate device.
     pub area_start: u64,
 }
 
@@ -131,9 +131,11 @@ impl Info {
         self.journal_at() + self.journal + BLOCK_LEN - self.area_start
     }
 
-    /// Sets the largest size of the data that leaves space for the area after them, on one device of `size` bytes.
+    /// Sets `data_size` to the largest size for which data and area fit on one device of `size` bytes. Returns the length of the space
+    /// after the data.
     pub(super) fn fit(&mut self, size: u64) -> Result<u64> {
-        // Each round shortens the data by the excess of the previous round. The area for less data is never longer, so the loop ends.
+        // Each round shortens the data by the number of bytes by which data and area exceed the device. The area for less data is never
+        // longer, so the loop ends.
         let usable = size / BLOCK_LEN * BLOCK_LEN;
         self.data_size = usable;
         for _ in 0..64 {
@@ -156,8 +158,7 @@ pub(super) const REGIONS_PER_MAP_BLOCK: u64 = SEALED as u64 * 8;
 /// The number of counters in a block of generations.
 pub(super) const GENERATIONS_PER_BLOCK: u64 = SEALED as u64 / 2;
 
-/// The default size of a region. The map is one block if regions of that size have at least a mebibyte; otherwise regions have a
-/// mebibyte.
+/// The default size of a region: the least size for which the map fits in one block, but at least 1 MiB.
 pub(super) fn default_region(data_size: u64) -> u64 {
     data_size.div_ceil(REGIONS_PER_MAP_BLOCK).next_power_of_two().max(1 << 20)
 }

@@ -1,8 +1,8 @@
-//! The journal: after a crash a write is present wholly or not at all, and so are its tags.
+//! The journal. After a crash, a write is present completely and with its tags, or not at all.
 //!
-//! Writes that are submitted together are one record, which is durable before any of them is written to its final position (home). The
-//! checksums of a record show whether it is whole; the first record that is not whole ends the journal. When the ring is full, its contents
-//! are made durable at home.
+//! Writes that are submitted together form one record. The record is durable before any of these writes is carried out at its final
+//! position (home). The checksums of a record show whether it is complete. The first incomplete record ends the journal. When the ring of
+//! records is full, the contents of all records are made durable at home.
 
 use std::io::IoSlice;
 
@@ -29,7 +29,7 @@ use crate::units::{DevOffset, FsBlock};
 
 /// The largest number of data bytes of a record.
 pub(super) const MOST_DATA: u64 = 1 << 20;
-/// The longest record. It has a tuple of 16 bytes for each 512 bytes, and an extent for each sector.
+/// The limit for the length of a record. The longest record contains a tuple of 16 bytes and an extent for each sector of 512 bytes.
 const LONGEST: u64 = 2 << 20;
 /// The number of heads before the ring. They are written alternately.
 const HEADS: u64 = 2;
@@ -63,7 +63,7 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// A thread holds it for reading until all writes of its record are home. A checkpoint waits for these threads.
+    /// A thread holds this lock for reading until all writes of its record are home. A checkpoint waits for these threads.
     gate: RwLock<()>,
     /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,
@@ -79,11 +79,11 @@ struct Ring {
     /// The index of the head that is written next.
     head: u64,
     memory: Buffer,
-    /// Whether the device was closed, after which nothing is written.
+    /// Whether the device was closed. No record is written after that.
     closed: bool,
 }
 
-/// The content of a journal at the opening.
+/// The number of records and of sectors that the opening of a journal has replayed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Replayed {
     pub(super) records: u64,
@@ -102,7 +102,7 @@ pub(super) struct Extent {
 struct Record {
     bytes: Vec<u8>,
     extents: Vec<Extent>,
-    /// The start of the tuples and of the data.
+    /// The positions of the tuples and of the data in `bytes`.
     tuples: usize,
     data: usize,
 }
@@ -116,9 +116,9 @@ impl Journal {
         info.journal / BLOCK_LEN - HEADS
     }
 
-    /// The largest number of bytes that one record may write.
+    /// The largest number of bytes of data in one record.
     pub(super) fn most(info: &Info) -> u64 {
-        // Tuples and extents need less space than the data, so two records fit.
+        // Tuples and extents need less space than the data, so two records fit in the ring.
         (Self::blocks(info) * BLOCK_LEN / 4).min(MOST_DATA) / BLOCK_LEN * BLOCK_LEN
     }
 
@@ -154,7 +154,7 @@ impl Journal {
             return Err(place(info.journal_at()).field("magic").corrupt("both heads are damaged"));
         };
         let mut replayed = Replayed::default();
-        // Each record has at least one block, and each sequence occurs once.
+        // Each record has at least one block, so there are at most this many records.
         for _ in 0..Self::blocks(info) {
             let found = match Self::read_record(area, info, sequence, position)? {
                 None if position != 0 => {
@@ -171,7 +171,7 @@ impl Journal {
             sequence += 1;
         }
         let memory = Buffer::aligned(0)?;
-        // A torn record may already have this sequence, so it is skipped.
+        // A torn record may already have this sequence, so this sequence is skipped.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
@@ -179,7 +179,7 @@ impl Journal {
         Ok((Self { area: area.clone(), info: *info, ring, gate, no_discards }, replayed))
     }
 
-    /// Reads the record of this sequence, if the record is whole and at its position.
+    /// Reads the record at this position. `None` if there is no complete record with this sequence.
     fn read_record(
         area: &Area,
         info: &Info,
@@ -209,7 +209,7 @@ impl Journal {
         if checksum(&bytes) != raw.checksum.get() || body != raw.body.get() {
             return Ok(None);
         }
-        // The record is unchanged since it was written, so an invalid value was written as such.
+        // The checksums match, so the record was written with the invalid value.
         let bad = |field: &'static str| Err(place(at).field(field).corrupt("is invalid"));
         let behind = size_of::<RawRecord>();
         let raws = <[RawExtent]>::ref_from_prefix_with_elems(&bytes[behind..], extents);
@@ -239,7 +239,7 @@ impl Journal {
         Ok(Some(Record { bytes, extents: list, tuples, data: data as usize }))
     }
 
-    /// Appends a record, durably. Returns false if there is no room.
+    /// Appends a record, durably. Returns false if the ring has too little space.
     fn append(
         &self,
         extents: &[RawExtent],
@@ -296,8 +296,9 @@ impl Journal {
         let written = self.area.durability.write_durable(device, write);
         ring.sequence += 1;
         if let Err(error) = written {
-            // The failed write may have left a whole record. No other record may have the same sequence, because a replay would confuse
-            // the two. So the next record first makes room, after which the head contains a later sequence.
+            // The failed write may have written the complete record. No other record may have the same sequence, because a replay would
+            // confuse the two records. So the ring counts as full, and the next record must wait for a checkpoint, which writes a head with
+            // a later sequence.
             ring.used = all;
             return Err(error.context("write a record of the journal"));
         }
@@ -320,9 +321,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Does the work of [`checkpoint`](Self::checkpoint) for a caller that ensures that no thread has a record under way.
+    /// Does the work of [`checkpoint`](Self::checkpoint). The caller must ensure that no thread is writing the contents of a record home.
     pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
-        // Records whose data may be lost must be replayed.
+        // After a failed flush, the records must stay in the journal, because their data may be lost at home.
         durability.check()?;
         let mut ring = self.ring.lock();
         durability.flush_data(data)?;
@@ -340,7 +341,8 @@ impl Journal {
         RawExtent { sector: sector.into(), count: count.into() }
     }
 
-    /// Appends a record, and empties the journal first if there is no room. The journal is not emptied again until the guard is dropped.
+    /// Appends a record, and first empties the journal if it has too little space. The journal is not emptied again until the returned
+    /// guard is dropped.
     pub(super) fn enter(
         &self,
         home: Home<'_>,

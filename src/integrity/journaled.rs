@@ -1,5 +1,5 @@
-//! Writes of a device with a journal. Each write holds its sectors exclusively; its record becomes durable, and then its sectors are
-//! written home.
+//! Writes of a device with a journal. A write claims its sectors exclusively, makes its record durable, and then writes its sectors to
+//! their final positions.
 
 use smallvec::smallvec;
 
@@ -10,7 +10,7 @@ use super::tagging::Tuples;
 use crate::error::{Errno, Error, Result};
 
 impl Checked {
-    /// Writes through the journal. After a crash the write is present wholly or not at all.
+    /// Writes through the journal. After a crash, the write is present completely or not at all.
     ///
     /// # Errors
     /// The errors of the devices.
@@ -27,10 +27,10 @@ impl Checked {
     }
 
     /// Carries out writes that do not overlap. After a crash either all of the writes are present or none of them. `in_place` writes the
-    /// sectors of the writes with the given numbers.
+    /// data to their final positions, and returns a result for each write.
     ///
     /// # Errors
-    /// The errors of the devices, for each write.
+    /// The errors of the devices that occur before the call of `in_place`. Errors of `in_place` are in the returned list.
     pub(super) fn write_together(
         &self,
         journal: &Journal,
@@ -78,7 +78,7 @@ impl Checked {
         }
     }
 
-    /// Ends a write that held its sectors exclusively.
+    /// Ends a write that has claimed its sectors exclusively.
     fn end_claimed(&self, write: &Write<'_>, result: Result<(), Errno>) {
         let outcome = if result.is_ok() { Outcome::Written } else { Outcome::Unknown };
         self.end_with(write.at, write.len(), outcome);

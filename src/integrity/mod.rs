@@ -1,20 +1,20 @@
 //! Protection information for every sector of any device.
 //!
-//! An [`Integrity`] device lies over a data device, and stores a tuple for each sector elsewhere: on a separate device, or in the tail of
-//! the data device. Reads are verified; writes update the tuple. If the device changed or exchanged data, or returned them from another
-//! position, the read fails with EILSEQ and returns no data.
+//! An [`Integrity`] device uses a data device, and stores a tuple for each sector (the sector's tag) on a separate device, or in the tail
+//! of the data device. Reads are verified; writes update the tuples. If the data device returns changed data, or data of another position,
+//! the read fails with EILSEQ and returns no data.
 //!
-//! The device computes tuples over the memory of a request. The memory must not change meanwhile: [`Limits::stable_writes`] reports this,
-//! and the layers above comply.
+//! The device computes tuples from the memory of a request. This memory must not change while the request is in flight:
+//! [`Limits::stable_writes`] reports this rule, and the layers above obey it.
 //!
 //! | File | Subject |
 //! |---|---|
 //! | `disk`, `geometry`, `area` | the format |
 //! | `tagging` | which [tuple](crate::protection) a sector must have |
-//! | `slot`, `tags` | tuples in memory, and the writes in flight |
-//! | `dirty`, `journal`, `journaled`, `durability` | how data and tags agree again after a crash |
+//! | `tag_block`, `tags` | tuples in memory, and the writes in flight |
+//! | `dirty`, `journal`, `journaled`, `durability` | how data and tags are made to agree after a crash |
 //! | `checked`, `verify` | how a write begins and ends, how a sector is verified |
-//! | `discard` | sectors with any content |
+//! | `discard` | discarded sectors, which may have any content |
 //! | `queue` | the path of a request |
 //! | `format`, `open`, `recover`, `check`, `scrub` | operations on a whole device |
 
@@ -63,7 +63,7 @@ use crate::device::{AnyQueue, Device, InRange, Limits, QueueOptions, WrongTuple}
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
-/// A device whose sectors are verified. Dropping it and all of its queues closes it.
+/// A device whose sectors are verified. The device is closed when it and all of its queues are dropped.
 #[derive(Clone, Debug)]
 pub struct Integrity {
     checked: Arc<Checked>,
@@ -80,7 +80,7 @@ pub struct Opened {
 
 impl Integrity {
     /// Opens the device that [`format()`] made, with its tags on `tags` or in the tail of `data`. The result is read-only if either device
-    /// is.
+    /// is read-only.
     ///
     /// # Errors
     /// `UnknownFormat` if there is no tag area; `Corrupt`, with block and field; `Unsupported`, with the feature's name; `Io`.
@@ -122,17 +122,18 @@ impl Integrity {
         self.checked.report.counts()
     }
 
-    /// Takes the events since the last call, oldest first, and the number of dropped older ones.
+    /// Removes and returns the events since the last call, oldest first, and the number of older events that were dropped.
     #[must_use]
     pub fn take_events(&self) -> (Vec<Event>, u64) {
         self.checked.report.take_events()
     }
 
     /// Compares all sectors with their tags. The device may be in use at the same time. `found` is called with each fault, `progress` with
-    /// the number of bytes done and in total. Tags in memory are also read from their device, because a write of them may have been lost.
+    /// the number of processed bytes and the number of all bytes. Tags in memory are also read from their device, because a write of these
+    /// tags may have been lost.
     ///
     /// # Errors
-    /// `Io` if the device is gone. Faults and unreadable sectors are not errors.
+    /// `Io` if a device fails as a whole. Faults and unreadable sectors are not errors.
     pub fn scrub(
         &self,
         found: &mut dyn FnMut(ScrubFinding),
@@ -149,7 +150,7 @@ impl Integrity {
         self.checked.close()
     }
 
-    /// Writes whole sectors, at most as many bytes as one request may have.
+    /// Writes whole sectors, at most as many bytes as one request may transfer.
     fn write_some(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let checked = &*self.checked;
         if let Some(journal) = &checked.journal {
@@ -178,7 +179,7 @@ impl Device for Integrity {
             self.checked.data.read_exact_at(buf, at)?;
             return self.checked.verify(at, buf, false);
         }
-        // The whole sectors around the range are read.
+        // All sectors that the range touches are read completely.
         let end = at.0 + buf.len() as u64;
         let mut done = at.0;
         while done < end {
@@ -199,7 +200,7 @@ impl Device for Integrity {
         let wrong =
             |mismatch: Mismatch| WrongTuple { sector: mismatch.sector, mismatch: Some(mismatch) };
         let (own, dropped) = self.checked.report.take_mismatches();
-        // The data device reports sectors that it found by its own tuples in units of its own sectors.
+        // If the data device has tuples itself, it numbers its wrong sectors in units of its own sectors.
         let (below, dropped_below) = self.checked.data.take_wrong_tuples();
         (own.into_iter().map(wrong).chain(below).collect(), dropped + dropped_below)
     }

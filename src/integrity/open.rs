@@ -19,22 +19,22 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::setters::setters;
 use crate::sync::Mutex;
 
-/// The memory limits of an open integrity device, and the time between changes of its map.
+/// The options for opening an integrity device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IntegrityOptions {
     /// The number of bytes of tags in memory.
     pub cache: u64,
-    /// The first flush after this time clears the dirty map.
+    /// A flush clears the dirty map if this time has passed since the map was last cleared.
     pub clean_after: Duration,
     /// A flush that finds more dirty regions than this also clears the map.
     pub most_dirty: u32,
-    /// The identity of the data device, or zeros if the device has no identity. If this differs from the identity for which the tags were
-    /// made, the device is refused.
+    /// The identity of the data device, or zeros if the device has no identity. If it differs from the identity for which the tags were
+    /// created, the open fails.
     pub data_uuid: [u8; 16],
-    /// Accept another data device, for which the tags are valid from then on. Also give up what the recovery after a crash cannot read or
-    /// write: sectors that the journal cannot write again, tags of dirty regions that cannot be read, and blocks of the dirty map, whose
-    /// regions all count as dirty.
+    /// Accept a data device with another identity, to which the tags belong from then on. Also let the recovery after a crash skip what it
+    /// cannot read or write: sectors that the replay of the journal cannot write, tags of dirty regions that cannot be read, and blocks of
+    /// the dirty map, whose regions then all count as dirty.
     pub force: bool,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn open(
     let info = superblock.info;
     check(&*data, &info)?;
     let (data, _) = Finer::for_blocks(data, |_| Some(info.interval as usize));
-    // The tail is on the same device, and its blocks may be parts of units of the data.
+    // A tail is on the same device. A unit of this device may contain both data and tags, so one `Finer` must write both.
     let tag_device = match tail {
         true => Arc::clone(&data),
         false => Finer::for_blocks(tag_device, |_| Some(BLOCK)).0,
@@ -123,7 +123,7 @@ pub(super) fn open(
         journal,
         durability,
         report: Report::default(),
-        // A device that is dropped before its recovery must not be marked as closed.
+        // A device that is dropped before its recovery is complete must not be marked as closed.
         writable: false,
         unverified,
         laziness: Laziness { after: options.clean_after, most: options.most_dirty },
@@ -161,7 +161,8 @@ fn open_journal(
     Ok(journal)
 }
 
-/// Compares the identity of the data device with the one for which the tags were made. Returns true if it differs.
+/// Compares the identity of the data device with the identity for which the tags were created. Returns true if another identity was
+/// accepted.
 fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
     let (made_for, now) = (info.data_uuid, options.data_uuid);
     if now == [0; 16] || made_for == now {

@@ -1,8 +1,8 @@
-//! A queue over the data device's queue: reads are verified when they are popped, writes are tagged.
+//! A queue that uses the data device's queue. Reads are verified when they are popped, and writes update the tags.
 //!
-//! The queue below gets a bio and returns it unchanged. The bio contains all that its completion needs, so a request needs no other
-//! memory. No write waits for another write, except in journal mode. In that mode a running thread carries out all writes in flight,
-//! because [`commit`](DeviceQueue::commit) waits for the writes that it submits.
+//! The data device's queue (the queue below) receives a bio and returns it unchanged. The bio contains everything that its completion
+//! needs, so a request needs no other memory. Only in journal mode may a write wait for another write. The other write then always belongs
+//! to a running thread, because [`commit`](DeviceQueue::commit) waits for the writes that it submits.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -38,7 +38,7 @@ impl IntegrityQueue {
         Self { below, checked, held, staged, tuples: Tuples::default(), depth }
     }
 
-    /// Reads the remaining bytes of a transfer that the device below cut short.
+    /// Reads the remaining bytes after a short transfer of the queue below.
     #[cold]
     fn read_rest(
         &mut self,
@@ -70,7 +70,7 @@ impl IntegrityQueue {
             let rest = slices::cut(bufs, done..whole);
             let at = DevOffset(at.0 + done as u64);
             match self.write_below(&rest, at, flags) {
-                // A part is written, so EAGAIN, which means no effect, must not be returned.
+                // A part is already written. EAGAIN would mean that nothing was written, so it must not be returned.
                 Err(Errno::EAGAIN) if done > 0 && flags.contains(BioFlags::NOWAIT) => {
                     return self.write_rest(bufs, at, done, flags - BioFlags::NOWAIT);
                 }
@@ -156,7 +156,7 @@ impl IntegrityQueue {
                 let bufs = slices(memory);
                 done.result = self.written(&bufs, at, done.result, flags);
             }
-            // Flushes are made by calls, not by the queue below.
+            // A flush is carried out by a call, not by the queue below.
             (BioOp::Flush, _) => {}
         }
         done
@@ -196,7 +196,7 @@ impl IntegrityQueue {
         self.held.push_back(Done { bio, result });
     }
 
-    /// Carries out staged writes. A record contains as many writes as fit and do not overlap.
+    /// Carries out staged writes. A record contains as many consecutive writes as fit and do not overlap.
     #[cold]
     fn commit_staged(&mut self) {
         let checked = Arc::clone(&self.checked);
@@ -240,7 +240,7 @@ impl IntegrityQueue {
         };
         match checked.write_together(journal, &writes, in_place) {
             Ok(results) => results,
-            // One of the writes failed, so no write was carried out.
+            // One of the writes failed, so no write was carried out. Each write is tried separately.
             Err(_) if batch.len() > 1 => batch
                 .iter()
                 .flat_map(|bio| self.write_batch(checked, journal, std::slice::from_ref(bio)))
@@ -343,8 +343,8 @@ impl DeviceQueue for IntegrityQueue {
                 Err(errno) => self.hold(bio, Err(errno)),
             },
             BioOp::Flush => {
-                // This device cannot track a flush in flight below. Another flush could then succeed concurrently although that flush
-                // fails.
+                // The flush is a call, because this device cannot track a flush in flight in the queue below. If that flush failed, a
+                // concurrent second flush could still succeed.
                 let flushed = self.flush_now(Dev::OWN).map(|()| 0);
                 self.hold(bio, flushed);
             }
@@ -389,16 +389,16 @@ impl DeviceQueue for IntegrityQueue {
         self.below.wait(min.saturating_sub(self.held.len()))
     }
 
-    /// Waits for the writes in flight, because their sectors would otherwise stay locked for ever, and carries out uncommitted writes, as
-    /// other queues do. If the device below leaks bios, their sectors may change to the new content at any time, so their regions stay
-    /// dirty, and the device stays in use.
+    /// Carries out uncommitted writes, as other queues do. Waits for the writes in flight, because their sectors would otherwise stay
+    /// claimed for ever. If the queue below leaks bios, the content of their sectors may change at any time, so their regions stay dirty,
+    /// and the device stays in use.
     fn drain(&mut self) -> Drained {
         if !self.staged.is_empty() {
             self.commit_staged();
         }
         self.held.clear();
         while self.below.in_flight() > 0 {
-            // If the wait fails, bios that the device below did not accept are among the completions.
+            // If the wait fails, bios that the data device did not accept are among the completions.
             let _ = self.below.wait(1);
             let mut any = false;
             while let Some(done) = self.below.pop() {

@@ -1,5 +1,5 @@
-//! Makes data and tags agree after a device was not closed. Writes of the journal are repeated, and sectors of dirty regions get tags of
-//! their present content.
+//! The recovery of a device that was not closed, after which data and tags agree. Writes in the journal are repeated, and sectors of dirty
+//! regions get tags of their present content.
 
 use std::io::IoSlice;
 
@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::error::{Context, Result};
 use crate::units::DevOffset;
 
-/// The text that is added to an error that `--force` ignores.
+/// The text that is added to an error that `--force` would ignore.
 pub(super) const GIVE_UP: &str = "refused (integrity open --force gives it up)";
 
 /// The report of a recovery at the opening of a device.
@@ -26,7 +26,7 @@ pub struct Recovered {
     /// The number of regions that were being written before the crash. All of their sectors were read. On a read-only device this is the
     /// number of unverified regions.
     pub regions: u64,
-    /// The number of sectors of these regions whose tag did not match their content, and that got a new tag.
+    /// The number of sectors of these regions whose tags did not match their content. They got new tags.
     pub retagged: u64,
     /// The number of sectors of these regions that could not be read, or whose tags could not be read. These sectors keep their tags.
     pub unreadable: u64,
@@ -34,14 +34,15 @@ pub struct Recovered {
     pub records: u64,
     /// The number of sectors that these records wrote.
     pub replayed: u64,
-    /// The number of sectors that the journal could not write again, and that were given up. They do not match their tags.
+    /// The number of sectors of these records that could not be written and were skipped. They do not match their tags.
     pub lost: u64,
-    /// The number of blocks of the dirty map that were not whole, or could not be read. All their regions counted as in use.
+    /// The number of blocks of the dirty map whose checksum did not match, or that could not be read. All of their regions counted as
+    /// dirty.
     pub bad_map_blocks: u64,
 }
 
 impl Recovered {
-    /// The report as lines for people. `written` states whether the device was opened for writing, and so recovered.
+    /// The report as lines of text. `written` states whether the device was opened for writing, and thus recovered.
     #[must_use]
     pub fn notices(&self, written: bool) -> Vec<String> {
         let Self { regions, retagged, unreadable, records, replayed, lost, bad_map_blocks, .. } =
@@ -85,7 +86,7 @@ pub(super) struct Replay<'a> {
     pub(super) info: &'a Info,
     pub(super) regions: &'a Regions,
     pub(super) force: bool,
-    /// The number of sectors that were given up.
+    /// The number of sectors that could not be written and were skipped.
     pub(super) lost: u64,
 }
 
@@ -134,7 +135,7 @@ impl Replay<'_> {
         self.give_up(tagged)
     }
 
-    /// Counts a refused sector as lost, if the options allow it.
+    /// Counts a sector that could not be written as lost, if the options permit this.
     fn give_up(&mut self, done: Result<()>) -> Result<()> {
         match done {
             Err(_) if self.force => self.lost += 1,
@@ -163,7 +164,8 @@ pub(super) fn retag(
         let content = &mut buffer[..len as usize];
         let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
         for (sector, data) in (at / interval..).zip(content.chunks_exact_mut(interval as usize)) {
-            // A sector that cannot be read keeps its tag, until a write repairs it. A block of tags that cannot be read is tried only once.
+            // A sector that cannot be read keeps its tag until a write repairs the sector. A block of tags that cannot be read is tried
+            // only once.
             if refused == Some(checked.tags.place(sector).0) {
                 recovered.unreadable += 1;
                 continue;
@@ -174,7 +176,7 @@ pub(super) fn retag(
             }
             let (block, index) = checked.tags.place(sector);
             let retagged = checked.tags.with(block, false, |slot| {
-                // A discarded sector may have been written since.
+                // The tag of a discarded sector matches any content. It is replaced, because the sector may have been written since.
                 let tuple = slot.tuple(index);
                 let fits = checked.tagging.fits(sector, data, &tuple)
                     && !checked.tagging.is_unwritten(sector, &tuple[..info.kind.bytes()]);

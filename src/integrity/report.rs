@@ -7,7 +7,7 @@ use crate::protection::Mismatch;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of events that are kept until a caller takes them; the oldest are dropped first.
+/// The largest number of events that are stored until a caller takes them. If more occur, the oldest are dropped.
 const KEPT: usize = 1024;
 
 /// The counters since the device was opened.
@@ -21,7 +21,7 @@ pub struct Counts {
     pub unverified: u64,
     /// Sectors that got a tag for their present content, because a write to them failed.
     pub retagged: u64,
-    /// Sectors with several concurrent writes, which the last of the writers wrote again.
+    /// Sectors with several concurrent writes, which the last writer wrote again.
     pub contested: u64,
 }
 
@@ -84,7 +84,7 @@ impl Report {
         kept.events.push_back(event);
     }
 
-    /// Takes the mismatches among the events, oldest first, and the number of dropped older ones.
+    /// Removes and returns the mismatches among the events, oldest first, and the number of older mismatches that were dropped.
     pub(super) fn take_mismatches(&self) -> (Vec<Mismatch>, u64) {
         let mut kept = self.events.lock();
         let mut found = Vec::new();
@@ -99,7 +99,7 @@ impl Report {
         (found, dropped)
     }
 
-    /// Takes the events since the last call, oldest first, and the number of dropped older ones.
+    /// Removes and returns the events since the last call, oldest first, and the number of older events that were dropped.
     pub(super) fn take_events(&self) -> (Vec<Event>, u64) {
         let mut kept = self.events.lock();
         let dropped = std::mem::take(&mut kept.dropped);

@@ -18,13 +18,13 @@ use crate::units::DevOffset;
 pub enum ScrubFinding {
     /// A sector's data and tag disagree.
     Mismatch(Mismatch),
-    /// Sectors that could not be verified, because a device refuses to read them, or their tags.
+    /// Sectors that could not be verified, because a device refuses to read the sectors or their tags.
     Unreadable {
         /// The device.
         half: Half,
         /// The first sector.
         sector: u64,
-        /// The number of sectors: always one for data; for tags, as many as one block contains.
+        /// The number of sectors: one for data; for tags, the compared sectors whose tags are in the unreadable block.
         count: u64,
         /// The errno of the device.
         errno: Errno,
@@ -59,7 +59,7 @@ impl fmt::Display for ScrubFinding {
     }
 }
 
-/// One of the two devices. The enum has no other variants.
+/// One of the two devices. No other variants will be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// The device that contains the data.
@@ -87,10 +87,10 @@ pub struct Scrubbed {
     pub discarded: u64,
     /// The number of sectors whose data and tag disagree.
     pub mismatches: u64,
-    /// The number of sectors that a device refuses to read, or whose tags it refuses.
+    /// The number of sectors that a device refuses to read, or whose tags a device refuses to read.
     pub unreadable: u64,
-    /// The number of sectors of regions that were being written when the device was not closed. The device is read-only, and the tags of
-    /// these sectors are computed again when the device is next opened for writing.
+    /// The number of sectors that were skipped, because their regions were being written at a crash and the device was opened read-only.
+    /// The next open for writing computes the tags of these sectors again.
     pub skipped: u64,
     /// The number of regions whose last writes are missing.
     pub lost: u64,
@@ -196,8 +196,8 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Compares tags in memory with the tags on the device, because a write of these tags may have been lost. The sectors were just read;
-    /// unreadable ones are skipped.
+    /// Compares tags in memory with the tags on the device, because a write of these tags may have been lost. `content` are the data of the
+    /// sectors. The unreadable sectors, whose numbers are in `unread`, are skipped.
     fn stored(&mut self, piece: Piece, first: u64, content: &[u8], unread: &[u64]) -> Result<()> {
         let checked = self.checked;
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());
@@ -230,7 +230,7 @@ impl Scrub<'_> {
     /// Records that a device has refused to read sectors, or their tags.
     ///
     /// # Errors
-    /// Returns `error` if it does not concern a single position, because all other positions would fail too.
+    /// Returns `error` if it concerns the whole device, because all other positions would fail too.
     fn refused(&mut self, half: Half, sector: u64, count: u64, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Io(errno) if is_of_a_place(errno) => {
@@ -243,8 +243,8 @@ impl Scrub<'_> {
     }
 }
 
-/// Whether an errno of a block device concerns single sectors and not the whole device: ENODATA for the medium, EILSEQ for its own
-/// protection information, EREMOTEIO for the target.
+/// Whether an errno of a block device concerns single sectors and not the whole device: ENODATA is an error of the medium, EILSEQ of the
+/// device's own protection information, EREMOTEIO of the target.
 pub(super) fn is_of_a_place(errno: Errno) -> bool {
     matches!(errno, Errno::EIO | Errno::ENODATA | Errno::EILSEQ | Errno::EREMOTEIO)
 }

@@ -17,7 +17,7 @@ use crate::units::DevOffset;
 const SECTOR: u64 = 512;
 const SIZE: u64 = 16 << 10;
 
-/// Memory that lets other threads run between any two sectors of a request.
+/// A device in memory that lets other threads run between any two sectors of a request.
 #[derive(Debug)]
 struct Slow(Arc<Ram>);
 
@@ -82,7 +82,7 @@ struct Model {
     device: Integrity,
 }
 
-/// The sectors of a stretch. All bytes of a sector are the same.
+/// Reads sectors and returns one byte of each. All bytes of a sector must be equal.
 fn sectors(device: &Integrity, first: u64, count: u64) -> Vec<u8> {
     let mut bytes = vec![0; (count * SECTOR) as usize];
     device.read_exact_at(&mut bytes, DevOffset(first * SECTOR)).unwrap();
@@ -106,7 +106,7 @@ impl Model {
         };
         let (below, beside) = (data.clone() as Arc<dyn Device>, tags.clone() as Arc<dyn Device>);
         format(&below, Some(&beside), &options, &mut |_, _| {}).unwrap();
-        // Each access to a block of tags evicts another one, and every flush clears the map.
+        // Each access to a block of tags evicts another block, and every flush clears the map.
         let open = IntegrityOptions {
             cache: 0,
             clean_after: Duration::ZERO,
@@ -129,8 +129,8 @@ impl Model {
         assert!(found.iter().all(|fill| allowed.contains(fill)), "{found:?}");
     }
 
-    /// Cuts the power. After a recovery the content of the devices must verify. In journal mode no write of one of these stretches may be
-    /// torn.
+    /// Cuts the power. After a recovery all sectors must match their tags. In journal mode no write to the sectors `stretch` (the first,
+    /// and their number) may be torn.
     fn power_cut(&self, mode: Mode, stretch: (u64, u64)) {
         // No other thread runs between these two snapshots.
         let (data, tags) = (Arc::new(self.data.snapshot()), Arc::new(self.tags.snapshot()));
@@ -140,7 +140,7 @@ impl Model {
         assert!(mode == Mode::Bitmap || found.len() == 1, "a write is torn: {found:?}");
     }
 
-    /// Ends the model after all threads. The device is closed, verifies, and needs no recovery.
+    /// Ends the model after all threads have ended. The device was closed, so it needs no recovery, and all sectors match their tags.
     fn end(self) {
         let Self { data, tags, device } = self;
         drop(device);

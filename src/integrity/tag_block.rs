@@ -1,8 +1,9 @@
 //! One block of tags in memory, and the writes in flight to its sectors.
 //!
-//! A write does not wait for another write to the same sector, because a queue that no thread polls may hold that write. While a sector
-//! is being written, it may have its old data or the data of any of its writers; all these tuples are kept. If two writes overlapped,
-//! the writer that completes last writes its sector again, without concurrent writes, so that data and tag belong to the same write.
+//! A write does not wait for another write to the same sector, because the other write may be in a queue that no thread polls. While a
+//! sector is being written, it may have its old data or the data of any of its writers; the tuples of all these data are kept in memory. If
+//! two writes overlap, the writer that completes last writes the sector again, without concurrent writes. So data and tag belong to the
+//! same write.
 
 use std::ops::Range;
 
@@ -25,12 +26,12 @@ pub(super) struct Candidates {
     pub(super) busy: bool,
 }
 
-/// A sector to which several writes are in flight, or were until only one remained.
+/// A sector to which several writes are in flight, or one write that overlapped with others.
 #[derive(Debug)]
 struct Contested {
     index: usize,
     writers: u32,
-    /// The number of writers that have joined or left.
+    /// How often a writer has joined or left.
     turns: u32,
     tuples: SmallVec<[Packed; 4]>,
 }
@@ -48,7 +49,7 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 pub(super) struct TagBlock {
     kind: TupleKind,
-    /// The number of the block in this slot.
+    /// The number of the block in this memory.
     pub(super) block: Option<u64>,
     pub(super) loading: bool,
     /// Whether the block is being written to the device.
@@ -59,10 +60,11 @@ pub(super) struct TagBlock {
     /// Whether the block was used since the last search for a block to evict passed it.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
-    /// The tuples of the writes in flight, for sectors whose bit is set.
+    /// The tuples of the writes in flight, for the sectors whose bits in `busy` are set. If several writes to a sector are in flight, the
+    /// tuple of the newest.
     pending: Option<Box<[u8; BLOCK]>>,
     busy: [u64; MOST / 64],
-    /// The number of writes in flight. The block stays in memory until they end.
+    /// The number of writes in flight. The block stays in memory until all of them end.
     pub(super) pins: u32,
     contested: Vec<Contested>,
 }
@@ -85,7 +87,7 @@ impl TagBlock {
         })
     }
 
-    /// Whether another block may replace this block as soon as it is not dirty.
+    /// Whether another block may replace this block as soon as this block is not dirty.
     pub(super) fn is_free(&self) -> bool {
         self.pins == 0 && !self.loading && !self.writing
     }
@@ -232,16 +234,16 @@ impl TagBlock {
         left
     }
 
-    /// The number of times that a writer joined or left another writer of a sector. The last writer samples it before it reads or rewrites
-    /// the sector.
+    /// How often a writer of a sector has joined or left while other writes were in flight. The last writer reads this number before it
+    /// reads or rewrites the sector.
     pub(super) fn turns(&self, index: usize) -> u32 {
         let found = self.contested.iter().find(|contested| contested.index == index);
         found.map_or(0, |contested| contested.turns)
     }
 
-    /// Sets the tuple that the last writer has found for the sector, if no writer has joined or left since it sampled `turns`. With `None`
-    /// the content is unknown, and the tag stays. Returns false if another writer has joined and ended since: it is then unknown which of
-    /// the two wrote last.
+    /// Sets the tuple that the last writer has determined for the sector, if no writer has joined or left since [`turns`](Self::turns)
+    /// returned `turns`. With `None` the content is unknown, and the tag is unchanged. Returns false if another writer has joined and ended
+    /// since then, because it is unknown which of the two wrote last.
     #[must_use]
     pub(super) fn resolve(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);
@@ -267,7 +269,7 @@ impl TagBlock {
     }
 }
 
-/// The words of a bit set that a range touches, and its bits in each word.
+/// The words of a bit set that a range touches, and the bits of the range in each word.
 #[inline]
 fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     (range.start / 64..range.end.div_ceil(64)).map(move |word| {
@@ -292,7 +294,7 @@ mod tests {
         TagBlock::new(TupleKind::T10).unwrap()
     }
 
-    /// Every range gives the same result as bits that are counted one by one.
+    /// After a claim of any range, exactly the sectors of the range are busy.
     #[test]
     fn a_range_is_busy_where_it_was_claimed() {
         for start in [0, 1, 62, 63, 64, 65, 127, 300] {
@@ -313,7 +315,7 @@ mod tests {
         }
     }
 
-    /// While writes are in flight the sector may have its old data or those of any write; the last writer decides.
+    /// While writes are in flight, the sector may have its old data or the data of any write. The last writer resolves the sector.
     #[test]
     fn of_writers_that_met_the_last_one_resolves() {
         let mut slot = slot();
@@ -328,19 +330,19 @@ mod tests {
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // Another writer joins before the first has resolved, and resolves in its place.
+        // Another writer joins before the last writer has resolved the sector. The new writer resolves it instead.
         let turns = slot.turns(7);
         slot.claim(7..8, &[4; 8]);
         assert!(slot.resolve(7, Some(tuple(3)), turns));
         slot.pins -= 1;
         assert!(slot.is_busy(7) && slot.candidates(7).tuples.contains(&tuple(3)));
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // Another writer joins and ends before: it is unknown which data the sector has.
+        // Another writer joins and ends before the last writer resolves the sector. It is unknown whose data the sector has.
         let turns = slot.turns(7);
         slot.claim(7..8, &[5; 8]);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(!slot.resolve(7, Some(tuple(4)), turns) && slot.is_busy(7));
-        // The same is true if the writer joined earlier.
+        // The same is true if the other writer joined before the last writer called `turns`.
         slot.claim(7..8, &[6; 8]);
         let turns = slot.turns(7);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
@@ -351,7 +353,7 @@ mod tests {
         assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
     }
 
-    /// A failed write leaves its sectors to be read; a write without effect leaves the tags unchanged.
+    /// After a failed write its sectors must be read. A write without effect does not change the tags.
     #[test]
     fn the_tags_of_a_writer_depend_on_its_end() {
         let mut slot = slot();

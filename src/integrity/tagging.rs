@@ -8,7 +8,7 @@ use crate::protection::{Interval, Mismatch, Protection, TupleKind};
 /// The longest tuple in bytes.
 pub(super) const LONGEST: usize = 16;
 
-/// A tuple in its stored form, followed by zeros.
+/// A tuple in its stored form, padded with zeros.
 pub(super) type Packed = [u8; LONGEST];
 
 /// Memory for the tuples of one write. It is reused for the next write.
@@ -21,7 +21,7 @@ pub(super) struct Tagging {
     pub(super) protection: Protection,
     /// log2 of the sector's size.
     pub(super) shift: u32,
-    /// The application tag of every sector; `None` if it counts generations.
+    /// The application tag of every sector; `None` if the tag counts generations.
     application: Option<u16>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Tagging {
 #[inline]
 pub(super) fn load(kind: TupleKind, bytes: &[u8]) -> Packed {
     let mut tuple = [0; LONGEST];
-    // The lengths are constants, so these copies are not calls.
+    // The lengths are constants, so the compiler generates no function calls for these copies.
     match kind {
         TupleKind::T10 => tuple[..8].copy_from_slice(&bytes[..8]),
         TupleKind::Nvme64 => tuple.copy_from_slice(&bytes[..16]),
@@ -40,7 +40,7 @@ pub(super) fn load(kind: TupleKind, bytes: &[u8]) -> Packed {
 impl Tagging {
     pub(super) fn new(info: &Info) -> Self {
         let shift = info.interval.trailing_zeros();
-        // The interval was checked before.
+        // The interval is valid, because `Info::check` has accepted it.
         let interval = Interval::from_bytes(info.interval.into()).unwrap_or(Interval::B4096);
         let protection = Protection { kind: info.kind, interval, generation: info.generations };
         let application = (!info.generations).then_some(info.application);
@@ -73,7 +73,7 @@ impl Tagging {
         tuple
     }
 
-    /// The tuple of a sector with any content.
+    /// The tuple of a discarded sector, which permits any content.
     pub(super) fn unwritten(&self, sector: u64, generation: u16) -> Packed {
         let mut tuple = [0; LONGEST];
         let application = self.application.unwrap_or(generation);
@@ -101,7 +101,7 @@ impl Tagging {
             .or_else(|mismatch| self.check_behind(mismatch, first, data, tuples))
     }
 
-    /// The first mismatch, except at sectors that may have any content.
+    /// Returns the first mismatch of a sector that is not discarded. A discarded sector may have any content.
     #[cold]
     fn check_behind(
         &self,

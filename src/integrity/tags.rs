@@ -1,7 +1,7 @@
 //! The tags in memory: a bounded cache of the area's tag blocks.
 //!
-//! The cache is divided into shards, each with one lock. A lock is held only while tuples are read or set, never during a device
-//! request. The thread that reads or writes a block is running, so other threads may wait for it.
+//! The cache is divided into shards, each with one lock. A lock is held only while tuples are read or set, never during a device request. A
+//! thread that reads or writes a block does this in one call, so other threads may wait for the end of that call.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::DevOffset;
 
 const SHARDS: usize = 64;
-/// To make room for a block, no more blocks are tried after this number of blocks could not be written.
+/// The number of failed writes of dirty blocks after which the cache grows, instead of evicting a block for a new block.
 const REFUSED: u32 = 4;
 
 /// Consecutive sectors whose tuples are in one block.
@@ -47,7 +47,7 @@ pub(super) struct Tags {
     start: u64,
     per_block: u64,
     blocks: u64,
-    /// The number of blocks of a shard. A shard has more blocks only while writes are in flight to all of them.
+    /// The usual limit of the number of blocks in a shard. A shard exceeds the limit if no block can be evicted.
     most: usize,
     shards: Box<[Shard]>,
 }
@@ -55,7 +55,7 @@ pub(super) struct Tags {
 #[derive(Debug)]
 struct Shard {
     state: Mutex<Slots>,
-    /// Signalled when a block was loaded or written, or a write ended for which a thread waits.
+    /// Signalled when a block was loaded or written, or when a write ended for which a thread waits.
     changed: Condvar,
 }
 
@@ -204,7 +204,7 @@ impl Tags {
             }
             match state.victim(self.most) {
                 Victim::Free(at) => break at,
-                // A block that cannot be written stays in memory, and is not a reason to fail.
+                // A block that cannot be written stays in memory. That is not an error of this call.
                 Victim::Dirty(at) if refused < REFUSED => {
                     refused += u32::from(self.write_slot(shard, state, at).is_err());
                 }
@@ -262,8 +262,8 @@ impl Tags {
         written.context(|| format!("write tag block {block}"))
     }
 
-    /// The device's content of a block in memory, if it differs because a write of the block was lost or the device changed it. A block
-    /// that changes during the call is not compared.
+    /// The content of a block on the device, if it differs from the block in memory. A write of the block was then lost, or the device has
+    /// changed the block. A block that changes during the call is not compared.
     ///
     /// # Errors
     /// The errors of the tag device.

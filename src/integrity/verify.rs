@@ -14,8 +14,8 @@ use crate::units::DevOffset;
 /// The number of tuples that are copied from a block at a time.
 const BATCH: usize = 32;
 
-/// How long a sector that is being written is read repeatedly, until it matches one of its writers. No device takes longer for a
-/// write.
+/// The longest time for which a sector that is being written is read repeatedly, until it matches the tuple of a writer. No device takes
+/// longer for a write.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Checked {
@@ -64,7 +64,7 @@ impl Checked {
         failed.map_or(Ok(()), |mismatch| Err(wrong(Failed::Mismatch(mismatch))))
     }
 
-    /// Checks each sector of a batch that does not match. All wrong sectors are counted, and the first is returned.
+    /// Checks each sector of a batch after the batch did not match. All wrong sectors are counted, and the first is returned.
     #[cold]
     fn verify_each(&self, first: u64, data: &mut [u8], tuples: &[u8]) -> Result<Option<Mismatch>> {
         let sectors = data.chunks_exact_mut(self.tagging.interval());
@@ -97,7 +97,7 @@ impl Checked {
             }
             return Ok(());
         }
-        // This sector lies in several buffers.
+        // A sector lies in several buffers.
         let mut flat = Vec::new();
         bufs.iter().for_each(|buf| flat.extend_from_slice(buf));
         self.verify(at, &mut flat, nowait)?;
@@ -125,8 +125,8 @@ impl Checked {
         Ok(())
     }
 
-    /// Checks again a sector that did not match. The sector may have been written since, a write to it may be in flight, or its
-    /// content is wrong.
+    /// Checks a sector again that did not match its tag. The sector may have been written since the read, a write to it may be in flight,
+    /// or its content is wrong.
     #[cold]
     fn verify_again(&self, sector: u64, data: &mut [u8]) -> Result<(), Failed> {
         let (block, index) = self.tags.place(sector);

@@ -1,5 +1,5 @@
-//! The location of a volume: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@OFFSET+LENGTH`, `IMAGE@pN`, or
-//! `integrity:DATA,TAGS` with two of these. The prefix `noload:` skips the recovery of the journal.
+//! The location of a volume: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@OFFSET+LENGTH` or
+//! `IMAGE@pN`. `integrity:DATA,TAGS` combines two such locations. The prefix `noload:` skips the recovery of the journal.
 
 mod open;
 mod part;
@@ -21,10 +21,10 @@ use crate::device::nbd::{self, Nbd};
 use crate::device::{BlockFile, OpenMode, Psync};
 use crate::error::{Context, Error, Result};
 
-/// The prefix of an integrity device's halves.
+/// The prefix of an integrity device, before the locations of its halves.
 pub const INTEGRITY: &str = "integrity:";
 
-/// The prefix of a volume that is read without its journal.
+/// The prefix of a location whose volume is read without its journal.
 pub const NO_LOAD: &str = "noload:";
 
 /// The location of a volume.
@@ -37,7 +37,7 @@ pub enum Location {
     Integrity {
         /// The protected device.
         data: Site,
-        /// The tags, if they are not in the tail of the same device.
+        /// The site of the tags; `None` if the tags are in the tail of the protected device.
         tags: Option<Site>,
     },
     /// Another location, whose volume is read without its journal.
@@ -66,8 +66,9 @@ pub enum Medium {
 }
 
 impl Location {
-    /// Parses a location as a user writes it: a site in the syntax of [`Site::parse`], or `integrity:DATA,TAGS` or `integrity:DATA` of sites, and
-    /// `noload:` before either. A name with such a prefix is never a file: write `./integrity:...` for one.
+    /// Parses a location as a user writes it. The text is a site in the syntax of [`Site::parse`], `integrity:DATA` or
+    /// `integrity:DATA,TAGS` with sites, or one of these after `noload:`. A text with one of these prefixes never names a file. For such a
+    /// file name, write `./integrity:...`.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
@@ -84,8 +85,8 @@ impl Location {
         }
     }
 
-    /// Parses an integrity device: `DATA,TAGS`, or `DATA` with its tags in its tail, with an optional prefix `integrity:`. The first comma ends DATA,
-    /// unless the whole text is the path of an existing file.
+    /// Parses an integrity device: `DATA,TAGS`, or `DATA` if the tags are in the tail of the data. The prefix `integrity:` is optional. The
+    /// first comma ends DATA, unless the complete text is the path of an existing file.
     ///
     /// # Errors
     /// The errors of [`parse`](Self::parse).
@@ -106,7 +107,7 @@ impl Location {
         })
     }
 
-    /// The same location, with each path replaced by the path that `path` returns for it, if any.
+    /// The same location with replaced paths. `path` returns the new path for each path, or `None` if the path stays the same.
     #[must_use]
     pub fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let site = |site: &Site| Site {
@@ -126,7 +127,7 @@ impl Location {
         }
     }
 
-    /// The site of the volume's bytes.
+    /// The site that contains the data of the volume.
     #[must_use]
     pub fn data(&self) -> &Site {
         match self {
@@ -135,7 +136,7 @@ impl Location {
         }
     }
 
-    /// The path of a block device or image that consists of the volume only: not a part, an export or an integrity device.
+    /// The path of a block device or image that contains only the volume. `None` for a part, an export or an integrity device.
     #[must_use]
     pub fn whole_file(&self) -> Option<&Path> {
         match self {
@@ -145,7 +146,7 @@ impl Location {
         }
     }
 
-    /// The site of an integrity device's tags, if it is not [`data`](Self::data).
+    /// The site of an integrity device's tags, if the tags are not in the site of [`data`](Self::data).
     #[must_use]
     pub fn tags(&self) -> Option<&Site> {
         match self {
@@ -157,13 +158,13 @@ impl Location {
 }
 
 impl Site {
-    /// A whole block device or image.
+    /// A complete block device or image.
     #[must_use]
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self { medium: Medium::File(path.into()), part: Part::Whole }
     }
 
-    /// The path of the block device or image, if it is on this machine.
+    /// The path of the block device or image; `None` for an export or an image of a virtual machine.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match &self.medium {
@@ -172,9 +173,9 @@ impl Site {
         }
     }
 
-    /// Parses a site as a user writes it: `PATH`, the [address](nbd::Address) of an export or that of an [image](image::Address), and then `@OFFSET`
-    /// (decimal or `0x…`, with an optional `K`, `M` or `G`), `@OFFSET+LENGTH` or `@pN` for a part. If the whole text, including `@`, is an existing
-    /// path, it is that path.
+    /// Parses a site as a user writes it. The text begins with `PATH`, the [address](nbd::Address) of an export, or the address of an
+    /// [image](image::Address). `@OFFSET`, `@OFFSET+LENGTH` or `@pN` can follow and names a part. OFFSET and LENGTH are decimal or `0x…`,
+    /// with an optional `K`, `M` or `G`. If the complete text, including `@`, is an existing path, the text names that path.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, a wrong address, and for an offset beyond 64 bits.
@@ -211,7 +212,8 @@ impl Site {
         Ok(Self { medium, part })
     }
 
-    /// The first byte and the length of the part. They come from the partition table unless the length is given; `None` means the whole device.
+    /// The first byte and the length of the part. The partition table determines them, except for a part with an explicit length. `None`
+    /// means the complete device.
     ///
     /// # Errors
     /// `NotFound` for a partition that does not exist, `Corrupt` for a damaged table, `InvalidInput` for a part beyond the

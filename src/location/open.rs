@@ -1,4 +1,4 @@
-//! Opens the device at a location: one, or two with an integrity device over them.
+//! Opens the device at a location. An integrity device has one or two devices below it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -19,13 +19,13 @@ use crate::setters::setters;
 pub struct LocationOptions {
     /// How requests for file data reach the device.
     pub engine: Engine,
-    /// Open for writing too.
+    /// Whether to open the device for writing as well.
     pub write: bool,
-    /// The value of [`IntegrityOptions::force`].
+    /// The value for [`IntegrityOptions::force`].
     pub force: bool,
-    /// Open the remaining part of a partition whose device was truncated, for reading.
+    /// Whether to open a partition of a truncated device. The remaining part of the partition is then opened for reading.
     pub truncated: bool,
-    /// The block size of a volume that will be made there. If not set, the device is opened for the blocks of the volume that it contains.
+    /// The block size of a volume that will be created on the device. If not set, the block size of the existing volume is used.
     pub block_size: Option<u32>,
 }
 
@@ -46,12 +46,12 @@ setters!(LocationOptions {
 });
 
 impl LocationOptions {
-    /// The length of the shortest blocks that a volume on a device has or will have.
+    /// The block size of the existing volume on a device, or of the volume that will be created.
     fn blocks_on(&self, device: &dyn Device) -> Option<usize> {
         self.block_size.map(|size| size as usize).or_else(|| block_size_on(device))
     }
 
-    /// Makes the device accept requests of these blocks, with a notice if its own requests must be longer.
+    /// Makes the device accept requests as short as the blocks of the volume. Adds a notice if requests to the device below must be longer.
     fn fit(&self, opened: OpenedEngine) -> OpenedEngine {
         let OpenedEngine { device, engine, mut notices } = opened;
         let (device, notice) = Finer::for_blocks(device, |device| self.blocks_on(device));
@@ -68,19 +68,19 @@ pub struct OpenLocation {
     pub device: Arc<dyn Device>,
     /// The engine in use; never [`Engine::Auto`].
     pub engine: Engine,
-    /// The settings that could not be applied as asked, a line each.
+    /// The settings that could not be applied as requested, one line for each.
     pub notices: Vec<String>,
-    /// Faults that were ignored, a line each: the first copy of a partition table is lost.
+    /// Faults that were ignored, one line for each. An example is the loss of the first copy of a partition table.
     pub faults: Vec<String>,
-    /// The integrity device at the location, and its recovery from a crash.
+    /// The integrity device at the location, if there is one, and the result of its recovery.
     pub integrity: Option<integrity::Opened>,
 }
 
-/// The halves of an integrity device, before anything was read from them.
+/// The halves of an integrity device (data and tags), before any data are read from them.
 pub struct Halves {
     /// The device that is or will be protected.
     pub data: OpenedEngine,
-    /// The device of the tags, if they are not in the tail of the data device.
+    /// The device of the tags; `None` if the tags are in the tail of the data device.
     pub tags: Option<Arc<dyn Device>>,
     /// The [identity](BlockFile::identity) of the data device.
     pub identity: [u8; 16],
@@ -104,8 +104,8 @@ impl Location {
     /// Opens the device exclusively. An integrity device that was not closed is recovered if it is opened for writing.
     ///
     /// # Errors
-    /// `Busy` if another program uses the device; `InvalidInput` to write a volume that is read without its journal; the errors of
-    /// [`Integrity::open`]. Errors of an integrity device name the half.
+    /// `Busy` if another program uses the device; `InvalidInput` for writing to a volume that is read without its journal; the errors of
+    /// [`Integrity::open`]. An error of an integrity device names the half that caused it.
     pub fn open(&self, options: &LocationOptions) -> Result<OpenLocation> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(options.write)?;
@@ -137,10 +137,11 @@ impl Location {
         Ok(OpenLocation { device, engine, notices, faults, integrity: Some(opened) })
     }
 
-    /// Opens the halves of an integrity device exclusively, to create or examine one.
+    /// Opens the halves of an integrity device exclusively, in order to create or examine the integrity device.
     ///
     /// # Errors
-    /// `Busy` if another program uses one of them; `InvalidInput` if the two overlap, or to write a volume that is read without its journal.
+    /// `Busy` if another program uses a half; `InvalidInput` if the halves overlap, or for writing to a volume that is read without its
+    /// journal.
     pub fn open_halves(&self, engine: Engine, write: bool) -> Result<Halves> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(write)?;
@@ -159,7 +160,7 @@ impl Location {
             return Err(Error::invalid(format!("{data} and {tags} overlap")));
         }
         let data = data.open(options, true).context(|| "the data half")?;
-        // If both halves are on one device, the data half already has its lock.
+        // If both halves are on one device, the exclusive lock for the data half also covers the tag half.
         let how = options.engine(Engine::Auto);
         let tags = tags.open(&how, !shared).context(|| "the tag half")?;
         let OpenSite { opened: data, identity, fault } = data;
@@ -167,7 +168,7 @@ impl Location {
         Ok(Halves { data, tags: Some(tags.opened.device), identity, faults })
     }
 
-    /// Adds the name of the half that failed to an error.
+    /// Adds the name of the half that caused an error to the error.
     fn explain(&self, error: Error, data: &dyn Device, tags: Option<&dyn Device>) -> Error {
         let place = self.tags().unwrap_or(self.data());
         if matches!(error.kind(), ErrorKind::UnknownFormat | ErrorKind::Corrupt) {
@@ -204,7 +205,7 @@ impl Site {
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let file = match options.engine {
-                    // A mapping accepts any block length.
+                    // A DAX mapping accepts requests of any length.
                     Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
                     _ => BlockFile::for_blocks(path, &mode, |device| options.blocks_on(device))?,
                 };
@@ -212,12 +213,12 @@ impl Site {
                 let opened = open_engine(file, options.engine)?;
                 let opened = match options.engine {
                     Engine::Dax => opened,
-                    // A namespace has no page cache.
+                    // An NVMe namespace has no page cache, so `fit` provides short requests.
                     _ => options.fit(opened),
                 };
                 Ok(OpenSite { opened, identity, fault })
             }
-            // An address may lead to another export later, so it is not an identity.
+            // An NBD address is not an identity, because it may lead to another export later.
             Medium::Nbd(address) => self.open_export(address, options),
             Medium::Image(address) => self.open_image(address, options),
         }
@@ -261,10 +262,10 @@ impl Site {
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
-    /// Whether two sites are on one device or image, under any name.
+    /// Whether two sites are on the same device or image, even if their names differ.
     #[must_use]
     pub fn shares_device(&self, other: &Self) -> bool {
-        // A node in /dev is identified by its device, an image by its file.
+        // A device node is identified by its device number, and an image by its file.
         let id = |path: &Path| match path.metadata() {
             Ok(found) if found.rdev() != 0 => Some((found.rdev(), 0)),
             Ok(found) => Some((found.dev(), found.ino())),
@@ -290,16 +291,16 @@ impl Site {
     }
 }
 
-/// The range of a window, and the fault of its table.
+/// The range of a window, and the fault of its partition table.
 fn split(window: Option<Window>) -> (Option<(u64, u64)>, Option<String>) {
     window.map_or((None, None), |Window { range, fault }| (Some(range), fault))
 }
 
-/// Refuses to write by a partition table that has a fault.
+/// Refuses writes if the bounds of the part are from a partition table with a fault.
 ///
 /// # Errors
-/// `Corrupt`, because the remaining copy may belong to an older table, and its partitions may overlap others. This includes an offset,
-/// because the table determines where the next partition begins.
+/// `Corrupt`, because the remaining copy may belong to an older table, and its partitions may overlap others. A part from an offset on is
+/// also refused, because the table determines the end of the part.
 fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
     match window {
         Some(Window { fault: Some(fault), .. }) if write => Err(Error::new(
@@ -312,7 +313,7 @@ fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
     }
 }
 
-/// The same device with an engine that does not read file data.
+/// The same device with the engine `null`, which does not read file data.
 fn nulled(device: Arc<dyn Device>, notices: Vec<String>) -> OpenedEngine {
     OpenedEngine { device: Arc::new(Null::over(device)), engine: Engine::Null, notices }
 }

@@ -1,4 +1,4 @@
-//! The part of a device that a location names, and its end.
+//! The part of a device that a location names, and the bounds of the part.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use crate::probe::probe;
 pub enum Part {
     /// The whole device.
     Whole,
-    /// From this byte to the end of the partition that contains it. If no partition contains it, to the next partition; without a partition
-    /// table, to the end of the device.
+    /// From this byte to the end of the partition that contains the byte. If no partition contains the byte, the part ends at the next
+    /// partition. Without a partition table, the part ends at the end of the device.
     Offset(u64),
     /// These bytes, regardless of a partition table.
     Range {
@@ -23,7 +23,7 @@ pub enum Part {
         /// The number of bytes.
         len: u64,
     },
-    /// A partition of the GPT or MBR, counted from 1; the logical partitions of an MBR from 5.
+    /// A partition of the GPT or MBR. Numbers begin at 1, and the logical partitions of an MBR at 5.
     Partition(u32),
 }
 
@@ -31,12 +31,13 @@ pub enum Part {
 pub(super) struct Window {
     /// The first byte and the length.
     pub(super) range: (u64, u64),
-    /// A fault of the partition table, for the user.
+    /// A text for the user about a fault of the partition table.
     pub(super) fault: Option<String>,
 }
 
 impl Part {
-    /// Finds this part on a device; `None` for the whole. If a partition was truncated, its remaining part is used if it may be `truncated`.
+    /// Finds this part on a device; `None` for the complete device. If a partition ends past the device, its remaining part is used if
+    /// `truncated` is true.
     pub(super) fn of(self, device: &dyn Device, truncated: bool) -> Result<Option<Window>> {
         match self {
             Self::Whole => Ok(None),
@@ -54,7 +55,7 @@ impl Part {
         }
     }
 
-    /// Parses the part after the `@`; `None` if this text belongs to the name of the file.
+    /// Parses the text after the `@`; `None` if this text belongs to the name of the file.
     pub(super) fn parse(text: &str) -> Option<Result<Self>> {
         if let Some(number) = text.strip_prefix('p') {
             let number = number.parse().ok().filter(|number| *number > 0);
@@ -83,7 +84,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// A number of bytes, which may exceed 64 bits; `None` if the text is not a number.
+/// Parses a number of bytes. The inner error means that the number exceeds 64 bits; `None` means that the text is not a number.
 fn bytes(text: &str) -> Option<Result<u64, ()>> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
@@ -109,8 +110,8 @@ fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
     }
 }
 
-/// The bytes from an offset on that are in one partition, or in none. A table that cannot be read is a fault: the part is then the rest of the
-/// device, for reading only.
+/// The part from an offset on, as described at [`Part::Offset`]. If the partition table cannot be read, the part extends to the end of the
+/// device. The part then has a fault, so it can only be read.
 fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     let (_, rest) = rest(device.size(), offset)?;
     let (end, fault) = match PartitionTable::read(device) {

@@ -1,5 +1,5 @@
-//! The GUID partition table, after chapter 5 of the UEFI specification: a header in sector 1 and its backup in the last sector, each with an
-//! array of entries, and CRC-32 checksums of both.
+//! The GUID partition table: a header in sector 1, and its backup in the last sector. Each header has an array of entries, and CRC-32
+//! checksums protect the header and the array. Source: chapter 5 of the UEFI specification.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ use crate::error::{Place, Result};
 const SIGNATURE: &[u8] = b"EFI PART";
 const HEADER_SIZE: usize = 92;
 const ENTRY_SIZE: usize = 128;
-/// The largest array of entries. The usual array has 16 KiB; the specification sets no upper bound.
+/// The maximum size of the array of entries. The usual array has 16 KiB; the specification sets no upper bound.
 const MAX_ENTRIES: usize = 1 << 20;
 const PLACE: Place = Place::new("GPT header");
 const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 
-/// The contents of a GPT, and its fault for the user: one copy is lost.
+/// The contents of a GPT. `fault` tells the user that the first copy is damaged or lost.
 pub(super) struct Found {
     pub(super) partitions: Vec<Partition>,
     pub(super) fault: Option<String>,
@@ -23,18 +23,18 @@ pub(super) struct Found {
     pub(super) usable: Range<u64>,
 }
 
-/// One whole copy of the table.
+/// One complete copy of the table.
 struct Copy {
     disk: [u8; 16],
     entries: Vec<Vec<u8>>,
-    /// The sector of the other copy.
+    /// The sector of the other copy's header.
     other: u64,
     /// The first and the last sector that partitions can use.
     usable: [u64; 2],
 }
 
-/// Reads the partitions from the header in sector 1. If this header is damaged, or is lost on a disk with a protective MBR, reads them from the
-/// backup in the last sector. `None` if there is neither.
+/// Reads the partitions from the header in sector 1. If this header is damaged, reads the backup in the last sector. On a disk with a
+/// protective MBR, also reads the backup if the first header is missing. Returns `None` if there is no GPT.
 pub(super) fn read(
     device: &dyn Device,
     sectors: [u64; 3],
@@ -67,7 +67,7 @@ pub(super) fn read(
     ))
 }
 
-/// Refuses a disk whose table consists only of its backup, which may belong to an older table.
+/// Refuses a disk on which only the backup of a GPT remains, because the backup may belong to an older table.
 pub(super) fn refuse_lone_backup(device: &dyn Device, sectors: [u64; 3]) -> Result<()> {
     for sector in sectors {
         let at = last(device, sector);
@@ -102,7 +102,8 @@ fn found(sector: u64, copy: &Copy, fault: Option<String>) -> Result<Found> {
     Ok(Found { partitions: decode(sector, copy)?, fault, usable })
 }
 
-/// Refuses a table whose other copy is undamaged too but differs. A copy in a sector to which the table does not refer belongs to an older table.
+/// Refuses a table if its other copy is undamaged but differs. Only the sector that the table names is read, because a copy in another
+/// sector belongs to an older table.
 fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     match read_copy(device, sector, copy.other)? {
         Some(Ok(other)) if (other.disk, &other.entries) != (copy.disk, &copy.entries) => {
@@ -116,7 +117,7 @@ fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     }
 }
 
-/// Reads one copy of the table: `None` without a signature, the error if a check fails.
+/// Reads one copy of the table. Returns `None` if there is no signature, and the inner error if a check fails.
 fn read_copy(device: &dyn Device, sector: u64, lba: u64) -> Result<Option<Result<Copy>>> {
     let Some(at) = lba.checked_mul(sector) else { return Ok(None) };
     let Some(header) = read_at(device, at, sector as usize)? else { return Ok(None) };
@@ -167,7 +168,7 @@ fn verify(field: &'static str, stored: u32, bytes: &[u8]) -> Result<()> {
     if stored == computed { Ok(()) } else { Err(PLACE.field(field).bad_checksum(stored, computed)) }
 }
 
-/// Decodes the entries. A partition may end past a truncated device.
+/// Decodes the entries. A partition may end past the end of a truncated device.
 fn decode(sector: u64, copy: &Copy) -> Result<Vec<Partition>> {
     let mut partitions = Vec::new();
     for (index, entry) in copy.entries.iter().enumerate() {

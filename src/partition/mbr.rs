@@ -8,7 +8,7 @@ use crate::error::{Place, Result};
 
 const TABLE: usize = 446;
 const ENTRY_SIZE: usize = 16;
-/// The largest number of logical partitions.
+/// The maximum number of logical partitions.
 const MAX_LOGICAL: u32 = 256;
 const PLACE: Place = Place::new("MBR");
 
@@ -25,7 +25,8 @@ impl Entry {
         self.kind != 0 && self.sectors != 0
     }
 
-    /// Whether the entry marks a disk with a GPT. Such an entry is not a partition; a hybrid disk also has entries for partitions.
+    /// Whether the entry marks a disk with a GPT. Such an entry is not a partition. The MBR of a hybrid disk also has entries for
+    /// partitions.
     fn is_protective(self) -> bool {
         self.kind == 0xEE
     }
@@ -41,13 +42,14 @@ pub(super) fn is_protective(device: &dyn Device) -> Result<Option<bool>> {
     Ok(entries.map(|entries| entries.iter().any(|entry| entry.is_protective())))
 }
 
-/// Whether the bytes are a table. Boot sectors of file systems end with the same two bytes as an MBR.
+/// Whether the entries can be a partition table. The check is necessary because boot sectors of file systems end with the same two bytes as
+/// an MBR.
 fn is_plausible(entries: &[Entry; 4]) -> bool {
     entries.iter().all(|entry| matches!(entry.status, 0 | 0x80))
         && entries.iter().any(|entry| entry.is_used())
 }
 
-/// The partitions, and the bytes of each table.
+/// The partitions, and the byte range of each table.
 pub(super) struct Found {
     pub(super) partitions: Vec<Partition>,
     pub(super) tables: Vec<Range<u64>>,
@@ -72,8 +74,8 @@ pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Found>> {
     Ok(Some(found))
 }
 
-/// Follows the chain: each table contains one logical partition, relative to itself, and the next table, relative to the extended
-/// partition.
+/// Follows the chain of tables in an extended partition. Each table contains one logical partition and the next table. The position of the
+/// logical partition is relative to its table, and the position of the next table is relative to the extended partition.
 fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found) -> Result<()> {
     let mut number = 5.max(found.partitions.last().map_or(0, |last| last.number + 1));
     let (mut at, mut before) = (extended.first, None);
@@ -119,7 +121,8 @@ fn read_table(device: &dyn Device, at: u64) -> Result<Option<[Entry; 4]>> {
     })))
 }
 
-/// All factors have at most 33 bits, and a sector has 16, so nothing overflows. A partition may end past a truncated device.
+/// Sector numbers and lengths have at most 33 bits and the sector size has 16 bits, so no product overflows. A partition may end past the
+/// end of a truncated device.
 fn partition(sector: u64, number: u32, base: u64, entry: Entry) -> Partition {
     let (start, len) = ((base + entry.first) * sector, entry.sectors * sector);
     Partition { number, start, len, name: String::new() }

@@ -26,16 +26,17 @@ pub struct PartitionTable {
     pub kind: TableKind,
     /// The partitions in the order of their numbers, without unused numbers.
     pub partitions: Vec<Partition>,
-    /// A fault that was ignored, for the user: the first copy of a GPT is lost.
+    /// A text for the user about a fault that was ignored, such as the loss of the first copy of a GPT.
     pub fault: Option<String>,
-    /// The bytes of the table itself, which no partition can use: both copies of a GPT, each table of an MBR's logical partitions.
+    /// The byte ranges of the table itself, which no partition can use: both copies of a GPT, or all tables of an MBR with logical
+    /// partitions.
     pub tables: Vec<Range<u64>>,
 }
 
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// The number as Linux counts: from 1, an MBR's logical partitions from 5.
+    /// The number that Linux uses. Numbers begin at 1, and the logical partitions of an MBR at 5.
     pub number: u32,
     /// The first byte on the device.
     pub start: u64,
@@ -46,17 +47,17 @@ pub struct Partition {
 }
 
 impl PartitionTable {
-    /// Reads the device's partition table; `None` if it has no table.
+    /// Reads the device's partition table; `None` if the device has no table.
     ///
     /// # Errors
-    /// `Corrupt` if both copies of a GPT are damaged or lost, if they disagree, if only the backup remains, or if the table contradicts itself;
-    /// `Io`.
+    /// `Corrupt` if both copies of a GPT are damaged or lost, if the copies disagree, if only the backup remains, or if the table
+    /// contradicts itself; `Io`.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
-        // Images have sectors of 512 bytes, rarely of 4096; a block device reports its own. The block size of an NBD server does not depend on
-        // them. The place of the GPT's signature decides.
+        // A block device reports its sector size. Images have sectors of 512 bytes, rarely of 4096. The block size that an NBD server
+        // reports does not depend on the sector size. Therefore several sizes are tried, and the position of the GPT's signature decides.
         let sector = u64::from(device.limits().logical_block).max(512);
         let sectors = [sector, 512, 4096];
-        // A GPT beside an MBR that does not refer to it belongs to an older table: Linux ignores it too.
+        // If the MBR does not refer to a GPT, a GPT on the disk belongs to an older table. Linux ignores such a GPT too.
         let protective = mbr::is_protective(device)?;
         if protective != Some(false)
             && let Some(found) = gpt::read(device, sectors, protective.is_some())?
@@ -69,7 +70,7 @@ impl PartitionTable {
             Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
                 mbr::read(device, 512).map_err(|_| error)?
             }
-            // The table is larger than the device.
+            // The partitions exceed the device, so the table may be in units of 512 bytes.
             Ok(Some(found)) if sector > 512 && !fit(&found.partitions, device) => {
                 mbr::read(device, 512)?.or(Some(found))
             }
@@ -82,8 +83,8 @@ impl PartitionTable {
         Ok(Some(Self { kind: TableKind::Mbr, partitions, fault: None, tables }))
     }
 
-    /// The end of the partition that contains `offset`. If no partition contains it, the start of the next partition, or of the next bytes of the
-    /// table.
+    /// The end of the partition that contains `offset`. If no partition contains `offset`, the start of the next partition or of the next
+    /// bytes of the table.
     #[must_use]
     pub fn end_from(&self, offset: u64) -> u64 {
         let ends = self.partitions.iter().filter_map(|partition| {
@@ -144,7 +145,7 @@ impl fmt::Display for PartitionTable {
     }
 }
 
-/// Reads sectors, or returns `None` if they are not within the device.
+/// Reads sectors, or returns `None` if the sectors are not within the device.
 fn read_at(device: &dyn Device, at: u64, len: usize) -> Result<Option<Vec<u8>>> {
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {
         return Ok(None);
@@ -176,7 +177,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Creates a sparse image with a table that a partitioner makes. `None`, with a message, if that program is not installed.
+    /// Creates a sparse image and runs a partitioning program on it. If the program is not installed, prints a message and returns `None`.
     fn disk(program: &str, args: &[&str], script: &str) -> Option<tempfile::NamedTempFile> {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(64 * MIB).unwrap();
@@ -228,7 +229,8 @@ mod tests {
         assert_eq!(table.to_string(), r#"its GPT has p1 (8 MiB, "boot"), p3 (16 MiB, "Größe")"#);
     }
 
-    /// A part that is named by its first byte ends with its partition, before the next one, or before the backup of the table.
+    /// A part that is named by its first byte ends at the end of its partition, at the start of the next partition, or at the backup of the
+    /// table.
     #[test]
     fn a_place_ends_where_a_partition_begins_or_ends() {
         let Some(image) = gpt_disk() else { return };
@@ -254,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_damaged_gpt_is_read_from_its_backup_and_never_used() {
-        // A byte of the header's fields, and a byte of the entries: checksums cover both.
+        // Damages a byte of the header's fields, and a byte of the entries. Checksums cover both areas.
         for at in [512 + 72, 1024 + 33] {
             let Some(image) = gpt_disk() else { return };
             flip(&image, at);
@@ -264,7 +266,8 @@ mod tests {
         }
     }
 
-    /// If the first copy of a table is lost, the table has a fault. A lost backup is no fault, and a table without both copies is refused.
+    /// If the first copy of a table is lost, the table has a fault. If the backup is lost, there is no fault. If both copies are lost, the
+    /// disk is refused.
     #[test]
     fn a_gpt_is_read_by_the_copy_that_is_left() {
         const LAST: u64 = 64 * MIB - 512;
@@ -273,7 +276,7 @@ mod tests {
                 image.as_file().write_all_at(&[0; 512], *at).unwrap();
             }
         };
-        // The lost sectors, and whether the table is read, with a fault or without.
+        // The lost sectors, and the expected result: whether the table has a fault, or the error.
         for (lost, expected) in [
             (&[][..], Ok(false)),
             (&[LAST], Ok(false)),
@@ -301,7 +304,7 @@ mod tests {
         assert_eq!(table(image.path()).unwrap(), None);
     }
 
-    /// A backup belongs to a table only at the place to which the table refers.
+    /// A copy of the table counts as a backup only at the position that the table names.
     #[test]
     fn copies_that_disagree_are_refused_and_older_ones_are_not_copies() {
         let (Some(image), Some(other)) = (gpt_disk(), gpt_disk()) else { return };
@@ -310,7 +313,7 @@ mod tests {
         image.as_file().write_all_at(&copy, 64 * MIB - 33 * 512).unwrap();
         let error = table(image.path()).unwrap_err().to_string();
         assert!(error.contains("its backup in sector 131071 disagree"), "{error}");
-        // The same disk lies on a larger one, which had a table before.
+        // The same disk is copied to a larger disk, which still contains the backup of an older table.
         let Some(image) = gpt_disk() else { return };
         image.as_file().set_len(128 * MIB).unwrap();
         let Some(larger) = disk("sh", &["-c", "truncate -s 128M $0; sgdisk -n 1 $0"], "") else {
@@ -322,7 +325,7 @@ mod tests {
         assert_eq!((found.partitions, found.fault), (gpt_parts(), None));
     }
 
-    /// The entry for a GPT in a hybrid table is not a partition. Neither are the other entries if the GPT is missing.
+    /// On a hybrid disk, only the partitions of the GPT are used, never those of the MBR.
     #[test]
     fn a_hybrid_table_is_read_only_by_its_gpt() {
         let Some(image) = gpt_disk() else { return };
@@ -346,7 +349,7 @@ mod tests {
         image.as_file().set_len(4 * MIB).unwrap();
         entry(&image, 0, 0, 0x83, 2048, 2048);
         entry(&image, 0, 1, 5, 4096, 32768);
-        // The first logical partition is cut, and the table of the second one is lost.
+        // The first logical partition ends past the device, and the table of the second logical partition is lost.
         entry(&image, 4096, 0, 0x83, 2048, 8192);
         entry(&image, 4096, 1, 5, 16384, 8192);
         let expected = [part(1, MIB, MIB, ""), part(5, 3 * MIB, 4 * MIB, "")];
@@ -367,7 +370,7 @@ mod tests {
             part(6, 10 * MIB, 4 * MIB, ""),
         ];
         assert_eq!(table.partitions, expected);
-        // A part before a table of the chain ends there, and a byte within a table belongs to the table.
+        // A part that begins before a table of the chain ends at this table. The bytes of a table belong to the table.
         let [_, chain @ ..] = &table.tables[..] else { panic!("{:?}", table.tables) };
         assert_eq!(chain.len(), 2);
         for at in chain {
@@ -377,7 +380,7 @@ mod tests {
         }
     }
 
-    /// Writes an entry of an MBR: a primary partition or an extended one in a slot of sector `at`.
+    /// Writes an entry of an MBR for a primary or extended partition, into a slot of the table in sector `at`.
     fn entry(image: &tempfile::NamedTempFile, at: u64, slot: u64, kind: u8, start: u32, len: u32) {
         let mut bytes = [0; 16];
         bytes[4] = kind;
@@ -402,7 +405,7 @@ mod tests {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(MIB).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);
-        // A boot sector ends in 55 AA too; its code has impossible status bytes if it is read as entries.
+        // A boot sector also ends with 55 AA. If its code is read as partition entries, the status bytes are not valid.
         image.as_file().write_all_at(&[0xEB; 510], 0).unwrap();
         image.as_file().write_all_at(&[0x55, 0xAA], 510).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);

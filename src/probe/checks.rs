@@ -1,12 +1,12 @@
-//! Formats whose magic number is too short, or has no fixed place, so that more of their header is checked.
+//! Formats whose magic number is too short or has no fixed position. For these formats, more of the header is checked.
 
 use super::magics::{At, FAT};
 
-/// A format that is recognized by a check of some bytes.
+/// A format that is recognised by a check of some bytes.
 pub(super) struct Checked {
     pub(super) name: &'static str,
     pub(super) places: &'static [At],
-    /// The number of bytes that the check gets; fewer at the end of a device.
+    /// The number of bytes that the check gets. The check gets fewer bytes at the end of a device.
     pub(super) len: usize,
     pub(super) check: fn(&[u8]) -> bool,
 }
@@ -19,7 +19,7 @@ const ZFS_LABELS: &[At] = &[
     At::End { unit: 256 << 10, back: (512 - 128) << 10 },
     At::End { unit: 256 << 10, back: (256 - 128) << 10 },
 ];
-/// An external log of XFS may begin within a record. This is the range in which its first header is searched.
+/// The length of the range in which the first record header of an external XFS log is searched. The log may begin within a record.
 const LOG_START: usize = 256 << 10;
 
 pub(super) const CHECKED: &[Checked] = &[
@@ -74,7 +74,7 @@ fn is_zfs(bytes: &[u8]) -> bool {
     })
 }
 
-/// A record header has its magic number, version 1 or 2, and one of three formats.
+/// A record header contains its magic number, version 1 or 2, and one of three formats.
 fn is_xfs_log(bytes: &[u8]) -> bool {
     bytes.chunks_exact(512).any(|sector| {
         sector.starts_with(&[0xFE, 0xED, 0xBA, 0xBE])
@@ -83,8 +83,8 @@ fn is_xfs_log(bytes: &[u8]) -> bool {
     })
 }
 
-/// VIA: AA55h, a version up to 2, and the sum of 50 bytes. Silicon Image: a number at byte 96, and a sum of words. JMicron: two letters, and a sum
-/// of words.
+/// The metadata of three vendors. VIA: the number 0xAA55, a version of at most 2, and a checksum of 50 bytes. Silicon Image: a number at
+/// byte 96, and a checksum of words. JMicron: the letters `JM`, and a checksum of words.
 fn is_firmware_raid(sector: &[u8]) -> bool {
     if sector.len() < 512 {
         return false;
@@ -101,7 +101,7 @@ fn is_firmware_raid(sector: &[u8]) -> bool {
     via || silicon || jmicron
 }
 
-/// The superblock has a magic number in either byte order, maps that are large enough for the inodes, and data after them.
+/// The superblock contains a magic number in either byte order, an inode map that is large enough for the inodes, and data after the maps.
 fn is_minix(bytes: &[u8]) -> bool {
     if bytes.len() < 32 {
         return false;
@@ -127,14 +127,14 @@ fn is_minix(bytes: &[u8]) -> bool {
     })
 }
 
-/// The label has two bytes near its end, and the exclusive or of all its words of 16 bits is 0.
+/// The label contains two magic bytes near its end. The exclusive or of all its 16-bit words is 0.
 fn is_sun_label(bytes: &[u8]) -> bool {
     let (words, _) = bytes.as_chunks::<2>();
     bytes.get(508..510) == Some(&[0xDA, 0xBE])
         && words.iter().fold(0, |sum, word| sum ^ u16::from_be_bytes(*word)) == 0
 }
 
-/// The volume header has two letters, and an allocation block of whole sectors.
+/// The volume header begins with two letters, and the size of an allocation block is a multiple of 512 bytes.
 fn is_hfs(bytes: &[u8]) -> bool {
     let size = bytes
         .get(20..24)
@@ -142,7 +142,7 @@ fn is_hfs(bytes: &[u8]) -> bool {
     bytes.starts_with(b"BD") && size > 0 && size.is_multiple_of(512)
 }
 
-/// A boot sector without a name, as old programs made it, has a jump, the parameters, and the mark of a boot sector.
+/// Old programs wrote boot sectors without a format name. Such a boot sector has a jump instruction, FAT parameters and the boot signature.
 fn is_fat(sector: &[u8]) -> bool {
     sector.len() == 512
         && matches!(sector[0], 0xEB | 0xE9)

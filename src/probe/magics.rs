@@ -1,14 +1,14 @@
-//! The table of formats that have a magic number: those of `blkid -k`, and formats of images. Each place and number comes from the format's
-//! published description or kernel header, which docs/PROVENANCE.md names.
+//! The table of formats with a magic number: the formats of `blkid -k`, and formats of images. The positions and numbers are from each
+//! format's published description or kernel header, which docs/PROVENANCE.md names.
 
 /// A place on a device.
 #[derive(Clone, Copy)]
 pub(super) enum At {
     /// This number of bytes after the start.
     Start(u64),
-    /// `back` bytes before the end, where the size is rounded down to whole units.
+    /// `back` bytes before the end, with the size of the device rounded down to whole units.
     End { unit: u64, back: u64 },
-    /// This number of bytes before the end of the first page, for each page size that a machine may have.
+    /// This number of bytes before the end of the first page. Every page size that a machine may have is tried.
     EndOfPage(u64),
 }
 
@@ -23,7 +23,7 @@ const fn units(unit: u64, back: u64) -> At {
     At::End { unit, back: back * unit }
 }
 
-/// A format that is recognized by magic numbers.
+/// A format that is recognised by magic numbers.
 pub(super) struct Magic {
     pub(super) name: &'static str,
     pub(super) places: &'static [At],
@@ -49,7 +49,7 @@ const LUKS: &str = "a LUKS container: unlock it first, and name the device below
 const SWAP: &str = "a Linux swap area, not a file system";
 pub(super) const FAT: &str = "a FAT file system: not supported";
 
-/// The possible places of the metadata of Promise's firmware, in sectors before the end.
+/// The possible positions of the metadata of Promise's firmware RAID, in sectors before the end.
 const PROMISE: &[At] = &[
     sectors(63),
     sectors(255),
@@ -66,7 +66,7 @@ const PROMISE: &[At] = &[
     sectors(3087),
 ];
 
-/// The possible places of the second header of LUKS 2: its distance from the start is the length of the first header's area.
+/// The possible positions of the second header of LUKS 2. Its distance from the start is the length of the first header's area.
 const LUKS_SECOND: &[At] = &[
     Start(16 << 10),
     Start(32 << 10),
@@ -79,9 +79,11 @@ const LUKS_SECOND: &[At] = &[
     Start(4 << 20),
 ];
 
-/// The formats in the order of trust: a long magic number at a place of its own first, a few bytes that may be a coincidence last.
+/// The formats, the most reliable first. Long magic numbers at unusual positions are first. Short magic numbers, which can be a
+/// coincidence, are last.
 pub(super) const MAGICS: &[Magic] = &[
-    // Containers: LUKS On-Disk Format Specification 1 and 2; Linux's Documentation/admin-guide/device-mapper and md.rst; man lvm(8).
+    // Containers. Sources: LUKS On-Disk Format Specification 1 and 2; Linux's Documentation/admin-guide/device-mapper and md.rst; man
+    // lvm(8).
     magic(LUKS, FIRST, &[b"LUKS\xBA\xBE"]),
     magic(LUKS, LUKS_SECOND, &[b"SKUL\xBA\xBE"]),
     magic(LVM, &[Start(0), Start(512), Start(1024), Start(1536)], &[b"LABELONE"]),
@@ -126,13 +128,14 @@ pub(super) const MAGICS: &[Magic] = &[
         &[Start(4096 + 24)],
         &[b"\xC6\x85\x73\xF6\x66\xCE\x90\xA9\xD9\x6A\x60\xCF\x80\x3D\xF7\xEF"],
     ),
-    // Partition tables other than GPT and MBR: Apple's Inside Macintosh: Devices, chapter 3; IRIX's dvh(4). wipefs(8) names the same places.
+    // Partition tables other than GPT and MBR. Sources: Apple's Inside Macintosh: Devices, chapter 3; IRIX's dvh(4). wipefs(8) names the
+    // same positions.
     magic("an Apple partition table: not supported", &[Start(512)], &[b"PM\0\0"]),
     magic("an SGI partition table: not supported", FIRST, &[&[0x0B, 0xE5, 0xA9, 0x41]]),
     magic("an AIX boot record: not supported", FIRST, &[&[0xC9, 0xC2, 0xD4, 0xC1]]),
     magic("an mpool device: not a file system", FIRST, &[b"mpoolDev"]),
     magic("an Oracle ASM disk: not a file system", &[Start(32)], &[b"ORCLDISK"]),
-    // Firmware RAID: the SNIA's DDF specification; the descriptions of dmraid(8) and of the vendors' BIOS.
+    // Firmware RAID. Sources: the SNIA's DDF specification; the descriptions of dmraid(8) and of the vendors' BIOS.
     magic(BIOS_RAID, &[sectors(1), sectors(257)], &[&[0xDE, 0x11, 0xDE, 0x11]]),
     magic(BIOS_RAID, &[sectors(2)], &[b"Intel Raid ISM Cfg Sig. ", b"NVIDIA  "]),
     magic(BIOS_RAID, &[sectors(1)], &[b"$XIDE$"]),
@@ -144,7 +147,8 @@ pub(super) const MAGICS: &[Magic] = &[
         &[&[0xF0, 0x16, 0x78, 0x5A], &[0xFD, 0x16, 0x78, 0x5A]],
     ),
     magic(BIOS_RAID, &[At::End { unit: 512, back: 256 }], &[b"DPTM"]),
-    // File systems: Linux's Documentation/filesystems and include/uapi/linux/magic.h; ECMA-119 and ECMA-167; Microsoft's and Apple's descriptions.
+    // File systems. Sources: Linux's Documentation/filesystems and include/uapi/linux/magic.h; ECMA-119 and ECMA-167; Microsoft's and
+    // Apple's descriptions.
     magic("a btrfs file system: not supported", &[Start(65536 + 64)], &[b"_BHRfS_M"]),
     magic(
         "a ReiserFS file system: not supported",
@@ -255,7 +259,7 @@ pub(super) const MAGICS: &[Magic] = &[
         &[&[0x44, 0x55, 0x2B], &[0x2B, 0x55, 0x44]],
     ),
     magic("an HFS+ file system: not supported", SECOND_KIB, &[b"H+\0\x04", b"HX\0\x05"]),
-    // Swap and hibernation: Linux's include/linux/swap.h and kernel/power, man mkswap(8).
+    // Swap and hibernation. Sources: Linux's include/linux/swap.h and kernel/power; man mkswap(8).
     magic(SWAP, &[EndOfPage(10)], &[b"SWAPSPACE2", b"SWAP-SPACE"]),
     magic(
         "a suspended system: resume it first",
@@ -268,7 +272,7 @@ pub(super) const MAGICS: &[Magic] = &[
             b"\xED\xC3\x02\xE9\x98\x56\xE5\x0C",
         ],
     ),
-    // Images: the vendors' descriptions, docs/interop of QEMU, AOSP's sparse_format.h.
+    // Images. Sources: the vendors' descriptions; docs/interop of QEMU; AOSP's sparse_format.h.
     magic("a qcow2 image: name its format, as in qcow2:FILE", FIRST, &[b"QFI\xFB"]),
     magic("a VMDK image: name its format, as in vmdk:FILE", FIRST, &[b"KDMV", b"# Disk Descripto"]),
     magic("a VHDX image: name its format, as in vhdx:FILE", FIRST, &[b"vhdxfile"]),
@@ -302,7 +306,7 @@ pub(super) const MAGICS: &[Magic] = &[
         FIRST,
         &[&[0x3A, 0xFF, 0x26, 0xED]],
     ),
-    // Compressed data: the descriptions of their formats (RFC 1952, RFC 8878, xz-file-format.txt).
+    // Compressed data. Sources: the descriptions of the formats (RFC 1952, RFC 8878, xz-file-format.txt).
     magic("data compressed with xz: unpack it first", FIRST, &[b"\xFD7zXZ\0"]),
     magic("data compressed with zstd: unpack it first", FIRST, &[&[0x28, 0xB5, 0x2F, 0xFD]]),
     magic("data compressed with gzip: unpack it first", FIRST, &[&[0x1F, 0x8B, 0x08]]),

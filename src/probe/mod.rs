@@ -1,4 +1,4 @@
-//! Recognizes the content of a device that is not a file system that ironmap supports, so that a refusal can name it.
+//! Recognises the content of a device without a supported file system, so that an error message can name the content.
 
 mod checks;
 mod magics;
@@ -14,13 +14,13 @@ use crate::error::{Error, ErrorKind};
 use crate::partition::PartitionTable;
 use crate::units::DevOffset;
 
-/// The end of the superblock of ext2, ext3 and ext4: a smaller device has no room for it.
+/// The end of the superblock of ext2, ext3 and ext4. A smaller device cannot contain this superblock.
 pub(crate) const SMALLEST: u64 = 2048;
 
-/// The length of the parts in which the device is read, each once: a server then gets few requests, not one for each magic number.
+/// The device is read in parts of this length, each part once. An NBD server therefore gets few requests, not one for each magic number.
 const PART: u64 = 64 << 10;
 
-/// The content of the device, by its magic numbers: `a btrfs file system: not supported`. `None` if it is not known.
+/// Names the content of the device, for example `a btrfs file system: not supported`. `None` if the content is not known.
 #[must_use]
 pub fn probe(device: &dyn Device) -> Option<&'static str> {
     let mut content = Content { device, parts: BTreeMap::new() };
@@ -29,7 +29,7 @@ pub fn probe(device: &dyn Device) -> Option<&'static str> {
 }
 
 impl At {
-    /// The places on a device of this size.
+    /// The positions to check on a device of this size.
     fn places(self, size: u64) -> SmallVec<[u64; 5]> {
         match self {
             Self::Start(at) => smallvec![at],
@@ -73,7 +73,7 @@ impl Content<'_> {
                     let skip = (from % PART) as usize;
                     bytes.extend(&part[skip..skip + (until - from) as usize]);
                 }
-                // Another sector of the part may be bad, so only the requested bytes are read.
+                // The bad sector may be another sector of the part, so only the requested bytes are read.
                 None => {
                     let mut piece = vec![0; (until - from) as usize];
                     if self.device.read_exact_at(&mut piece, DevOffset(from)).is_err() {
@@ -98,7 +98,7 @@ impl Content<'_> {
     }
 }
 
-/// The error for a device without a file system that ironmap knows.
+/// The error for a device without a file system that ironmap supports.
 #[must_use]
 pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     let what = match device.size() {
@@ -119,7 +119,8 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     Error::new(ErrorKind::UnknownFormat, what)
 }
 
-/// The content of a device that a user may still need, as a clause: a format or a partition table. `None` if it is not known.
+/// Describes the content of a device that a user may still need, as a clause: a format or a partition table. `None` if the content is not
+/// known.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
         // The hint on how to read the content does not matter here.
@@ -142,7 +143,7 @@ mod tests {
 
     const SIZE: u64 = 8 << 20;
 
-    /// The format that is recognized by these bytes alone.
+    /// The format that is recognised on a device that contains only these bytes.
     fn told(at: u64, bytes: &[u8]) -> Option<&'static str> {
         let ram = Ram::new(SIZE);
         let mut sectors = crate::sys::Buffer::aligned(1024).unwrap();

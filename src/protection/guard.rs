@@ -6,8 +6,8 @@ use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// The guard of T10 DIF: CRC16 with polynomial 0x8BB7, highest bit first.
 ///
-/// With `seed` 0 the result is the standard guard. Otherwise the register begins with `seed`: other seeds give other guards for the same
-/// data.
+/// With `seed` 0 the result is the standard guard. With another seed the CRC register begins with `seed`, so that each seed gives another
+/// guard for the same data.
 #[must_use]
 #[inline]
 pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
@@ -16,16 +16,16 @@ pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
 
 /// The guard of NVMe's 64-bit tuples: CRC64 with polynomial 0xAD93D23594C93659, lowest bit first, inverted before and after.
 ///
-/// With `seed` 0 the result is the standard guard. Otherwise the register begins with the inverse of `seed`: other seeds give other guards
-/// for the same data.
+/// With `seed` 0 the result is the standard guard. With another seed the CRC register begins with the inverse of `seed`, so that each seed
+/// gives another guard for the same data.
 #[must_use]
 #[inline]
 pub fn nvme64(data: &[u8], seed: u64) -> u64 {
     crc(CrcAlgorithm::Crc64Nvme, !seed, !0, data)
 }
 
-/// Computes a CRC with a register that begins with `begin`; `standard` is the algorithm's own initial value. A digest with another initial
-/// value costs some 20 ns more, which matters at 512 bytes.
+/// Computes a CRC with a register that begins with `begin`; `standard` is the algorithm's own initial value. Another initial value needs a
+/// `Digest`, which takes some 20 ns longer. That matters for 512 bytes of data.
 #[inline]
 fn crc(algorithm: CrcAlgorithm, begin: u64, standard: u64, data: &[u8]) -> u64 {
     if begin == standard {
@@ -36,7 +36,7 @@ fn crc(algorithm: CrcAlgorithm, begin: u64, standard: u64, data: &[u8]) -> u64 {
     digest.finalize()
 }
 
-/// The definitions, computed bit by bit.
+/// The guards as the standards define them, computed bit by bit.
 #[cfg(test)]
 pub(super) mod reference {
     pub(in crate::protection) fn t10_dif(data: &[u8], seed: u16) -> u16 {
@@ -94,7 +94,8 @@ mod tests {
         assert_eq!(nvme64(&down, 0), 0x9a2d_f64b_8e9e_517e);
     }
 
-    /// All lengths up to beyond the widest fold agree with the definition, at every alignment within 16 bytes, with and without a seed.
+    /// The guards agree with the definitions for every length and every alignment within 16 bytes, with and without a seed. The greatest
+    /// length exceeds the unit of the fastest loop.
     #[test]
     fn all_lengths_and_alignments_agree_with_the_definition() {
         let mut rng = Rng(0x8bb7);
@@ -109,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Generations rely on different guards for different seeds.
+    /// Generations are seeds: for the same data, different generations must give different guards.
     #[test]
     fn every_seed_gives_another_guard() {
         let data = Rng(7).bytes(512);

@@ -1,8 +1,9 @@
 //! Tuples: the protection information of each sector, and the mismatch of a sector that does not match its tuple.
 //!
-//! No value of a tag has a special meaning here. T10 switches off a sector's check by an application tag of 0xFFFF; this module does not,
-//! because damage must not switch off a check. A discarded sector may contain any bytes. Its tuple has the complement of the normal
-//! reference tag, and the guard of the sector's number. So damage produces this tuple as rarely as the tuple of other data.
+//! No value of a tag has a special meaning here. In T10 an application tag of 0xFFFF disables the check of a sector. This module ignores
+//! that rule, because damage must not disable a check. A discarded sector may contain any bytes. Its tuple contains the complement of the
+//! normal reference tag, and a guard that is computed from the sector's number. So damage produces this tuple as rarely as it produces the
+//! tuple of other data.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -32,7 +33,7 @@ impl Interval {
         }
     }
 
-    /// The interval of this many bytes, if there is one.
+    /// The interval of this length; `None` if no interval has this length.
     #[must_use]
     pub const fn from_bytes(bytes: u64) -> Option<Self> {
         match bytes {
@@ -46,9 +47,10 @@ impl Interval {
 /// The form of a tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TupleKind {
-    /// T10 DIF: a CRC16, and 32 bits of the sector's number, so that sectors at a distance of 2^32 have the same tag.
+    /// T10 DIF: a CRC16, and 32 bits of the sector's number, so that sectors at a distance of 2^32 have the same reference tag.
     ///
-    /// Its guard detects any two flipped bits. Of other changes that spread over more than 16 bits it detects all but one in 65,536.
+    /// The guard detects every change of one or two bits. Of the other changes that spread over more than 16 bits, the guard misses one in
+    /// 65,536.
     T10,
     /// NVMe with a 64-bit guard: a CRC64, and 48 bits of the sector's number.
     Nvme64,
@@ -72,8 +74,8 @@ pub struct Protection {
     pub kind: TupleKind,
     /// The number of bytes that a tuple protects.
     pub interval: Interval,
-    /// Whether the application tag is a generation, which differs from sector to sector. The guard is seeded with it, so that a flipped bit
-    /// in it is detected without the expected generation.
+    /// Whether the application tag is a generation, which differs from sector to sector. The generation is also the seed of the guard. So a
+    /// flipped bit in the generation is detected even if the expected generation is unknown.
     pub generation: bool,
 }
 
@@ -99,7 +101,7 @@ impl fmt::Display for Field {
     }
 }
 
-/// A field that does not match its sector. The structure has no other fields.
+/// A field of a tuple that does not match its sector. No other fields will be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// The sector, in protection intervals from the start of the device.
@@ -116,7 +118,7 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sector, field, expected, found } = *self;
         match field {
-            // The sector's number as the reader expects it.
+            // A reference tag is a part of a sector's number, so it is printed in decimal.
             Field::ReferenceTag => {
                 write!(f, "sector {sector}: {field}: expected {expected}, found {found}")
             }
@@ -145,8 +147,8 @@ impl Protection {
     ///
     /// # Errors
     ///
-    /// The first field that does not match. Tags are compared before the guard, because an intact sector from another place is a
-    /// misdirected one.
+    /// The first field that does not match. Tags are compared before the guard, because an intact sector of another position indicates a
+    /// misdirected write or read.
     ///
     /// # Panics
     ///
@@ -183,7 +185,7 @@ impl Protection {
         });
     }
 
-    /// Writes the tuple of a sector that may contain any bytes. [`verify`](Self::verify) accepts this tuple for no data.
+    /// Writes the tuple of a sector that may contain any bytes. [`verify`](Self::verify) rejects this tuple for any data.
     ///
     /// # Panics
     ///
@@ -374,7 +376,7 @@ mod tests {
     use crate::protection::tests::Rng;
 
     const APPLICATION: u16 = 0x1234;
-    /// A sector whose number both forms truncate.
+    /// The number of a sector that is too large for the reference tags of both forms.
     const FIRST: u64 = 0xabcd_1234_ffff_fffe;
 
     fn all() -> impl Iterator<Item = Protection> {
@@ -404,7 +406,7 @@ mod tests {
         found
     }
 
-    /// The tuples have the bytes of the standards, which the test assembles by hand.
+    /// The tuples have the layout of the standards. The test assembles the expected bytes separately.
     #[test]
     fn tuples_are_those_of_the_standards() {
         for protection in all() {

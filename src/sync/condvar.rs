@@ -1,7 +1,7 @@
-//! A condition that wakes all its waiters in one call.
+//! A condition variable that wakes all its waiters in one call.
 //!
-//! parking_lot's condition moves its waiters to the lock, from which each wakes the next one when it gets a processor. With more threads
-//! than processors that forms a convoy: threads that did not wait do all the work, and make no commit that others share.
+//! parking_lot's condition variable moves its waiters to the lock. Each waiter then wakes the next waiter when it gets a processor. With
+//! more threads than processors, the waiters form a convoy: threads that did not wait do all the work, and threads do not share commits.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use rustix::fs::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-/// A condition. The awaited state must be changed under the lock, and the condition notified afterwards.
+/// A condition variable. A thread must change the awaited state under the lock, and notify afterwards.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
     /// The number of notifications.
@@ -24,7 +24,7 @@ impl Condvar {
         Self::default()
     }
 
-    /// Unlocks, waits, and locks again. It may return without a notification.
+    /// Unlocks, waits, and locks again. The call may return without a notification.
     pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let _ = self.sleep(guard, None);
     }
@@ -41,10 +41,11 @@ impl Condvar {
         guard: &mut MutexGuard<'_, T>,
         time: Option<&Timespec>,
     ) -> Result<(), Errno> {
-        // Both are done under the lock, so a thread that changes the state afterwards sees the waiter, and changes the number.
+        // The waiter is counted and the number is read under the lock. A thread that later changes the state sees the waiter, and the
+        // thread's notification changes the number.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let told = self.told.load(Ordering::Relaxed);
-        // The call also fails if the number has already changed, and for signals.
+        // The call fails at once if the number has already changed. A signal also ends the call.
         let sleep = || futex::wait(&self.told, futex::Flags::PRIVATE, told, time);
         let result = MutexGuard::unlocked(guard, sleep);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -62,7 +63,7 @@ impl Condvar {
     fn notify(&self, most: u32) {
         self.told.fetch_add(1, Ordering::Relaxed);
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            // The call can fail only for a wrong address.
+            // The call fails only if the address is wrong.
             let _ = futex::wake(&self.told, futex::Flags::PRIVATE, most);
         }
     }

@@ -1,8 +1,8 @@
-//! The synchronization of the write side's threads: locks, conditions, counters, and the cache.
+//! Types for synchronisation between threads that write: locks, condition variables, counters, and the cache.
 //!
-//! In normal builds these are the types of parking_lot, the standard library and quick_cache, and a condition of this crate. With `--cfg shuttle`
-//! they are [a model checker's](https://docs.rs/shuttle) with the same interface: `./x shuttle` runs the same code under schedules that the checker
-//! chooses.
+//! In normal builds, these types are from parking_lot, the standard library and quick_cache. The condition variable is part of this crate.
+//! With `--cfg shuttle`, the types are those of [a model checker](https://docs.rs/shuttle), with the same interface. `./x shuttle` runs the
+//! same code under schedules that the checker chooses.
 
 #[cfg(not(shuttle))]
 mod condvar;
@@ -30,7 +30,7 @@ pub(crate) use {
 #[cfg(not(shuttle))]
 pub(crate) use std::thread_local;
 
-/// A lock without data, whose guards own it.
+/// A read-write lock without data. A guard owns a reference to the lock.
 #[cfg(not(shuttle))]
 pub(crate) mod gate {
     use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, RawRwLock, RwLock};

@@ -1,4 +1,4 @@
-//! The model checker's locks with parking_lot's interface. A lock is never poisoned: a panic ends the schedule, and the test.
+//! Locks of the model checker with the interface of parking_lot. Poisoning is ignored, because a panic ends the schedule and the test.
 
 mod cache;
 #[cfg(test)]
@@ -26,7 +26,8 @@ pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
 pub(crate) struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
-    /// The lock's guard. `None` only while it is lent to a condition, or unlocked for a time.
+    /// The guard of the checker's lock. `None` only while the guard is passed to a condition variable, or while the lock is temporarily
+    /// unlocked.
     held: Option<sync::MutexGuard<'a, T>>,
 }
 
@@ -75,7 +76,7 @@ impl Condvar {
         guard.held = guard.held.take().map(|held| locked(self.0.wait(held)));
     }
 
-    /// Time passes as the schedule requires: the wait ends when this thread runs again, with or without a notification.
+    /// The model has no clock. The wait ends when the scheduler runs this thread again. The result, notification or time-out, is random.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) -> bool {
         MutexGuard::unlocked(guard, yield_now);
         shuttle::rand::Rng::gen_bool(&mut shuttle::rand::thread_rng(), 0.5)
@@ -103,7 +104,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// A lock without data, whose guards own it.
+/// A read-write lock without data. A guard owns a reference to the lock.
 pub(crate) mod gate {
     use std::sync::Arc;
 

@@ -85,8 +85,8 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
     const WORD: usize = size_of::<usize>();
     let aligned = (from.addr() | to.addr()).is_multiple_of(WORD);
     let words = if aligned { len / WORD } else { 0 };
-    // Each volatile access is made once, and the compiler assumes nothing about its result. An atomic load is not possible: it needs writable
-    // memory, and the source is a shared slice.
+    // Each volatile access is made once, and the compiler assumes nothing about its result. An atomic load is not possible: it needs
+    // writable memory, and the source is a shared slice.
     for index in 0..words {
         let at = index * WORD;
         // SAFETY: the word lies within the ranges and is aligned; any bytes are a valid word.

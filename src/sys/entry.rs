@@ -306,7 +306,7 @@ mod tests {
         count
     }
 
-    /// A read fills each form of owned memory correctly, although the slots and other requests move.
+    /// A read fills each form of owned memory correctly, even if the slots and other requests move in memory.
     #[test]
     fn an_entry_has_the_addresses_of_its_requests_memory() {
         let memories = || {

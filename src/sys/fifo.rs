@@ -1,7 +1,7 @@
 //! A first-in, first-out queue of a fixed length.
 //!
-//! Each request to a device that completes requests immediately passes through this queue, so every instruction counts. `VecDeque` contains
-//! code to grow, and the compiler does not inline its push in every program that uses the library.
+//! Each request to a device that completes requests immediately passes through this queue, so every instruction counts. The push of a
+//! `VecDeque` contains code to grow the queue, and the compiler does not inline this push in every program.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -82,8 +82,8 @@ impl<T> Fifo<T> {
         }
         // SAFETY: There is a value, so there are slots, and `first` is the index of a slot.
         let slot = unsafe { self.slots.get_unchecked(self.first) };
-        // SAFETY: There is a value, so the slot at `first` is initialised. The slot counts as uninitialised from here on, so the value has one
-        // owner.
+        // SAFETY: There is a value, so the slot at `first` is initialised. The slot counts as uninitialised from here on, so the value has
+        // one owner.
         let value = unsafe { slot.assume_init_read() };
         self.first = self.wrap(self.first + 1);
         self.len -= 1;

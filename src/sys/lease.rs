@@ -1,8 +1,8 @@
 //! Kernel leases (`fcntl`), and the thread that is notified when a lease is broken.
 //!
 //! The kernel sends the signal of a lease to one thread. This thread blocks all signals and receives this signal with `sigtimedwait`, so no
-//! signal handler of the application runs. No other code may use the signal's number: the thread would also receive signals that are sent
-//! to the process.
+//! signal handler of the application runs. No other code may use the signal's number, because the thread would also receive other signals
+//! with this number that are sent to the process.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -43,8 +43,8 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Acquires a read lease on an open file. The thread is notified when the lease is broken.
     ///
-    /// EAGAIN if a program has the file open for writing, EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if the file
-    /// system has no leases.
+    /// EAGAIN if a program has the file open for writing, EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if
+    /// the file system has no leases.
     pub(crate) fn lease(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.tell(file)?;
         // SAFETY: the descriptor is open, and the command takes an integer.
@@ -142,8 +142,8 @@ impl Watch {
             band: libc::c_long,
             fd: libc::c_int,
         }
-        // SAFETY: siginfo_t is larger than these fields, aligned like them and initialised; the kernel's layout on 64-bit machines begins with three
-        // integers and a padding before the union.
+        // SAFETY: siginfo_t is larger than these fields, aligned like them and initialised; the kernel's layout on 64-bit machines begins
+        // with three integers and a padding before the union.
         let fd = unsafe { (*(&raw const info).cast::<Poll>()).fd };
         Waited::Told(fd)
     }
@@ -169,7 +169,8 @@ fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
 
 /// Whether a file that was opened for reading is also open, or mapped, for writing by any process.
 ///
-/// EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if the file system or the system's settings permit no leases.
+/// EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if the file system or the system's settings permit no
+/// leases.
 pub(crate) fn has_writers(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_RDLCK).map(|given| !given)
 }

@@ -27,7 +27,7 @@ const MAX_LEN: usize = 1 << 30;
 /// The bits of a status that contain its type and code. The other bits describe how to retry the command.
 const STATUS: i32 = 0x7FF;
 
-/// The properties of a namespace that its commands depend on.
+/// The properties of a namespace that are needed to build its commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NamespaceId {
     pub(crate) number: u32,
@@ -292,7 +292,7 @@ mod tests {
     fn a_status_is_an_errno() {
         assert_eq!(outcome(0, 4096), 4096);
         assert_eq!(outcome(-11, 4096), -11);
-        // The code has the additional bit "Do not retry".
+        // This status has the additional bit "Do not retry".
         assert_eq!(outcome(0x4080, 4096), -Errno::ENXIO.0);
         assert_eq!(outcome(0x7FF, 4096), -Errno::EIO.0);
     }

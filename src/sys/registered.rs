@@ -39,8 +39,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         let tabled = self.free_places().is_some();
         let submitter = self.ring.submitter();
         let registered = if tabled {
-            // SAFETY: the range is one live allocation. The kernel pins its pages, and `self.registered` keeps the allocation until after the ring is
-            // closed.
+            // SAFETY: the range is one live allocation. The kernel pins its pages, and `self.registered` keeps the allocation until after
+            // the ring is closed.
             unsafe { submitter.register_buffers_update(CALLERS.into(), &[iovec], None) }
         } else {
             // SAFETY: as above.

@@ -21,7 +21,7 @@ use crate::error::Errno;
 const REGISTERED_FILES: u32 = 16;
 /// The bit of `user_data` that marks a request on borrowed memory. The lower 32 bits are the index of its transfer.
 const BORROWED: u64 = 1 << 63;
-/// How often a drain enters a ring that the kernel refuses, before the requests in flight are leaked.
+/// The number of times that a drain tries to enter a ring that the kernel refuses. After that the requests in flight are leaked.
 const REFUSALS: u32 = 1000;
 /// The bit of `user_data` that marks a command to an NVMe namespace. The completion of a command contains an NVMe status.
 const COMMAND: u64 = 1 << 62;
@@ -86,8 +86,8 @@ pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     pub(super) registered: Option<Buffer>,
     /// The free places of the table of registered memory, except the place of the caller's allocation.
     pub(super) places: Places,
-    /// The errno with which the kernel refused the ring permanently. The ring is not entered afterwards, so the kernel never takes requests that
-    /// are still in the submission queue.
+    /// The errno with which the kernel refused the ring permanently. The ring is not entered afterwards, so the kernel never takes requests
+    /// that are still in the submission queue.
     lost: Option<Errno>,
     /// The number of requests on lent memory that were queued but not submitted.
     lent: usize,
@@ -269,8 +269,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.fresh = true;
     }
 
-    /// Waits for all requests in flight, and drops them. If the kernel has refused the ring permanently while requests were in flight, some may
-    /// remain: their completions may never be seen, and their memory is never freed.
+    /// Waits for all requests in flight, and drops them. If the kernel has refused the ring permanently while requests were in flight, some
+    /// may remain: their completions may never be seen, and their memory is never freed.
     pub(crate) fn drain(&mut self) {
         loop {
             while self.pop().is_some() {}
@@ -482,7 +482,7 @@ mod tests {
     /// Moves a ring to a thread other than its creator. The kernel refuses every call of that thread, so the ring is permanently lost.
     struct Moved(Ring<u32>);
 
-    // SAFETY: the thread that made the ring does not use it afterwards.
+    // SAFETY: the thread that created the ring does not use it afterwards.
     unsafe impl Send for Moved {}
 
     fn lost(test: impl FnOnce(Ring<u32>, RingFile) + Send + 'static) {

@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 
 use super::Memory;
 
-/// The batch of a slot whose request is not queued in a ring.
+/// The value of `batch` for a slot whose request is not queued in a ring.
 const NONE: u64 = 0;
 
 /// The slot of one request in flight.

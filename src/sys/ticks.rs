@@ -55,7 +55,7 @@ pub(crate) fn rate() -> u64 {
         let least = before_last.wrapping_sub(after_first);
         let most = last.wrapping_sub(first);
         attempts += 1;
-        // On a machine without an undisturbed millisecond the rate may be far too low.
+        // If every measurement was disturbed, the rate may be far too low.
         if most - least <= least / 100 || attempts == ATTEMPTS {
             return (u128::from(least) * 1_000_000_000 / elapsed.as_nanos()) as u64;
         }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A volume on a Ceph cluster of this machine: a monitor, three OSDs that hold their data in memory, and an RBD image with three copies,
+# A volume on a Ceph cluster of this machine: a monitor, three OSDs that store their data in memory, and an RBD image with three copies,
 # which qemu-nbd serves. The script kills and restarts the OSDs and the server while the volume is written.
 #
 # run.sh [ROUNDS]

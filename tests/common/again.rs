@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-/// The environment variable that gives the second process its role.
+/// The environment variable that contains the role of the second process.
 const ROLE: &str = "IRONMAP_TEST_ROLE";
 
 /// The role of this process, if it is the second process.

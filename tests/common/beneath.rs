@@ -30,14 +30,14 @@ const BENEATH: [(&str, Beneath); 4] = [
     ("nbd-plain", Beneath::Nbd(Form::Plain)),
 ];
 
-/// The layer that the environment names, if any.
+/// The layer that `IRONMAP_BENEATH` names, if it is set.
 pub(crate) fn chosen() -> Option<Beneath> {
     let name = std::env::var("IRONMAP_BENEATH").ok()?;
     let known = BENEATH.into_iter().find(|known| known.0 == name);
     Some(known.unwrap_or_else(|| panic!("IRONMAP_BENEATH: there is no {name}")).1)
 }
 
-/// The mode of the integrity device below, if there is one.
+/// The mode of the integrity layer, if this layer is chosen.
 pub(crate) fn integrity() -> Option<Mode> {
     match chosen()? {
         Beneath::Integrity(mode) => Some(mode),
@@ -70,7 +70,7 @@ pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
     over_faulty(device, &held)
 }
 
-/// The layer over a device that fails or is watched; `held` is the device below the failing or watching one.
+/// Adds the layer over a device that fails or is watched; `held` is the device below the failing or watched device.
 pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
     let mode = match chosen() {
         Some(Beneath::Integrity(mode)) => mode,
@@ -88,7 +88,7 @@ pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Ar
     Arc::new(opened.expect("open the integrity device").device)
 }
 
-/// Data and tags on one device whose power is cut.
+/// Data and tags on one device, for tests with power cuts.
 pub(crate) mod tail {
     use super::{
         Arc, AtomicU64, Beneath, Device, Duration, Integrity, IntegrityOptions, Mode, OverNbd, Ram,
@@ -102,8 +102,8 @@ pub(crate) mod tail {
 
     fn tagged_as(mode: Mode, base: &Ram) -> Ram {
         let sector = base.limits().logical_block;
-        // The tags take 1/32 of the device, and the journal is stored with them. The extended part must have space for both, so that the
-        // volume keeps its size.
+        // The tags take 1/32 of the device, and the journal is stored with them. The extended part must have space for the tags and the
+        // journal, so that the size of the volume does not change.
         let device = Arc::new(base.resized(base.size() + base.size() / 16 + (8 << 20)));
         let whole = Arc::clone(&device) as Arc<dyn Device>;
         format(&whole, None, &options(mode, sector), &mut |_, _| {}).expect("a tail of tags");
@@ -123,7 +123,7 @@ pub(crate) mod tail {
         Arc::new(opened.expect("open the integrity device").device)
     }
 
-    /// Counts of recoveries, for the report of a campaign.
+    /// The numbers of recovered states, regions, tags and records, for the report of a campaign.
     #[derive(Debug, Default)]
     pub(crate) struct Recoveries {
         pub(crate) states: AtomicU64,

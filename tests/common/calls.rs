@@ -24,7 +24,7 @@ pub(crate) const CALLS: [Call; 4] = [Call::Flat, Call::Vectored, Call::Owned, Ca
 
 /// The maximum length of a read.
 const LONGEST: u64 = 300_000;
-/// An alignment that any device accepts.
+/// An alignment that every device accepts.
 const ALIGNED: u64 = 4096;
 
 /// A host file opened twice: for requests with any alignment, and for aligned requests only.

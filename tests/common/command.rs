@@ -1,4 +1,4 @@
-//! System programs, run to their end and checked.
+//! Runs system programs to their end, and checks their results.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 /// Runs a program to its end; any exit status is accepted.
 pub(crate) fn output<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Output {
     let path = find(program).unwrap_or_else(|| panic!("{program} is not installed: ./x setup"));
-    // Outputs are parsed, so language and time zone are fixed.
+    // The output is parsed, so the language and the time zone are fixed.
     let mut command = Command::new(path);
     command.args(args).stdin(Stdio::null()).env("PATH", search_path());
     command.env("LC_ALL", "C").env("TZ", "UTC");

@@ -3,7 +3,7 @@
 use super::image::Image;
 use super::view::{Piece, Record, Time, View, joined};
 
-/// What debugfs reports about the inodes of a view, stored at the view's paths.
+/// The records of a view's inodes, as debugfs prints them. The paths are those of the view.
 pub(crate) fn view(image: &Image, block_size: u64, paths: &View) -> View {
     let numbers: Vec<_> = paths.values().map(|record| record.inode.expect("a number")).collect();
     let commands: String = numbers.iter().map(|number| format!("stat <{number}>\n")).collect();

@@ -1,4 +1,4 @@
-//! A volume with a file of every shape that matters to reads, the content of each file, and the engines that read it.
+//! A volume with every kind of file that matters to reads, the content of each file, and the engines that read it.
 
 use std::fmt;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::beneath::{self, chosen};
 use super::image::{Image, scratch, scratch_in};
 use super::rng::Rng;
 
-/// Data without a hole. The size of the file is not a multiple of any sector or block.
+/// Data without a hole. The size of the file is not a multiple of any sector size or block size.
 pub(crate) const SOLID: &str = "solid";
 /// Data without a hole in more extents than a request has in flight at a time.
 pub(crate) const FRAGMENTED: &str = "fragmented";
@@ -21,13 +21,13 @@ pub(crate) const FRAGMENTED: &str = "fragmented";
 pub(crate) const HOLES: &str = "holes";
 /// Like `HOLES`, but with unwritten extents instead of holes. Their blocks contain old data of other files on the device.
 pub(crate) const UNWRITTEN: &str = "unwritten";
-/// A few blocks of data far apart.
+/// A few blocks of data that are far apart.
 pub(crate) const SPARSE: &str = "sparse";
 /// 5000 bytes, so the end of the file is within a sector.
 pub(crate) const TAIL: &str = "tail";
 /// A few bytes, stored within the inode.
 pub(crate) const INLINE: &str = "inline";
-/// The name of a file without bytes.
+/// An empty file.
 pub(crate) const EMPTY: &str = "empty";
 
 /// The names of all files.
@@ -134,7 +134,7 @@ impl fmt::Display for Stack {
     }
 }
 
-/// Opens a file by its name. Its map is not yet in memory.
+/// Opens a file by its name. The map of the file is not yet in memory.
 pub(crate) fn open(volume: &Volume, name: &str, strict: bool) -> File {
     let inode = volume.fs().resolve(name.as_bytes(), Follow::All).expect(name);
     volume.open_inode(inode, FileOptions::new().direct(strict)).expect(name)
@@ -165,7 +165,7 @@ fn contents(block: u64, rng: &mut Rng) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The debugfs commands that write the files, given their contents in a directory.
+/// The debugfs commands that write the files. The contents of the files are in a directory.
 fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> String {
     let mut commands = String::new();
     let mut add = |command: String| commands.push_str(&(command + "\n"));
@@ -185,7 +185,7 @@ fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> 
         write_sparse(&path, &on_disk, block);
         format!("{write}\nset_inode_field {name} size {size}")
     };
-    // Each file is written by a separate command, because mke2fs would place the files in the arbitrary order of the directory.
+    // Each file is written by a separate command, because mke2fs would place the files in the arbitrary order of the source directory.
     for pad in 0..PADS + STALE {
         add(format!("write {}/pads/{pad:03} {pad:03}", source.display()));
     }

@@ -16,8 +16,8 @@ use super::beneath;
 use super::command::{failure, output, run};
 use super::loop_device::LoopDevice;
 
-/// How often to retry an operation that the kernel refuses while another program (udev, blkid) uses the device: each try starts a
-/// process, which takes a millisecond or more.
+/// The number of times that an operation is retried if the kernel refuses it while another program (udev, blkid) uses the device. Each try
+/// starts a process, which needs a millisecond or more.
 const TRIES: usize = 500;
 
 /// A directory for this test, removed when it is dropped.
@@ -32,7 +32,7 @@ pub(crate) fn scratch_in(dir: &Path) -> TempDir {
     tempfile::Builder::new().prefix(&prefix).tempdir_in(dir).expect("a scratch directory")
 }
 
-/// The options of a program, split at white space.
+/// Splits the options of a program at white space.
 pub(crate) fn words(options: &str) -> Vec<&str> {
     options.split_whitespace().collect()
 }
@@ -43,14 +43,14 @@ fn check_of(image: &Path) -> [&OsStr; 4] {
     [no_changes, option, value, image.as_os_str()]
 }
 
-/// The format of an image's volume.
+/// The file system format of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Ext4,
     Xfs,
 }
 
-/// An image file that holds a volume.
+/// An image file that contains a volume.
 pub(crate) struct Image {
     dir: TempDir,
     format: Format,
@@ -77,7 +77,7 @@ impl Image {
         Self::make(size, options, None)
     }
 
-    /// A volume of this size, filled by mke2fs with a copy of a directory. This needs no root.
+    /// A volume of this size that mke2fs fills with a copy of a directory, without root.
     pub(crate) fn populated(size: &str, options: &[&str], from: &Path) -> Self {
         Self::make(size, options, Some(from))
     }
@@ -98,7 +98,7 @@ impl Image {
         Self::mkfs_xfs_by("mkfs.xfs", size, options)
     }
 
-    /// An XFS volume that another program than the system's mkfs.xfs makes.
+    /// An XFS volume made by another mkfs.xfs than the installed one.
     pub(crate) fn mkfs_xfs_by(program: &str, size: &str, options: &[&str]) -> Result<Self, String> {
         let image = Self::no_xfs();
         let path = image.path();
@@ -193,7 +193,7 @@ impl Image {
         output(xfs_repair, &check_of(&path)).status.success()
     }
 
-    /// Lets e2fsck complete the partial work of mke2fs or debugfs.
+    /// Lets e2fsck complete changes that mke2fs or debugfs made only in part.
     pub(crate) fn repair(&self) {
         self.e2fsck("-fy");
     }
@@ -217,7 +217,7 @@ impl Image {
         let mut args: Vec<&OsStr> = how.iter().map(AsRef::as_ref).collect();
         args.push(path.as_os_str());
         let result = output("e2fsck", &args);
-        // Exit code 1: errors were corrected.
+        // Exit code 1 means that errors were corrected.
         assert!(
             matches!(result.status.code(), Some(0 | 1)),
             "{}",

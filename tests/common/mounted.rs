@@ -122,7 +122,7 @@ impl Mounted {
         &self.disk.device
     }
 
-    /// The file beneath the block device.
+    /// The file below the block device.
     pub(crate) fn image(&self) -> PathBuf {
         self.disk.dir.path().join("image")
     }
@@ -155,6 +155,6 @@ impl Drop for Mounted {
 /// files of a process with io_uring only after the process has ended. A process that another thread starts has copies of our descriptors
 /// for a moment. A loop device has its file open until the device is removed.
 pub(crate) fn unmount(dir: &Path) -> bool {
-    // Each try starts a process, which takes a millisecond.
+    // Each try starts a process, which needs a millisecond.
     (0..500).any(|_| output("umount", &[dir]).status.success())
 }

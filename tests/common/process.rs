@@ -66,7 +66,7 @@ pub(crate) fn end_with_parent() {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal");
 }
 
-/// Polls a condition. Fails the test if it takes too long.
+/// Waits until a condition is true, and fails the test after the time limit.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {

@@ -23,7 +23,7 @@ impl Room {
         Self(buffer)
     }
 
-    /// `len` bytes, `offset` bytes after an aligned address.
+    /// The `len` bytes that begin `offset` bytes after an aligned address.
     pub(crate) fn at(&mut self, offset: usize, len: usize) -> &mut [u8] {
         &mut self.0[offset..offset + len]
     }
@@ -67,7 +67,7 @@ pub(crate) fn bytes(memory: &Memory) -> Vec<u8> {
     memory.buffers().iter().flat_map(|buffer| buffer.iter().copied()).collect()
 }
 
-/// Describes what is wrong in the memory after a read that returned `count` bytes and should have returned `expected`; `unit` is the
+/// Describes the fault of the memory after a read that returned `count` bytes and should have returned `expected`; `unit` is the
 /// device's logical block. Past the end of the file, the rest of the last sector must be zero or untouched, and all bytes after that sector
 /// must be untouched.
 pub(crate) fn fault(memory: &[u8], count: usize, expected: &[u8], unit: usize) -> Option<String> {

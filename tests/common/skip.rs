@@ -20,16 +20,16 @@ pub(crate) enum Need {
     Variable(&'static str),
     /// A feature of the kernel's ext4, with its name in `/sys/fs/ext4/features`.
     KernelExt4(&'static str),
-    /// No layer below the volume: see [`super::beneath`].
+    /// No layer is configured below the volume: see [`super::beneath`].
     Bare(&'static str),
-    /// No layer with a journal below the volume.
+    /// No layer with a journal is configured below the volume.
     NoJournalBeneath(&'static str),
     /// A kernel with pages of at least this size.
     PageSize(u64),
 }
 
 impl Need {
-    /// The reason why the need is not met here, or `None` if it is met.
+    /// The reason why the need is not met on this machine, or `None` if it is met.
     pub(crate) fn missing(self) -> Option<String> {
         match self {
             Self::Root => (!rustix::process::geteuid().is_root()).then(|| "needs root".to_owned()),
@@ -74,7 +74,7 @@ pub(crate) fn note_part(test: &str, part: &str, reason: &str) {
     note(&format!("{test}, {part}"), &reason.replace('\n', " "));
 }
 
-/// Returns from the test unless all needs are met, and records the test's name and the reason.
+/// Returns from the test if a need is not met, and records the test's name and the reason.
 #[macro_export]
 macro_rules! require {
     ($($need:expr),+ $(,)?) => {

@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// A shared mapping of a file's first bytes, for reading and writing. An access past the file's end is a fault that ends the
+/// A shared mapping of the first bytes of a file, for reading and writing. An access past the end of the file is a fault that ends the
 /// process.
 pub(crate) struct Shared {
     words: NonNull<AtomicU64>,
@@ -39,14 +39,14 @@ impl Shared {
         Self::open(path)
     }
 
-    /// Maps the whole of an existing file.
+    /// Maps an existing file completely.
     pub(crate) fn open(path: &Path) -> Self {
         let file = OpenOptions::new().read(true).write(true).open(path).expect("the file");
         let len = file.metadata().expect("its size").len() as usize / 8;
         Self::map(&file, len)
     }
 
-    /// The first words of an open file.
+    /// Maps the first words of an open file.
     pub(crate) fn map(file: &File, len: usize) -> Self {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address, so no memory in use is replaced.
@@ -83,8 +83,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Marks a path, or the mount or file system that contains it, as `what` (`FAN_MARK_*`) specifies. `events` are `FAN_*`, and `class` is a
-    /// `FAN_CLASS_*`.
+    /// Marks a path, or the mount or file system that contains it. `what` is a `FAN_MARK_*` and says which of them is marked. `events` are
+    /// `FAN_*`, and `class` is a `FAN_CLASS_*`.
     pub(crate) fn new(class: u32, what: u32, events: u64, path: &Path) -> io::Result<Self> {
         // SAFETY: the arguments are integers.
         let group = unsafe {
@@ -100,7 +100,7 @@ impl Watch {
         let group = unsafe { OwnedFd::from_raw_fd(group) };
         let path = CString::new(path.as_os_str().as_bytes())?;
         let (how, at) = (libc::FAN_MARK_ADD | what, libc::AT_FDCWD);
-        // SAFETY: the path ends with a zero.
+        // SAFETY: the path ends with a NUL byte.
         let marked =
             unsafe { libc::fanotify_mark(group.as_raw_fd(), how, events, at, path.as_ptr()) };
         if marked < 0 {
@@ -139,7 +139,7 @@ impl Drop for Watch {
 /// Allows the waiting accesses, and returns their number.
 fn allow(group: &OwnedFd) -> u64 {
     let mut events = [0_u64; 512];
-    // SAFETY: the buffer has the given length.
+    // SAFETY: the buffer has the given length, and is writable.
     let len =
         unsafe { libc::read(group.as_raw_fd(), events.as_mut_ptr().cast(), size_of_val(&events)) };
     let (mut at, mut count) = (0, 0);
@@ -160,10 +160,10 @@ fn allow(group: &OwnedFd) -> u64 {
     count
 }
 
-/// Changes the size of a file by its path.
+/// Changes the size of the file at a path.
 pub(crate) fn truncate(path: &Path, size: u64) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the path ends with a zero.
+    // SAFETY: the path ends with a NUL byte.
     match unsafe { libc::truncate(path.as_ptr(), size as libc::off_t) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -22,7 +22,7 @@ pub(crate) struct Scope {
     pub(crate) block: u64,
     /// Owners, device nodes, sockets, `trusted.` attributes: all need root and a kernel mount.
     pub(crate) nodes: bool,
-    /// Attributes larger than a block.
+    /// Whether the tree has attributes that are larger than a block.
     pub(crate) large_xattrs: bool,
     /// The number of blocks for the files with thousands of extents.
     pub(crate) fragments: u64,
@@ -135,7 +135,7 @@ impl Tree {
         create(&dir.join("empty")).set_len(1 << 30).expect("set the size");
     }
 
-    /// Makes files of unwritten extents: the whole file, around written blocks, and past the end.
+    /// Makes files with unwritten extents: in the whole file, around written blocks, and past the end.
     fn unwritten(&mut self) {
         let dir = self.room("unwritten");
         let block = self.scope.block;
@@ -295,7 +295,7 @@ impl Tree {
         let path = dir.join("directory");
         std::fs::create_dir(&path).expect("a directory");
         set_xattr(&path, "user.of-a-directory", b"yes");
-        // Two files with equal attributes may share a block.
+        // The two files have equal attributes, so they may share an attribute block.
         for name in ["shared-1", "shared-2"] {
             create(&dir.join(name));
             set_xattr(&dir.join(name), "user.shared", &[7; 400]);
@@ -304,7 +304,7 @@ impl Tree {
             let path = dir.join("trusted");
             create(&path);
             set_xattr(&path, "trusted.overlay.opaque", b"y");
-            // Version 2 of a file's capabilities: cap_net_raw permitted and effective.
+            // File capabilities of version 2: cap_net_raw, permitted and effective.
             set_xattr(
                 &path,
                 "security.capability",

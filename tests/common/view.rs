@@ -89,7 +89,7 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
 /// The way to read. Each way must return the same bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReadCall {
-    /// Into one buffer at any address.
+    /// A read into one buffer at any address.
     Plain,
     Vectored,
     /// A request that is submitted, waited for and popped.
@@ -111,7 +111,7 @@ pub(crate) struct Handles {
     strict: File,
 }
 
-/// A volume opened by ironmap, the subject of the test.
+/// A volume that ironmap has opened, which is the subject of the test.
 pub(crate) struct Subject {
     volume: Volume,
     queue: Queue,

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Byte offsets in an inode of version 3.
+/// Byte offsets of fields in an inode of version 3.
 const CRC: usize = 100;
 const NUMBER: usize = 152;
 

@@ -22,7 +22,7 @@ struct Sent {
     shape: Vec<(usize, usize)>,
 }
 
-/// Requests in flight by their tokens.
+/// The requests in flight, by their tokens.
 #[derive(Default)]
 struct InFlight(BTreeMap<u64, Sent>);
 
@@ -302,7 +302,7 @@ fn a_queue_of_another_volume_is_refused() {
     assert_eq!(queue.outstanding(), 0);
 }
 
-/// Every depth gives a working queue; a depth of 0 counts as 1.
+/// A queue works with every depth. A depth of 0 counts as 1.
 #[test]
 fn any_depth_works() {
     within_a_minute(|| {

@@ -75,8 +75,8 @@ fn an_error_in_any_part_is_the_requests_error() {
     }
 }
 
-/// A bad sector under a read on the simple path, at the end of the file, or through a bounce buffer. The event names the request to the
-/// device, whose range contains the original request.
+/// A bad sector is reported once for a read on the simple path, at the end of the file, or through a bounce buffer. The event names the
+/// request to the device, whose range contains the original request.
 #[test]
 fn a_small_read_reports_its_error_once() {
     let fixture = Fixture::new(4096, SEED);
@@ -111,7 +111,8 @@ fn a_small_read_reports_its_error_once() {
     }
 }
 
-/// If the device transfers fewer bytes than requested, the rest of the request is sent again until it is complete, in every way to read.
+/// If the device transfers fewer bytes than requested, the library requests the remaining bytes until the read is complete. This applies to
+/// every way to read.
 #[test]
 fn short_transfers_are_continued() {
     let fixture = Fixture::new(4096, SEED);
@@ -206,7 +207,7 @@ fn metadata_that_cannot_be_read_is_an_io_error() {
     }
 }
 
-/// An error of one request does not affect other requests.
+/// If one request fails, other requests are not affected.
 #[test]
 fn a_failing_request_does_not_touch_its_neighbours() {
     let fixture = Fixture::new(4096, SEED);

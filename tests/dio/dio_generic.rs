@@ -21,7 +21,7 @@ fn mappings(file: &File) -> Vec<Iomap> {
     file.mappings().map(Result::unwrap).collect()
 }
 
-/// The memory after a read that must succeed, into owned or borrowed memory.
+/// Reads into owned or borrowed memory, and returns the memory. The read must succeed.
 fn read(queue: &mut Queue, file: &File, pos: u64, len: usize, owned: bool) -> Vec<u8> {
     if owned {
         let buffer = Room::new(len).into_buffer(0, len);
@@ -81,7 +81,7 @@ fn many_extents_are_one_completion() {
         let mut queue = volume.queue(&QueueOptions::new().depth(16)).unwrap();
         for name in [FRAGMENTED, HOLES, UNWRITTEN] {
             let file = open(&volume, name, false);
-            // A range longer than the device's longest transfer takes several requests.
+            // A range that is longer than the device's maximum transfer needs several requests.
             let most = u64::from(volume.device().limits().max_transfer);
             let mappings = mappings(&file);
             let mapped = mappings.iter().filter(|iomap| iomap.kind == IomapType::Mapped);
@@ -131,7 +131,7 @@ fn segments_come_back_as_they_went_down() {
             assert_eq!(count.unwrap(), expected.len(), "{shown}");
             assert_eq!(&room.at(0, len)[..expected.len()], expected, "{shown}");
 
-            // The buffers are neighbours in one allocation, separate allocations, or a mixture.
+            // The buffers are adjacent in one allocation, in separate allocations, or a mixture.
             let mut buffers = split(Buffer::aligned(len).unwrap(), &cuts);
             for buffer in &mut buffers {
                 if round % 3 > 0 && rng.below(round % 3 + 1) == 0 {

@@ -52,7 +52,7 @@ fn flat(
     lent
 }
 
-/// A file whose map is in memory.
+/// Opens a file, and loads its map into memory.
 fn resident(volume: &ironmap::Volume, queue: &mut Queue, name: &str) -> File {
     let file = open(volume, name, false);
     let mut room = Room::new(512);
@@ -66,7 +66,8 @@ fn first(file: &File, kind: IomapType) -> u64 {
     found.unwrap_or_else(|| panic!("no {kind:?}")).pos.0
 }
 
-/// For each condition of the simple path, a request that fails only this condition. The miss is counted under the name of the condition.
+/// For each condition of the simple path, the test sends a request that fails only this condition. The miss is counted under the name of
+/// the condition.
 #[test]
 fn every_gate_is_counted_by_its_name() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -195,7 +196,7 @@ fn the_switch_changes_no_byte() {
                 let file = open(&volume, name, false);
                 let content = fixture.content(name);
                 for _ in 0..120 {
-                    // Most requests fit the simple path, and some just miss it.
+                    // Most requests meet the conditions of the simple path, and some miss them by one sector or byte.
                     let pos = rng.below(content.len() as u64 / 512 + 2) * 512 + rng.below(8) / 7;
                     let len = (1 + rng.below(block / 512 + 1)) as usize * 512;
                     let read = |queue: &mut Queue| {

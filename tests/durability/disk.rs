@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) struct Fault {
     /// The number of the flush, counted from 0.
     pub(crate) number: u64,
-    /// Whether all writes since the previous flush are lost. Otherwise they are durable although the flush fails.
+    /// Whether all writes since the previous flush are lost. Otherwise these writes are durable although the flush fails.
     pub(crate) lost: bool,
     /// The flush waits up to this time for a later write to arrive, and then up to this time for another flush to end.
     pub(crate) late: Duration,

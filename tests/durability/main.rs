@@ -266,7 +266,7 @@ fn of_an_integrity_device_with_a_journal() {
     }
 }
 
-/// The dirty map is cleared at each sync.
+/// Lost data are never reported as durable on an integrity device that clears its dirty map at each sync.
 #[test]
 fn of_an_integrity_device_that_cleans_its_map() {
     let (mode, layout) = (Mode::Bitmap, Layout::Parts);

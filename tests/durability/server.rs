@@ -20,7 +20,7 @@ const CAN_MULTI_CONN: u16 = 1 << 8;
 pub(crate) struct Server(TempDir);
 
 impl Server {
-    /// Serves a part of a disk, over one connection or several.
+    /// Serves a part of a disk, over one connection or several connections.
     pub(crate) fn start(disk: &Arc<Disk>, part: usize, several: bool) -> Self {
         let dir = scratch_in(std::path::Path::new("/dev/shm"));
         let listener = UnixListener::bind(dir.path().join("socket")).unwrap();

@@ -133,7 +133,7 @@ fn goes_on(image: &Image, what: &str) {
     image.check();
 }
 
-/// A broken file can be unlinked whether or not a program has it open.
+/// The name of a broken file can be removed, even while a program has the file open.
 #[test]
 fn the_name_of_a_broken_file_can_be_removed() {
     for (what, mkfs, break_it) in BREAKS {

@@ -1,5 +1,5 @@
-//! A damaged volume can be read as far as its parts are readable: ironmap lists and reads everything that the kernel lists and reads after
-//! `mount -o ro` and `-o ro,noload`. Each skipped fault is reported in one line. A damaged volume is not opened for writing.
+//! Reading damaged volumes: ironmap lists and reads everything that the kernel lists and reads after `mount -o ro` and `-o ro,noload`. Each
+//! skipped fault is reported in one line. A damaged volume is not opened for writing.
 
 use std::path::Path;
 

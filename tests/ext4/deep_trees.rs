@@ -1,5 +1,5 @@
-//! Extent trees that are deeper than those that Linux makes and reads. Linux frees such trees, and so does ironmap, so the limit for
-//! reading leaks no blocks.
+//! Extent trees that are deeper than those that Linux makes and reads. Linux frees such trees, and so does ironmap. So a file that is too
+//! deep to be read leaks no blocks when it is removed.
 
 use std::fs;
 
@@ -94,7 +94,7 @@ fn a_tree_of_any_depth_is_freed() {
     }
 }
 
-/// A file that the kernel cannot read for this reason is not read or written, and a check reports it.
+/// A file whose tree is too deep for the kernel is not read or written, and a check reports it.
 #[test]
 fn a_tree_that_is_too_deep_is_not_read() {
     let (image, _) = deep("-t ext4 -b 1024 -O ^metadata_csum", 6);

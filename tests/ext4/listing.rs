@@ -71,7 +71,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
             .chain([b".".to_vec(), b"..".to_vec()])
             .collect();
         let (at_work, listed) = (AtomicUsize::new(2), AtomicUsize::new(0));
-        // The changes wait until this is set, so that the first listing begins before the directory grows.
+        // The changes wait for this flag, so that the first listing begins before the directory grows.
         let begun = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for thread in 0..2 {

@@ -140,7 +140,8 @@ fn a_handle_writes_as_it_was_opened() {
     image.check();
 }
 
-/// An inode can be opened by its number. If the number was reused for another file, an inode that was read before cannot be opened.
+/// An inode can be opened by its number. If the number was reused for another file, an inode that was read before the reuse cannot be
+/// opened.
 #[test]
 fn an_inode_is_opened_by_its_number() {
     let image = made();

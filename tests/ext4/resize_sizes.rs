@@ -31,8 +31,8 @@ const LAYOUTS: &[(&str, u64)] = &[
     ("-t ext4 -b 1024 -O sparse_super2,^resize_inode -N 4000", 32),
 ];
 
-/// A volume with fragmented files, in which one of every few blocks is data with a separate extent, and with small files. Removed files
-/// before them leave free space.
+/// A volume with fragmented files and small files. In a fragmented file, only one of every few blocks contains data, so each block has a
+/// separate extent. Removed files leave free space before these files.
 fn filled(options: &str, mib: u64, rng: &mut Rng) -> Image {
     let source = scratch();
     let root = source.path();

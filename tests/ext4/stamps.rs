@@ -15,7 +15,7 @@ use ironmap::fs::{
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{FileOptions, QueueOptions, Volume, VolumeOptions};
 
-/// The time of creation, the time of use, and a time that a program sets.
+/// Three times: of creation, of use, and a time that a program sets explicitly.
 const MADE: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
 const USED: Timestamp = Timestamp { seconds: 1_700_086_400, nanoseconds: 987_654_321 };
 const SET: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
@@ -235,7 +235,7 @@ fn the_kernel_sees_them_after_a_close() {
         let held = volume.fs().hold(file).unwrap();
         held.stamp(Access::Write);
         held.stamp(Access::Read);
-        // The volume is still open here: the close must write the stamps.
+        // The volume is still open, so the close must write the time stamps.
         volume.close().unwrap();
         drop((held, volume));
         image.check();

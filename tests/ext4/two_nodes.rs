@@ -47,7 +47,7 @@ fn writable(device: Arc<dyn Device>) -> ironmap::Result<Volume> {
     Volume::writable_on(device, Clock::default())
 }
 
-/// A node increments the counter from the beginning of its open. So another node detects it even while its claim is not complete.
+/// A node increments the counter from the beginning of its open. So another node detects the first node even before its claim is complete.
 #[test]
 fn a_node_that_has_just_begun_is_seen() {
     let dir = scratch();

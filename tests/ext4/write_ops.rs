@@ -312,7 +312,8 @@ fn names_move_replace_and_change_places() {
     }
 }
 
-/// In a directory whose entries are in its inode, two entries are exchanged repeatedly. The second exchange does not undo the first.
+/// An exchange of two names in one directory changes two entries. If the entries are in the inode of the directory, the change of the
+/// second entry does not undo the change of the first.
 #[test]
 fn names_in_one_directory_change_places() {
     for options in ["-O inline_data", "-O ^inline_data"] {

@@ -40,7 +40,7 @@ fn run(args: &[&str], path: &Path) -> (i32, String) {
     let mut output = child.stdout.take().unwrap().take(MOST);
     output.read_to_end(&mut said).expect("the output of e2fsck");
     if said.len() as u64 == MOST {
-        // With so much output, e2fsck would never end.
+        // The output has reached the limit, so e2fsck restarts endlessly.
         child.kill().expect("end e2fsck");
     }
     drop(output);
@@ -67,7 +67,7 @@ const RECOVERED: [&str; 5] = [
     "Moving journal",
 ];
 
-/// Runs `e2fsck -fn` on the volume. If the journal needs recovery, e2fsck first recovers it on a copy.
+/// Checks the volume with `e2fsck -fn`. If the journal needs recovery, e2fsck recovers a copy of the volume, and then checks the copy.
 pub(crate) fn look(image: &Image) -> Verdict {
     if !is_unsettled(image) {
         return verdict(run(&["-fn"], &image.path()));

@@ -1,4 +1,4 @@
-//! Every file is read: the result is content or an error, and the kernel's content if the kernel can read it.
+//! Every file is read. The result is the kernel's content if the kernel can read the file, and otherwise content or an error.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -21,26 +21,26 @@ use crate::differences::{READS, none_left, reason};
 use crate::images::{Foreign, Steps, VARIABLE, each};
 use crate::require;
 
-/// The largest number of paths that are read in a volume, because directories may lead to each other without end.
+/// The maximum number of paths that are read in a volume, because a damaged directory may contain itself.
 const PATHS: usize = 3000;
-/// The bytes read of a file, from its start and before its end.
+/// The number of bytes that are read at the start of a file, and the number at its end.
 const HEAD: u64 = 512 << 10;
 const TAIL: u64 = 64 << 10;
-/// The most differences of one image to print.
+/// The maximum number of differences to print for one image.
 const TOLD: usize = 6;
 
 type Content = (Vec<u8>, Vec<u8>);
 
-/// The visible attributes of a path. `None` stands for an error.
+/// The visible attributes of a path. `None` means that reading the attribute failed.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     stat: Option<Stat>,
     target: Option<Vec<u8>>,
     content: Option<Content>,
     xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
-    /// Whether the whole directory was listed.
+    /// Whether the listing of the directory was complete.
     listed: bool,
-    /// The first error.
+    /// The message of the first error.
     error: String,
 }
 
@@ -57,8 +57,8 @@ struct Stat {
 
 type Tree = BTreeMap<Vec<u8>, Seen>;
 
-/// Walks a tree in the order of the names; a directory that is reached twice is entered once. `look` gives the attributes of a path, and
-/// the names in it.
+/// Walks a tree in the order of names. If a directory is found twice, only the first path is followed. `look` reads the attributes of a
+/// path and returns the names in it.
 fn walk(mut look: impl FnMut(&[u8], &mut Seen) -> Vec<Vec<u8>>) -> Tree {
     let (mut tree, mut entered) = (Tree::new(), HashSet::new());
     let mut left = vec![Vec::new()];
@@ -77,7 +77,7 @@ fn walk(mut look: impl FnMut(&[u8], &mut Seen) -> Vec<Vec<u8>>) -> Tree {
     tree
 }
 
-/// The view of ironmap, from all operations of a volume. An error that blames the volume names a place.
+/// The view of ironmap, from all read operations of a volume. An error of kind `Corrupt` must name a position.
 struct Ours {
     volume: Volume,
     queue: Queue,
@@ -94,7 +94,7 @@ impl Ours {
         walk(|path, seen| self.look(path, seen))
     }
 
-    /// The inode of a path, by one lookup in each directory: links are not followed.
+    /// Finds the inode of a path by a lookup in each directory. Links are not followed.
     fn inode(&self, path: &[u8]) -> ironmap::Result<Inode> {
         let mut inode = self.volume.fs().inode(ROOT)?;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -178,7 +178,7 @@ fn contents<E>(
     Ok((part(0, size.min(HEAD))?, part(tail, size)?))
 }
 
-/// The view of the kernel.
+/// The kernel's view of a mounted tree.
 fn kernel(root: &Path) -> Tree {
     walk(|path, seen| {
         let absolute = root.join(OsStr::from_bytes(path));
@@ -247,7 +247,7 @@ fn xattrs(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(all)
 }
 
-/// Files that the kernel reads, and that ironmap does not read or reads differently.
+/// The paths that the kernel reads, and that ironmap does not read or reads differently.
 fn differences(kernel: &Tree, ours: &Tree) -> Vec<String> {
     let whole = kernel.len() < PATHS && ours.len() < PATHS;
     let mut all = Vec::new();
@@ -292,13 +292,13 @@ fn image(foreign: &Foreign, root: bool, steps: &mut Steps<'_>) {
     steps.begin("read");
     let image = foreign.copy();
     let ours = Ours::open(&image).map(|mut ours| ours.tree());
-    // `cmp` fails if reading has changed the volume.
+    // `cmp` fails if a read operation has changed the volume.
     run("cmp", &[&foreign.path, &image.path()]);
     if !root {
         return;
     }
     steps.begin("read by the kernel");
-    // The mount overrides the superblock's policy for errors, which may be a panic.
+    // The mount option overrides the error policy in the superblock, which may be `panic`.
     let Ok(mount) = image.try_mount("ro,errors=continue") else { return };
     let theirs = kernel(mount.dir());
     drop(mount);

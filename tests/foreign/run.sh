@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of all foreign images, or of the images whose names contain NAME: tests/foreign/run.sh [NAME]
+# Runs the tests for all foreign images, or for the images whose names contain NAME: tests/foreign/run.sh [NAME]
 source "$(dirname "$0")/../lib.sh"
 status=0
 images=$(tests/foreign/images.sh) || status=$?

@@ -1,4 +1,4 @@
-//! A volume that was shrunk to its smallest size has no fault for e2fsck.
+//! If a volume is shrunk to its minimum size, e2fsck finds no fault in it.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::common::skip::Need;
 use crate::images::{Foreign, Steps, VARIABLE, each};
 use crate::{fsck, require};
 
-/// Images whose openings wait for other nodes.
+/// A part of the names of images with multiple mount protection, whose open waits for other nodes.
 const HELD: &str = "mmp";
 
-/// The size that is printed, and the size that the volume gets.
+/// Shrinks the volume. Returns the predicted minimum size and the actual size.
 fn shrink(image: &Image) -> Result<(u64, u64), Error> {
     let opened = image.location().open(&LocationOptions::new().write(true))?;
     let said = ironmap::tools::smallest_size(&opened.device)?;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs in the source of e2fsprogs: unpacks the images of its tests into files with holes, images/TEST.
+# Runs in the source tree of e2fsprogs: unpacks the images of its tests into sparse files images/TEST.
 set -euo pipefail
 mkdir images
 for packed in tests/*/image.{gz,bz2}; do

@@ -1,4 +1,5 @@
-//! Devices that fail below host files: the kernel reads before an error is returned, and the failure is reported.
+//! Devices below host files that fail: the kernel repeats a failed raw read before an error is returned, and the failure is reported as an
+//! event.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -23,7 +24,7 @@ const SEED: u64 = 0x4_fa017;
 const ROUNDS: usize = 200;
 const SIZE: usize = 700_001;
 
-/// A host whose raw reads go through a device with these faults.
+/// A host whose raw reads use a device with these faults.
 fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
     let mode = OpenMode { exclusive: false, ..OpenMode::default() };
     let file = Arc::new(BlockFile::open(Path::new(mounted.device()), &mode).unwrap());
@@ -38,7 +39,7 @@ fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
     (sim, host, queue)
 }
 
-/// All reads or some reads fail, immediately or late: they cause no error and no wrong byte.
+/// If some or all raw reads fail, immediately or late, the caller gets no error and no wrong data.
 #[test]
 fn a_read_that_fails_raw_goes_through_the_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -79,7 +80,7 @@ fn a_read_that_fails_raw_goes_through_the_kernel() {
     }
 }
 
-/// Short and late transfers are completed from the device.
+/// Short transfers and late completions are continued on the device, without a read by the kernel.
 #[test]
 fn short_and_late_reads_need_no_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -99,7 +100,7 @@ fn short_and_late_reads_need_no_kernel() {
     }
 }
 
-/// The kernel's direct reads can fail with the error of an earlier write of the file, although the read itself would succeed.
+/// The kernel's direct read can fail with the error of an earlier write to the file. A read by ironmap does not fail with such an error.
 #[test]
 fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -117,7 +118,7 @@ fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
         fill(tmpfs.path());
         let new = Rng::new(SEED + 1).bytes(16 << 20);
         for way in CALLS {
-            // These data have no blocks on the disk yet, and find no space there.
+            // The file system has not yet allocated blocks for these data, and will find no space for them.
             writer.write_all_at(&new, 1 << 20).unwrap();
             let (at, len) = (2 << 20, 16384);
             let range = (at, 0, len);
@@ -130,7 +131,8 @@ fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
     }
 }
 
-/// A disk that ends too early makes the kernel fail as well: then each request gets exactly one error, with its errno.
+/// If the raw read and the read by the kernel both fail, each request gets exactly one error, with the kernel's errno. The disk here is too
+/// short.
 #[test]
 fn a_read_that_fails_both_ways_is_one_error() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -148,7 +150,7 @@ fn a_read_that_fails_both_ways_is_one_error() {
         let (result, _) =
             read(way, &mut queue, &both.strict, (8192, 0, len), &cuts, DioFlags::empty());
         assert_eq!(result.unwrap_err().kind(), ErrorKind::Io(Errno::EIO), "{way:?}");
-        // The events are the device's failure and the kernel's.
+        // One event is for the device's failure, and one for the kernel's.
         let (events, dropped) = host.events().take();
         assert_eq!((events.len(), dropped), (2, 0), "{way:?}");
         for event in events {
@@ -158,7 +160,7 @@ fn a_read_that_fails_both_ways_is_one_error() {
             assert_eq!(place, (both.any.inode(), FilePos(8192), len as u64), "{way:?}");
         }
     }
-    // Many requests are in flight at once.
+    // Many requests are in flight at the same time.
     for token in 0..16 {
         let buffer = Buffer::aligned(4096).unwrap();
         let pos = FilePos(token * 4096);

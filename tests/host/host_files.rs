@@ -1,4 +1,5 @@
-//! Files of mounted file systems: read around the kernel while a lease is valid, and otherwise through it, always with the right content.
+//! Files of mounted file systems are read from the device while a lease is valid, and by the kernel otherwise. The content is correct in
+//! each case.
 
 use crate::require;
 use std::fs::{File as OsFile, OpenOptions as OsOptions};
@@ -12,7 +13,7 @@ use ironmap::fs::host::Refusal;
 use ironmap::units::FilePos;
 use ironmap::{File, FileOptions, Host, HostOptions, Queue, QueueOptions};
 
-/// Content in which each eight bytes hold their position and a version.
+/// Data in which every eight bytes contain their position and a version.
 fn content(len: usize, version: u64) -> Vec<u8> {
     (0..len as u64 / 8).flat_map(|word| (word ^ version << 48).to_le_bytes()).collect()
 }
@@ -43,7 +44,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
         assert!(read_all(&file, &mut queue) == first);
         assert_eq!(queue.stats().kernel_served, 0);
 
-        // Only a writer prevents raw reads.
+        // A reader does not prevent raw reads, but a writer does.
         assert!(std::fs::read(&path).unwrap() == first);
         let writer = OsOptions::new().write(true).open(&path).unwrap();
         let report = file.host().unwrap();
@@ -54,7 +55,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
         assert!(queue.stats().kernel_served > 0);
 
         drop(writer);
-        // The reads themselves make ironmap take the lease again.
+        // A later read lets ironmap acquire the lease again.
         while !file.host().unwrap().is_raw() {
             assert!(read_all(&file, &mut queue) == second);
         }
@@ -65,7 +66,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
     }
 }
 
-/// A raw read that is discarded is repeated into the same slices of the caller.
+/// If a raw read is discarded, the read is repeated into the same slices of the caller.
 #[test]
 fn a_vectored_read_leaves_its_slices_as_they_were() {
     require!([Need::Root, Need::Tool("losetup")]);

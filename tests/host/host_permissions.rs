@@ -1,4 +1,5 @@
-//! Users without permission to read a file's device, or to have a lease: the kernel serves the file, and the reason is reported.
+//! A user may lack permission to read the device of a file, or to acquire a lease. Then the kernel serves the file, and the reason is
+//! reported.
 
 use crate::require;
 use std::fs::Permissions;
@@ -15,7 +16,7 @@ use ironmap::{Host, HostOptions, QueueOptions};
 const SEED: u64 = 0x9e_4215;
 const NOBODY: u32 = 65534;
 
-/// A device node. The drop restores its permissions.
+/// A device node with changed permissions. The drop restores them.
 struct Node<'a>(&'a str, Permissions);
 
 impl<'a> Node<'a> {
@@ -34,7 +35,7 @@ impl Drop for Node<'_> {
     }
 }
 
-/// The checks of an ordinary user: `role` is the path of the file, and how it must be served.
+/// The checks as an ordinary user. `role` contains the expected way in which the file is served, and its path.
 fn as_nobody(role: &str) {
     let (served, path) = role.split_once(' ').unwrap();
     let host = Host::new(&HostOptions::default()).unwrap();
@@ -46,7 +47,7 @@ fn as_nobody(role: &str) {
     assert!(host.events().take().0.is_empty(), "a refusal is no error");
 }
 
-/// The missing permission is named. With both permissions an ordinary user has the same result as root.
+/// The missing permission is reported. With both permissions, an ordinary user has the same result as root.
 #[test]
 fn an_ordinary_user_is_served_by_the_kernel_unless_device_and_file_are_his() {
     if let Some(role) = role() {
@@ -56,7 +57,7 @@ fn an_ordinary_user_is_served_by_the_kernel_unless_device_and_file_are_his() {
     let mounted = Mounted::ext4();
     mounted.allow_all_users();
     let path = mounted.write("file", &Rng::new(SEED).bytes(300_001));
-    // Other users may have no access to the build directory.
+    // The program is copied, because other users may have no access to the build directory.
     let program = mounted.path("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let node = Node::of(mounted.device());

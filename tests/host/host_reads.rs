@@ -1,4 +1,5 @@
-//! Raw reads of host files on many kinds of file systems return the same as the kernel's own reads, whatever the shape of the files.
+//! Raw reads of host files return the same bytes as the kernel's reads, for many kinds of file systems and files with many kinds of
+//! extents.
 
 use crate::require;
 use std::fs::{File as OsFile, OpenOptions as OsOptions};
@@ -17,7 +18,7 @@ use rustix::fs::FallocateFlags;
 
 const SEED: u64 = 0x4ea_d500;
 const ROUNDS: usize = 120;
-/// A number of extents above the number that one FIEMAP call returns.
+/// A number of extents that is larger than the result of one FIEMAP call.
 const EXTENTS: u64 = 600;
 const NONE: DioFlags = DioFlags::empty();
 
@@ -27,7 +28,7 @@ fn host(engine: Engine) -> (Host, Queue) {
     (host, queue)
 }
 
-/// Creates files of all shapes, without a sync.
+/// Creates files of many kinds, without a sync.
 fn files(mounted: &Mounted) -> Vec<PathBuf> {
     let rng = &mut Rng::new(SEED);
     let create = |name| OsFile::create(mounted.path(name)).unwrap();
@@ -47,7 +48,7 @@ fn files(mounted: &Mounted) -> Vec<PathBuf> {
         for index in 0..EXTENTS / 3 {
             unwritten.write_all_at(&rng.bytes(100), 6 * index * block).unwrap();
         }
-        // Space past the end is reserved too.
+        // This also preallocates space past the end.
         reserve(FallocateFlags::KEEP_SIZE, 3 * EXTENTS * block).unwrap();
         names.push("unwritten");
     }
@@ -62,7 +63,7 @@ fn check(mounted: &Mounted, what: &str) {
             let what = format!("{what}, {}, {engine}", path.display());
             assert_eq!(both.served(), "raw", "{what}: {:?}", both.any.host());
             if path.ends_with("many extents") {
-                // XFS preallocates between them.
+                // Between these blocks XFS preallocates space.
                 assert!(both.any.host().unwrap().extents >= Some(EXTENTS as usize), "{what}");
             }
             both.check(&mut queue, &std::fs::read(&path).unwrap(), SEED, ROUNDS);
@@ -101,7 +102,7 @@ fn xfs_of_all_block_sizes() {
     }
 }
 
-/// The file system begins after the start of the disk, and the disk is read.
+/// A file system on a partition is read through the disk, at the offset of the partition.
 #[test]
 fn a_partition() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("addpart")]);
@@ -118,7 +119,8 @@ fn devices_with_blocks_of_4096_bytes() {
     }
 }
 
-/// The files of a file system in a host file are read raw, but the host file itself is not: the loop device has it open for writing.
+/// The files of a file system that is stored in a host file are read raw. The host file itself is not, because the loop device has it open
+/// for writing.
 #[test]
 fn a_file_system_in_a_host_file() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -132,7 +134,7 @@ fn a_file_system_in_a_host_file() {
     file.check(&mut queue, &std::fs::read(inner.image()).unwrap(), SEED, ROUNDS);
 }
 
-/// Data that were just written have no blocks yet; an open makes the kernel write them back.
+/// Data that were just written have no blocks yet. The open makes the kernel write them back, so the file is read raw.
 #[test]
 fn a_file_is_read_raw_right_after_it_was_written() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("filefrag")]);
@@ -148,8 +150,8 @@ fn a_file_is_read_raw_right_after_it_was_written() {
     assert_eq!(queue.stats().kernel_served, 0);
 }
 
-/// With a writer, the file grows and shrinks. Each read returns the present content without an error, even a read that was requested
-/// before.
+/// While a writer extends and truncates the file, each read returns the present content without an error. This includes reads that were
+/// submitted before the change.
 #[test]
 fn the_size_follows_a_writer() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
@@ -177,7 +179,7 @@ fn the_size_follows_a_writer() {
             }
             assert!(["broken", "writers"].contains(&both.served()));
             drop(writer);
-            // The reads make ironmap take the lease again.
+            // The reads let ironmap acquire the lease again.
             while both.any.host().unwrap().refusal.is_some() {
                 read(Call::Flat, &mut queue, &both.any, (0, 0, 4096), &[], NONE).0.unwrap();
             }
@@ -188,7 +190,7 @@ fn the_size_follows_a_writer() {
     }
 }
 
-/// If a truncation removes a part of the file before the kernel carries out a requested read of that part, the read is short.
+/// If the file is truncated after a read was submitted and before the kernel carries it out, the read is short.
 #[test]
 fn a_truncate_in_flight_makes_a_short_read() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -1,5 +1,5 @@
-//! Files that are not read around the kernel: each reason is found and named, and the kernel serves such a file with the right bytes,
-//! in every way of reading and without an error.
+//! Files that must not be read from the device. Each reason is detected and named, and the kernel serves the file: every way to read
+//! returns the right bytes without an error.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -21,7 +21,7 @@ use ironmap::{FileOptions, Host, HostOptions, Queue, QueueOptions};
 
 const SEED: u64 = 0x4ef_05a1;
 const ROUNDS: usize = 200;
-/// A size that is not a multiple of any block.
+/// A size that is not a multiple of any block size.
 const SIZE: usize = 700_001;
 
 fn host() -> (Host, Queue) {
@@ -34,7 +34,7 @@ fn content(len: usize) -> Vec<u8> {
     Rng::new(SEED).bytes(len)
 }
 
-/// Opens a file, which must be served in this way, and reads it in every way.
+/// Opens a file, checks how it is served, and reads it in every way.
 fn check(path: &Path, options: FileOptions, served: &str) {
     let (host, mut queue) = host();
     let both = Both::open_with(&host, path, options);
@@ -50,7 +50,7 @@ fn assert_served(path: &Path, served: &str) {
     check(path, FileOptions::default(), served);
 }
 
-/// Another process that has a file open for writing, or has mapped it.
+/// Another process that has a file open for writing or mapped.
 struct Writer(Child);
 
 impl Writer {
@@ -90,7 +90,7 @@ impl Drop for Writer {
     }
 }
 
-/// Another descriptor, or a mapping from a closed descriptor, can write to the file: in this process or in another.
+/// A file is not read raw if another descriptor, or a mapping from a closed descriptor, can write to it, in this process or another.
 #[test]
 fn writers() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -109,13 +109,13 @@ fn writers() {
     }
 }
 
-/// A data=journal mount may have the data in the journal only, with any way of choosing the mode.
+/// A file whose data may be only in the journal is not read raw, for each way to set data=journal.
 #[test]
 fn ext4_with_journalled_data() {
     require!([Need::Root, Need::Tool("losetup")]);
     let by_option = Mounted::new("mke2fs -t ext4", 64, "data=journal");
     assert_served(&by_option.write("file", &content(SIZE)), "data_journal");
-    // chattr +j sets the same flag, but root is not always allowed to.
+    // `chattr +j` sets the same flag, but root may lack the permission.
     let by_flag = Mounted::new("mke2fs -t ext4", 64, "noatime");
     let path = by_flag.write("file", &content(SIZE));
     for (flags, served) in [("0x84000", "data_journal"), ("0x80000", "raw")] {
@@ -125,7 +125,7 @@ fn ext4_with_journalled_data() {
     }
 }
 
-/// The mode is set by the superblock's defaults, which mountinfo does not show; an option overrides them.
+/// The default mode in the superblock is respected, although mountinfo does not show it. A mount option overrides the default.
 #[test]
 fn ext4_with_journalled_data_by_default() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -152,7 +152,7 @@ fn ext4_inline_data() {
     assert_served(&mounted.write("large", &content(SIZE)), "raw");
 }
 
-/// Contents are encrypted on the device; only this test has the key.
+/// Encrypted files are not read raw, because the device contains encrypted data. Only this test has the key.
 #[test]
 fn encrypted_files() {
     let needs =
@@ -178,7 +178,8 @@ fn encrypted_files() {
     assert_served(&mounted.write("plain", &content(SIZE)), "raw");
 }
 
-/// Dedupe moves data without a writer, so there must be a promise: the flag, or the caller's.
+/// On XFS with reflink, deduplication can move data without a writer. So a file is read raw only if the immutable flag or the caller
+/// guarantees that this does not happen.
 #[test]
 fn xfs_with_reflink() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
@@ -187,7 +188,7 @@ fn xfs_with_reflink() {
     assert_served(&path, "dedupe");
     let promise = FileOptions::new().assume_no_dedupe(true);
     check(&path, promise, "raw");
-    // Shared extents do not prevent raw reads then.
+    // With this guarantee, shared extents do not prevent raw reads.
     let shared = mounted.path("shared");
     run("cp", &["--reflink=always".as_ref(), path.as_os_str(), shared.as_os_str()]);
     check(&shared, promise, "raw");
@@ -197,7 +198,7 @@ fn xfs_with_reflink() {
 
     run("chattr", &["+i".as_ref(), path.as_os_str()]);
     assert_served(&path, "raw");
-    // The flag can be taken away from an open file.
+    // The flag can be cleared while the file is open.
     let (host, mut queue) = self::host();
     let file = host.open(&path, FileOptions::default()).unwrap();
     assert!(file.host().unwrap().is_raw());
@@ -210,7 +211,7 @@ fn xfs_with_reflink() {
     assert_served(&path, "dedupe");
 }
 
-/// Data on the realtime device are not at the place on the file system's device that FIEMAP reports.
+/// A file on the realtime device is not read raw, because the positions that FIEMAP reports are not on the data device.
 #[test]
 fn xfs_realtime() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -227,7 +228,7 @@ fn xfs_realtime() {
     assert_served(&mounted.write("file", &content(SIZE)), "realtime");
 }
 
-/// With verity the kernel verifies reads; a raw read cannot verify.
+/// A file with fs-verity is not read raw, because only the kernel verifies its data.
 #[test]
 fn verity() {
     require!([
@@ -242,7 +243,7 @@ fn verity() {
     assert_served(&path, "verity");
 }
 
-/// File systems for which FIEMAP is not known to report the position of the data.
+/// Files are not read raw on file systems for which FIEMAP is not known to report the position of the data.
 #[test]
 fn other_file_systems() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -294,7 +295,7 @@ fn f2fs() {
     assert_served(&mounted.write("file", &content(SIZE)), "file_system");
 }
 
-/// fuse2fs names its mounts as ext4 does, and has the volume open itself.
+/// A mount by fuse2fs is not mistaken for ext4. The type of such a mount looks like ext4, but fuse2fs itself has the volume open.
 #[test]
 fn fuse() {
     require!([Need::Root, Need::Tool("fuse2fs"), Need::Tool("mke2fs")]);
@@ -308,7 +309,7 @@ fn fuse() {
     assert_served(&mount.join("file"), "file_system");
 }
 
-/// A mount that is unmounted on drop.
+/// A mounted directory. Dropping this value unmounts it.
 struct Unmounted(PathBuf);
 
 impl Unmounted {

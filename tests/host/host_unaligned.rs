@@ -1,5 +1,4 @@
-//! The raw path and the kernel's path give the same answers to requests at the limits, so the answers do not show which of them serves a
-//! file.
+//! For requests at the limits, a raw read and a read by the kernel have the same results. So a caller cannot distinguish them.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -13,7 +12,7 @@ use ironmap::dio::DioFlags;
 use ironmap::{ErrorKind, Host, HostOptions, QueueOptions};
 
 const SEED: u64 = 0x0dd;
-/// `IOV_MAX` of Linux is one less.
+/// One more than Linux's `IOV_MAX`.
 const SEGMENTS: usize = 1025;
 
 type Answers = Vec<(String, Result<usize, ErrorKind>)>;

@@ -1,4 +1,4 @@
-//! If a program uses fanotify to permit reads of a file, the kernel serves the file: a raw read would bypass the permission.
+//! If a program controls reads of a file by fanotify permission events, the kernel serves the file. A raw read would bypass the permission.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -24,16 +24,16 @@ use libc::{
 const SEED: u64 = 0xfa_0711;
 const ROUNDS: usize = 20;
 const SIZE: usize = 300_001;
-/// Since Linux 6.14.
+/// This event exists since Linux 6.14.
 const FAN_PRE_ACCESS: u64 = 0x0010_0000;
 
-/// The way in which a file is served if it is opened at this moment.
+/// How a file is served if it is opened now.
 fn served(path: &Path) -> &'static str {
     let host = Host::new(&HostOptions::default()).unwrap();
     Both::open(&host, path).served()
 }
 
-/// A mark of `FAN_CLASS_CONTENT`. It returns `None`, and prints a note, if the kernel lacks such events.
+/// A mark of `FAN_CLASS_CONTENT`. If the kernel lacks such events, returns `None` and records the skipped part.
 fn watch(test: &str, what: u32, events: u64, path: &Path) -> Option<Watch> {
     let class =
         if events & FAN_PRE_ACCESS != 0 { FAN_CLASS_PRE_CONTENT } else { FAN_CLASS_CONTENT };
@@ -48,7 +48,8 @@ fn watch(test: &str, what: u32, events: u64, path: &Path) -> Option<Watch> {
     }
 }
 
-/// The mark may be on the file, its directory, its mount, or its file system.
+/// A file with permission events for reads is served by the kernel. The mark may be on the file, its directory, its mount, or its file
+/// system.
 #[test]
 fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
     const TEST: &str = "a_file_whose_reads_are_asked_for_is_served_by_the_kernel";
@@ -81,8 +82,8 @@ fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
     }
 }
 
-/// Other marks do not prevent raw reads: permission events of opens, which ironmap's open waits for too; notifications, which need no
-/// answer; and marks on another mount.
+/// Other marks do not prevent raw reads: permission events for opens, which also apply to ironmap's open; notifications, which need no
+/// reply; and marks on another mount.
 #[test]
 fn other_marks_are_in_no_way() {
     const TEST: &str = "other_marks_are_in_no_way";
@@ -108,7 +109,7 @@ fn other_marks_are_in_no_way() {
     assert_eq!(found, ("raw", expected));
 }
 
-/// A mark that is made while a file is open takes effect with the file's next lease.
+/// A mark that is set while a file is open takes effect when the next lease is acquired.
 #[test]
 fn a_lease_is_not_taken_again_under_a_mark() {
     const TEST: &str = "a_lease_is_not_taken_again_under_a_mark";

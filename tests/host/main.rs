@@ -1,4 +1,4 @@
-//! Host files that are read around a mounted file system, and host files that are not.
+//! Files of mounted file systems that are read from the device, and files that the kernel serves.
 
 #[path = "../common/mod.rs"]
 mod common;

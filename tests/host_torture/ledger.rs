@@ -1,10 +1,11 @@
-//! The oracle: a file in memory, shared by all processes, with the allowed content of every part of every file at any moment.
+//! The oracle: a file in memory that all processes share. It contains the allowed content of every part of every file at any time.
 //!
-//! A word of data holds its file, its position and the version in which it was written; a hole has zeros. A process that changes a
-//! file records the new content before the change begins, and again after it has ended. A reader records the changes that ended
-//! before its read and those that began before its end: each word must lie between these.
+//! A word of data contains the number of its file, its position and the version in which it was written. A hole contains zeros. A process
+//! that changes a file records the new version before the change begins, and again after the change has ended. A reader notes the last
+//! version that had ended before its read, and the last version that has begun by the end of its read. Each word that is read must be of
+//! one of these versions or of a version between them.
 //!
-//! During a write, the kernel's own read may return some old and some new words, so each word is checked separately.
+//! During a write, a read by the kernel may return some old and some new words, so each word is checked separately.
 
 use std::fs::File;
 use std::ops::Range;
@@ -13,24 +14,24 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use super::sys::Shared;
 
-/// The number of bytes of a cell. Changes are recorded for each cell.
+/// The number of bytes in a cell. Changes are recorded for each cell.
 pub(crate) const CELL: u64 = 4096;
 pub(crate) const CELLS: u64 = 128;
-/// The largest size of a file.
+/// The maximum size of a file.
 pub(crate) const LARGEST: u64 = CELL * CELLS;
 
-/// The largest number of files in a run.
+/// The maximum number of files in a run.
 const FILES: u64 = 1 << 14;
-/// The file number in data of files that are never read, and whose data must not appear in another file.
+/// The file number in the data of files that are never read. Such data must not appear in another file.
 pub(crate) const FOREIGN: u64 = (1 << 20) - 1;
 
-/// The attribute that contains a file's own number.
+/// The extended attribute that contains the number of a file.
 const ATTRIBUTE: &str = "user.torture";
 
-/// How many waits are counted by their length, in octaves of 4 steps of a microsecond and more.
+/// The number of counters for waits. Each counter is for waits of similar length, with four counters for each doubling of the length.
 const STEPS: usize = 120;
 
-// The layout of the shared words. The record of a file has a few words for the whole file, then three for each cell.
+// The layout of the shared words. The record of a file consists of some words for the file, and three words for each cell.
 const STOP: usize = 0;
 const NEXT: usize = 1;
 const OPERATIONS: usize = 2;
@@ -38,12 +39,12 @@ const WAITS: usize = 64;
 const RECORDS: usize = 256;
 const RECORD: usize = 8 + 3 * CELLS as usize;
 
-/// A word of data.
+/// Composes a word of data.
 pub(crate) fn word(id: u64, index: u64, version: u64) -> u64 {
     id << 44 | index << 24 | version
 }
 
-/// The bytes of a file's range in a version. The range begins and ends at whole words.
+/// The bytes of a range of a file in a version. The range consists of whole words.
 pub(crate) fn content(id: u64, range: Range<u64>, version: u64) -> Vec<u8> {
     (range.start / 8..range.end / 8)
         .flat_map(|index| word(id, index, version).to_le_bytes())
@@ -54,21 +55,21 @@ pub(crate) struct Ledger(Shared);
 
 #[derive(Clone, Copy)]
 enum OfFile {
-    /// Odd while the file is being changed.
+    /// A counter that is odd while the file is being changed.
     Changes,
     Version,
     Size,
-    /// Odd while ranges of the file lie at other positions.
+    /// A counter that is odd while ranges of the file may be at other positions.
     Shifts,
 }
 
 #[derive(Clone, Copy)]
 enum OfCell {
-    /// The whole cell has at least this version.
+    /// The lowest version that words in this cell may have.
     Ended,
-    /// No word of the cell has a higher version.
+    /// The highest version that words in this cell may have.
     Begun,
-    /// The last version that put zeros into it.
+    /// The last version that wrote zeros to this cell.
     Zeroed,
 }
 
@@ -91,7 +92,7 @@ impl Ledger {
         &self.0[RECORDS + id as usize * RECORD + 8 + 3 * cell as usize + what as usize]
     }
 
-    /// Tells every process and thread to end.
+    /// Makes every process and thread end.
     pub(crate) fn stop(&self) {
         self.0[STOP].store(1, SeqCst);
     }
@@ -115,14 +116,14 @@ impl Ledger {
         self.0[OPERATIONS + operation].load(SeqCst)
     }
 
-    /// Counts how long a writer waited for the release of a lease, in microseconds.
+    /// Counts the time that a writer waited for the release of a lease, in microseconds.
     pub(crate) fn waited(&self, micros: u64) {
         let octave = (micros + 1).ilog2() as u64;
         let step = octave * 4 + ((micros + 1 - (1 << octave)) << 2 >> octave);
         self.0[WAITS + (step as usize).min(STEPS - 1)].fetch_add(1, SeqCst);
     }
 
-    /// The number of waits, and for each share the microseconds that this share of the waits did not exceed.
+    /// The number of waits. For each given share, also a time in microseconds which this share of the waits did not exceed.
     pub(crate) fn waits(&self, shares: &[f64]) -> (u64, Vec<u64>) {
         let counts: Vec<_> = (0..STEPS).map(|step| self.0[WAITS + step].load(SeqCst)).collect();
         let all: u64 = counts.iter().sum();
@@ -133,7 +134,7 @@ impl Ledger {
                 left = left.saturating_sub(*count);
                 found
             });
-            // The end of the step.
+            // The upper limit of the counter's range.
             let step = step.unwrap_or(0) as u64 + 1;
             (((step % 4) << (step / 4)) >> 2) + (1 << (step / 4))
         };
@@ -144,7 +145,7 @@ impl Ledger {
         self.file(id, OfFile::Size).load(SeqCst)
     }
 
-    /// Begins a change of a file. No other process may change the file during it.
+    /// Begins a change of a file. Until the change ends, no other process may change the file.
     pub(crate) fn change(&self, id: u64) -> Change<'_> {
         self.file(id, OfFile::Changes).fetch_add(1, SeqCst);
         let version = self.file(id, OfFile::Version).fetch_add(1, SeqCst) + 1;
@@ -162,12 +163,12 @@ impl Ledger {
     }
 }
 
-/// All cells that a range touches.
+/// The cells that overlap a range.
 fn cells(range: Range<u64>) -> Range<u64> {
     (range.start / CELL).min(CELLS)..range.end.div_ceil(CELL).min(CELLS)
 }
 
-/// A change of a file that is under way.
+/// A change that has begun and not ended.
 pub(crate) struct Change<'a> {
     ledger: &'a Ledger,
     pub(crate) id: u64,
@@ -175,14 +176,14 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Allows words of the new version from this moment on.
+    /// Permits words of the new version in a range from now on.
     pub(crate) fn data(&self, range: Range<u64>) {
         for cell in cells(range) {
             self.ledger.cell(self.id, cell, OfCell::Begun).store(self.version, SeqCst);
         }
     }
 
-    /// Allows zeros from this moment on.
+    /// Permits zeros in a range from now on.
     pub(crate) fn zeros(&self, range: Range<u64>) {
         for cell in cells(range.clone()) {
             self.ledger.cell(self.id, cell, OfCell::Zeroed).store(self.version, SeqCst);
@@ -190,14 +191,14 @@ impl Change<'_> {
         self.data(range);
     }
 
-    /// Forbids older content from this moment on. Cells that are partly in the range keep their bounds.
+    /// Forbids older content in a range from now on. Cells that are only partly in the range keep their limits.
     pub(crate) fn ended(&self, range: Range<u64>) {
         for cell in range.start.div_ceil(CELL)..range.end / CELL {
             self.ledger.cell(self.id, cell, OfCell::Ended).store(self.version, SeqCst);
         }
     }
 
-    /// Ranges may lie at other places, by whole cells, until this is called again.
+    /// Permits content at positions that are shifted by whole cells. The next call withdraws the permission.
     pub(crate) fn shift(&self) {
         self.ledger.file(self.id, OfFile::Shifts).fetch_add(1, SeqCst);
     }
@@ -209,7 +210,7 @@ impl Change<'_> {
     }
 }
 
-/// A read in progress, with the state of the file's changes when it began.
+/// A read in progress, with the counters of the file when the read began.
 pub(crate) struct Look {
     id: u64,
     pos: u64,
@@ -220,7 +221,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Judges the data that were read.
+    /// Checks the data that were read, and their length.
     pub(crate) fn judge(&self, ledger: &Ledger, read: &[u8]) -> Result<(), String> {
         let first = self.pos.next_multiple_of(8);
         let words = read.get((first - self.pos) as usize..).unwrap_or_default().chunks_exact(8);
@@ -237,7 +238,7 @@ impl Look {
         self.judge_count(ledger, read.len())
     }
 
-    /// The fault of a word.
+    /// The reason why a word may not have this value, or `None` if the value is permitted.
     fn fault(&self, ledger: &Ledger, index: u64, value: u64) -> Option<String> {
         let cell = index * 8 / CELL;
         if cell >= CELLS {
@@ -262,7 +263,7 @@ impl Look {
         })
     }
 
-    /// Checks that the end of the file was in the right place, unless the size was just changed.
+    /// Checks the number of bytes that were read, unless the size may have changed during the read.
     fn judge_count(&self, ledger: &Ledger, count: usize) -> Result<(), String> {
         let size = ledger.size(self.id);
         let changes = ledger.file(self.id, OfFile::Changes).load(SeqCst);
@@ -275,7 +276,7 @@ impl Look {
     }
 }
 
-/// Writes a new file's number into its attribute.
+/// Stores the number of a new file in its attribute.
 pub(crate) fn name(file: &File, id: u64) -> std::io::Result<()> {
     let flags = rustix::fs::XattrFlags::empty();
     Ok(rustix::fs::fsetxattr(file, ATTRIBUTE, &id.to_le_bytes(), flags)?)

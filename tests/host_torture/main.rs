@@ -1,13 +1,13 @@
-//! Host files are never wrong: threads read them raw while other processes change them in every way, move their blocks, fill the disk
-//! and hand freed blocks to other files.
+//! Raw reads of host files never return wrong data. Threads read files while other processes change the files in every way, move their
+//! blocks, fill the disk, and reuse freed blocks in other files.
 //!
 //! - `ledger`: the oracle: the values that every word of every file may have at any time.
-//! - `reader`: the threads that read and judge.
+//! - `reader`: the threads that read and check.
 //! - `mutator`: processes that change files.
 //! - `others`: processes that reuse blocks, move data, freeze and grow the file system.
 //!
-//! `IRONMAP_TORTURE_SEED` repeats a run, except for the order of concurrent events. `IRONMAP_TORTURE_SECONDS` is the time for each file
-//! system.
+//! `IRONMAP_TORTURE_SEED` sets the seed to repeat a run; the order of concurrent events still varies. `IRONMAP_TORTURE_SECONDS` is the time
+//! for each file system.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -35,10 +35,10 @@ use ironmap::{Engine, Host, HostOptions};
 use ledger::Ledger;
 use reader::Seen;
 
-/// How many processes change files.
+/// The number of processes that change files.
 const MUTATORS: usize = 2;
 
-/// A file system to be tortured.
+/// The kind of file system that is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Ext4,
@@ -77,7 +77,7 @@ impl Kind {
     }
 }
 
-/// The settings of all processes.
+/// The settings that all processes of a run share.
 struct Setting {
     kind: Kind,
     seed: u64,
@@ -100,7 +100,7 @@ impl Setting {
     ];
     const ROLE: &str = "IRONMAP_TORTURE_ROLE";
 
-    /// Passes the setting to a new process.
+    /// Starts a process with this role, and passes the settings to it.
     fn start(&self, role: &str) -> Process {
         let (kind, seed) = ((self.kind as usize).to_string(), self.seed.to_string());
         let values: [&OsStr; 6] = [
@@ -116,7 +116,7 @@ impl Setting {
         Process::start("process", &variables)
     }
 
-    /// Reads the setting in the new process.
+    /// Reads the settings in the new process.
     fn given() -> Self {
         let [kind, seed, ledger, dir, image, device] =
             Self::VARIABLES.map(|name| std::env::var(name).expect("the setting"));
@@ -125,7 +125,7 @@ impl Setting {
         Self { kind, seed: seed.parse().expect("a number"), ledger, dir, image, device }
     }
 
-    /// The path of a mutator's file.
+    /// The path of the file in a slot of a mutator.
     fn slot(&self, mutator: usize, slot: usize) -> PathBuf {
         self.dir.join(format!("slot.{mutator}.{slot}"))
     }
@@ -149,7 +149,7 @@ impl Setting {
     }
 }
 
-/// Tells all processes to stop when a reader fails, so that they end.
+/// Makes all processes stop if a reader fails.
 struct StopOnFailure<'a>(&'a Ledger);
 
 impl Drop for StopOnFailure<'_> {
@@ -160,7 +160,7 @@ impl Drop for StopOnFailure<'_> {
     }
 }
 
-/// Makes the immutable file mutable on drop, because its directory could not be removed otherwise.
+/// Clears the immutable flag on drop, because the directory could not be removed otherwise.
 struct Immutable(PathBuf);
 
 impl Immutable {
@@ -185,7 +185,7 @@ fn variable(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// The entry point of another process of the torture; it tests nothing itself.
+/// The entry point of the other processes of the test. As a test of its own it does nothing.
 #[test]
 fn process() {
     let Ok(role) = std::env::var(Setting::ROLE) else { return };
@@ -201,7 +201,7 @@ fn process() {
 }
 
 fn torture(kind: Kind) {
-    // The tests run one at a time, since each overloads the processors.
+    // The tests run one at a time, because each uses all processors.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let seconds = variable("IRONMAP_TORTURE_SECONDS").unwrap_or(6);
@@ -257,7 +257,7 @@ fn torture(kind: Kind) {
     report(&setting, &ledger, seen);
 }
 
-/// Takes most of a large file system's space, so that freed blocks are soon used again.
+/// Allocates most of the free space of a large file system, so that freed blocks are soon reused.
 fn leave_little(setting: &Setting) {
     let free = rustix::fs::statvfs(&setting.dir).unwrap();
     let taken = (free.f_bavail * free.f_frsize).saturating_sub(48 << 20);
@@ -268,7 +268,7 @@ fn leave_little(setting: &Setting) {
     }
 }
 
-/// Prints the events of a run, and fails if they prove nothing.
+/// Prints the counts of a run. Fails the test if events that it needs did not happen.
 fn report(setting: &Setting, ledger: &Ledger, seen: Seen) {
     let name = setting.kind.name();
     let (waits, shares) = ledger.waits(&[0.5, 0.99, 1.0]);
@@ -285,7 +285,7 @@ fn report(setting: &Setting, ledger: &Ledger, seen: Seen) {
     eprintln!("{name}: {}\n", counts.collect::<Vec<_>>().join(", "));
     assert!(raw > 0.2, "most reads were not raw: this proves nothing");
     assert!(seen.breaks > 0 && waits > 0, "nobody broke a lease: this proves nothing");
-    // The length depends on the machine, but no writer may wait until the kernel removes a lease.
+    // The length of the waits depends on the machine, but no writer may wait until the kernel removes a lease.
     let force = std::fs::read_to_string("/proc/sys/fs/lease-break-time").unwrap();
     let force = force.trim().parse::<u64>().unwrap() * 1_000_000;
     assert!(shares[2] < force, "writers wait for {} us", shares[2]);

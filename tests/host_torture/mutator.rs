@@ -1,4 +1,4 @@
-//! A process that changes files in every way that there is. Each file is changed by one such process at a time.
+//! A process that changes files in all supported ways. Only one process changes a file at a time.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,10 +18,10 @@ use super::common::rng::Rng;
 use super::ledger::{self, CELL, Change, FOREIGN, LARGEST, Ledger, content, word};
 use super::sys::{Shared, truncate};
 
-/// How many files each of these processes has.
+/// The number of files that each mutator changes.
 pub(crate) const FILES: usize = 10;
 
-/// A way to change the file in a slot.
+/// A function that changes the file in a slot.
 type Operation = fn(&mut Mutator, usize) -> io::Result<()>;
 
 pub(crate) const OPERATIONS: [(&str, Operation); 16] = [
@@ -48,7 +48,7 @@ pub(crate) struct Mutator<'a> {
     ledger: &'a Ledger,
     rng: Rng,
     number: usize,
-    /// The file in each slot.
+    /// The number of the file in each slot.
     ids: Vec<u64>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn run(setting: &Setting, ledger: &Ledger, number: usize) {
         let (name, carry_out) = OPERATIONS[operation];
         match carry_out(&mut mutator, slot) {
             Ok(()) => ledger.count(operation),
-            // Other processes fill the disk.
+            // Other processes fill the disk, so a lack of space is no failure.
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
             Err(error) => panic!("seed {:#x}: {name}: {error}", setting.seed),
         }
@@ -80,12 +80,12 @@ impl Mutator<'_> {
         self.setting.slot(self.number, slot)
     }
 
-    /// Pauses, so that readers can take the lease.
+    /// Pauses, so that readers can acquire the lease.
     fn pause(&mut self, most: u64) {
         pause(Duration::from_millis(self.rng.below(most)));
     }
 
-    /// A range of whole words; often of whole cells.
+    /// A range of whole words, or of whole cells.
     fn range(&mut self, below: u64) -> Range<u64> {
         let unit = if self.rng.below(2) == 0 { CELL } else { 8 };
         let start = self.rng.below(below / unit + 1) * unit;
@@ -95,13 +95,13 @@ impl Mutator<'_> {
         start.min(LARGEST - 8)..(start + len).min(LARGEST)
     }
 
-    /// Opens a file of a slot, which waits until leases are released.
+    /// Opens the file of a slot. The open waits until leases are released.
     fn open(&self, slot: usize, options: &OpenOptions) -> io::Result<File> {
         let path = self.path(slot);
         self.wait(&path, || options.open(&path))
     }
 
-    /// Measures how long a writer waits, if there is a lease.
+    /// Runs an open, and counts its duration if there is a lease.
     fn wait<T>(&self, path: &Path, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let leased = is_leased(path);
         let begin = Instant::now();
@@ -112,7 +112,7 @@ impl Mutator<'_> {
         result
     }
 
-    /// Carries out a change, and records its end, whatever the result.
+    /// Runs a change, and records its end even if it fails.
     fn change(
         &mut self,
         slot: usize,
@@ -160,12 +160,12 @@ impl Mutator<'_> {
             let file = own.open(slot, OpenOptions::new().append(true))?;
             let size = file.metadata()?.len();
             let len = own.rng.below(16 * CELL / 8) * 8 + 8;
-            // The file's end is the position, whatever position is passed.
+            // With O_APPEND the data are written at the end of the file, for any given position.
             write(&file, change, size..(size + len).min(LARGEST))
         })
     }
 
-    /// A new size, and the range that the change zeroes, at once or when the file grows again.
+    /// A new size, and the range that reads as zeros after a truncation or after a later extension.
     fn new_size(&mut self, change: &Change<'_>) -> (u64, Range<u64>) {
         let size = self.range(LARGEST).start;
         change.zeros(size..LARGEST);
@@ -235,10 +235,10 @@ impl Mutator<'_> {
         })
     }
 
-    /// Takes a range of cells out of the file and puts zeros in its place, later.
+    /// Removes a range of cells from the file, and later inserts a hole at its position.
     fn shift(&mut self, slot: usize) -> io::Result<()> {
         let size = self.path(slot).metadata()?.len();
-        // The range may not reach the file's end.
+        // The range must end before the end of the file.
         let Some(cells) = (size / CELL).checked_sub(2).filter(|cells| *cells > 0) else {
             return Ok(());
         };
@@ -279,7 +279,7 @@ impl Mutator<'_> {
         Ok(())
     }
 
-    /// Replaces the file by a new one, in one step or two.
+    /// Replaces the file by a new one, by a rename or by a removal and a rename.
     fn recreate(&mut self, slot: usize) -> io::Result<()> {
         let Some(id) = self.ledger.new_file() else { return Ok(()) };
         let (path, new) = (self.path(slot), self.path(slot).with_extension("new"));
@@ -299,7 +299,8 @@ impl Mutator<'_> {
             }
             self.pause(10);
         }
-        // The full disk may lack a block for the name. Other processes free blocks. Without the name, the slot would have no file.
+        // On the full disk there may be no block for the directory entry. The rename is repeated until other processes free blocks, because
+        // the slot needs a file.
         while let Err(error) = std::fs::rename(&new, &path) {
             assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
             self.pause(10);
@@ -308,9 +309,9 @@ impl Mutator<'_> {
         written
     }
 
-    /// Writes through a mapping that outlives the descriptor.
+    /// Writes through a mapping after the descriptor was closed.
     fn map(&mut self, slot: usize) -> io::Result<()> {
-        // While the disk is full, a store to a mapping can end this process.
+        // A store to a mapping can end this process while the disk is full, so a lock excludes the process that fills the disk.
         let lock = File::open(&self.setting.ledger)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => return Ok(()),
@@ -347,7 +348,7 @@ impl Mutator<'_> {
         Ok(())
     }
 
-    /// A clone that shares the file's blocks, and copies them when it is written to.
+    /// Clones the file, so that later writes to shared blocks allocate new blocks.
     fn reflink(&mut self, slot: usize) -> io::Result<()> {
         if !self.setting.kind.has_reflink() {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Processes that change no file's content. One fills the disk and frees it, so that blocks are soon reused by other files. One runs the
-//! programs of an administrator.
+//! Processes that do not change the content of files. One process fills the disk and frees space, so that other files soon reuse blocks.
+//! Another process runs administration programs.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ use super::common::skip::note_part;
 use super::ledger::{FOREIGN, Ledger, content};
 use super::{Kind, Setting, mutator};
 
-/// Actions of an administrator, and a reuse of the disk. Each success is counted.
+/// The actions of the administrator, and the filling of the disk. Each success is counted.
 pub(crate) const ACTS: [&str; 9] = [
     "defragment",
     "freeze and thaw",
@@ -30,7 +30,7 @@ pub(crate) const ACTS: [&str; 9] = [
 ];
 const FIRST: usize = mutator::OPERATIONS.len();
 
-/// The smallest and the largest free space, in bytes: so little that another file soon gets a freed block.
+/// The minimum and the maximum free space in bytes. The space is small, so that another file soon gets a freed block.
 const SPARED: (u64, u64) = (4 << 20, 8 << 20);
 
 /// Writes files that are never read, and removes them.
@@ -58,7 +58,7 @@ pub(crate) fn churn(setting: &Setting, ledger: &Ledger) {
         }
         while !files.is_empty() && free(setting) < SPARED.1 {
             let file = files.swap_remove(rng.below(files.len() as u64) as usize);
-            // If the disk was full, the file may not exist.
+            // If the disk was full, the file may not have been created.
             let _ = std::fs::remove_file(setting.dir.join(format!("foreign.{file}")));
         }
     }
@@ -84,7 +84,7 @@ fn write_foreign(setting: &Setting, rng: &mut Rng, number: u64) -> io::Result<()
     if direct { Ok(()) } else { file.sync_data() }
 }
 
-/// Runs programs that move data, or that block the whole file system for a time.
+/// Runs programs that move data or freeze the file system.
 pub(crate) fn administer(setting: &Setting, ledger: &Ledger) {
     let mut rng = Rng::new(setting.seed ^ 0xad);
     let dir = setting.dir.to_str().expect("a plain path");
@@ -125,7 +125,7 @@ fn succeeds(program: &str, args: &[&str]) -> bool {
     output(program, args).status.success()
 }
 
-/// Stops all changes for a moment. The shell thaws the file system even if this process is killed.
+/// Freezes the file system for a moment. The shell thaws it even if this process is killed.
 fn freeze(kind: Kind, dir: &str) -> bool {
     let script = if kind.is_xfs() {
         "xfs_freeze -f $0 && sleep 0.03; xfs_freeze -u $0"
@@ -152,12 +152,13 @@ fn grow(setting: &Setting, dir: &str) -> bool {
         }
 }
 
-/// Makes a copy share a file's blocks, or with `reverse` the file share those of a copy, which an immutable file never does.
+/// Makes a copy of a file share the blocks of the file. With `reverse`, the file shares the blocks of the copy, which must fail for an
+/// immutable file.
 fn dedupe(setting: &Setting, name: &str, reverse: bool) -> bool {
     let path = |name: &str| setting.dir.join(name).to_str().expect("a plain path").to_owned();
     let (original, copy) = (path(name), path("copy"));
     let len = std::fs::metadata(&original).expect("its size").len();
-    // The disk may be full.
+    // The copy fails if the disk is full.
     let copied =
         succeeds("cp", &["--reflink=never", &original, &copy]) && succeeds("sync", &[&copy]);
     let (from, to) = if reverse { (&copy, &original) } else { (&original, &copy) };

@@ -1,4 +1,4 @@
-//! Threads that read files raw while no process writes, in every way, and check every word.
+//! Threads that read files in every way, raw if no process writes, and check every word.
 
 use std::collections::HashMap;
 use std::fs::File as OsFile;
@@ -20,11 +20,11 @@ use super::common::ranges::{bytes, pieces};
 use super::common::rng::Rng;
 use super::ledger::{LARGEST, Ledger, Look, name_of};
 
-/// Requests in flight.
+/// The number of requests in flight.
 const DEPTH: usize = 32;
-/// Files that a thread has open.
+/// The number of files that a thread has open.
 const HANDLES: usize = 10;
-/// The longest read.
+/// The maximum length of a read.
 const LONGEST: u64 = 160 << 10;
 
 /// The counts of a thread.
@@ -34,7 +34,7 @@ pub(crate) struct Seen {
     pub(crate) kernel_served: u64,
     pub(crate) cut: u64,
     pub(crate) breaks: u64,
-    /// Files that were raw when they were closed, though their leases had been broken.
+    /// The number of files whose lease was broken and acquired again before the file was closed.
     pub(crate) retaken: u64,
 }
 
@@ -48,7 +48,7 @@ impl AddAssign for Seen {
     }
 }
 
-/// An open file, and its number.
+/// An open file, with its number.
 struct Handle {
     id: u64,
     name: String,
@@ -84,7 +84,7 @@ pub(crate) fn run(setting: &Setting, ledger: &Ledger, host: &Host, number: u64) 
         }
         if reader.rng.below(4) == 0 {
             let new = reader.open();
-            // Some requests for the old file are still in flight.
+            // Some requests to the old file may still be in flight.
             reader.close(&std::mem::replace(&mut handles[at], new));
         }
     }
@@ -98,7 +98,7 @@ pub(crate) fn run(setting: &Setting, ledger: &Ledger, host: &Host, number: u64) 
 }
 
 impl Reader<'_> {
-    /// Opens some file. The file of a name can change before it is open: so it is opened by descriptor.
+    /// Opens a random file. The number is read from the descriptor, because another file may get the same name at any time.
     fn open(&mut self) -> Handle {
         loop {
             let path = match self.rng.below(12) {
@@ -132,7 +132,7 @@ impl Reader<'_> {
     }
 
     fn fail(&self, what: &str, how: &str) -> ! {
-        // The kernel's log shows its own errors.
+        // The kernel's log shows whether the kernel itself had an error.
         let log = output::<&str>("dmesg", &[]).stdout;
         let log = String::from_utf8_lossy(&log);
         log.lines()
@@ -145,7 +145,7 @@ impl Reader<'_> {
         panic!("{}, seed {:#x}: {how}: {what}", self.setting.kind.name(), self.setting.seed)
     }
 
-    /// A range at any bytes.
+    /// A range of any alignment.
     fn range(&mut self) -> (u64, usize) {
         let most = 1 << self.rng.below(LONGEST.ilog2().into());
         let len = self.rng.below(most) + 1;
@@ -169,7 +169,7 @@ impl Reader<'_> {
         self.judge(&look, &memory[..count], &how);
     }
 
-    /// Reads one aligned block, which fits the simple path.
+    /// Reads one aligned block, by the simple path if possible.
     fn read_simply(&mut self, handle: &Handle) {
         let pos = self.rng.below(LARGEST / 1024) * 1024;
         let mut memory = Buffer::aligned(1024).expect("memory");
@@ -201,7 +201,8 @@ impl Reader<'_> {
     fn submit(&mut self, handle: &Handle) {
         if self.in_flight.len() == DEPTH {
             if self.rng.below(6) == 0 {
-                // A thread may pause for a long time, with requests that it has not submitted to the device, or not popped.
+                // The thread sometimes pauses while it has requests that are not yet submitted to the device, or completions that are not
+                // yet popped.
                 pause(Duration::from_millis(self.rng.below(100)));
             }
             let wanted = self.rng.below(DEPTH as u64) as usize;

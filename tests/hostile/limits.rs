@@ -1,4 +1,4 @@
-//! Limits that random damage does not reach. For each limit a volume is made to exceed it.
+//! Limits that random damage does not reach. For each limit, a volume is made that exceeds it.
 
 use ironmap::ErrorKind;
 use ironmap::iomap::MapFile;
@@ -13,7 +13,7 @@ fn all_of_ext4() -> Scratch {
     Scratch::new(Base::all().swap_remove(0))
 }
 
-/// The last descriptor block of the log and the copy after it.
+/// The last descriptor block of the log, and the copy after it.
 fn last_copy(scratch: &Scratch) -> (Spot, Spot) {
     let raw = Raw(scratch.bytes());
     let spots = &scratch.base().spots;
@@ -27,7 +27,8 @@ fn last_copy(scratch: &Scratch) -> (Spot, Spot) {
     (descriptor, *spots.iter().find(|spot| spot.sum == copy).unwrap())
 }
 
-/// A file whose extents share blocks with copies in the journal would have its map split without end.
+/// If a file has many extents with the same block, and the journal contains a copy of this block, the map would be split into too many
+/// parts. Such a file is refused.
 #[test]
 fn extents_that_share_relocated_blocks_are_refused() {
     let mut scratch = all_of_ext4();
@@ -46,7 +47,8 @@ fn extents_that_share_relocated_blocks_are_refused() {
     assert_eq!(error.place().map(|place| place.field), Some("ee_start"), "{error}");
 }
 
-/// All blocks of an orphan file can be the same block, so the size of the file alone does not bound the time.
+/// An orphan file that is too long is refused. All its blocks can be the same block, so the volume's size does not limit the time to read
+/// it.
 #[test]
 fn an_endless_orphan_file_is_refused() {
     let mut scratch = all_of_ext4();
@@ -56,7 +58,7 @@ fn an_endless_orphan_file_is_refused() {
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
 }
 
-/// Recovery has used one block size, so a superblock from the journal must not change it.
+/// A superblock in the journal cannot change the block size, because the recovery has already used the old block size.
 #[test]
 fn a_recovered_superblock_keeps_the_block_size() {
     let mut scratch = all_of_ext4();

@@ -1,7 +1,7 @@
-//! Hostile images: volumes with structures damaged and their checksums repaired. No panic, no hang, bounded memory.
+//! Hostile images: volumes with damaged structures and repaired checksums. No operation may panic, hang or allocate unbounded memory.
 //!
-//! The changes are those of `fuzz/`, chosen by a seed. A failure names seed and number; `IRONMAP_HOSTILE=SEED:NUMBER` repeats one
-//! case, `IRONMAP_HOSTILE=SEED` runs others than those of the fixed seed.
+//! The changes are those of `fuzz/`, chosen by a seed. A failure names the seed and the number of the case. `IRONMAP_HOSTILE=SEED:NUMBER`
+//! repeats one case, and `IRONMAP_HOSTILE=SEED` runs other cases than those of the fixed seed.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives two of these types out")]
 
@@ -24,10 +24,10 @@ use self::volume::Base;
 use self::watch::Watch;
 
 const SEED: u64 = 0x1202_2024;
-/// Damaged volumes of each kind and base.
+/// The number of damaged volumes for each kind of damage and each base volume.
 const IMAGES: u64 = 1500;
 
-/// The bytes from which the changes of one volume are made (splitmix64).
+/// Random bytes (splitmix64) that determine the changes of one volume.
 fn random(seed: u64, number: u64) -> Vec<u8> {
     let mut state = seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut next = || {
@@ -71,7 +71,7 @@ fn survive(target: Option<Target>) {
     }
 }
 
-/// An undamaged volume is read without an error; otherwise the tests below would test nothing.
+/// The undamaged volumes are read without an error. Otherwise the tests below would prove nothing.
 #[test]
 fn the_bases_are_sound() {
     for base in Base::all() {

@@ -1,4 +1,4 @@
-//! Changes that damage a volume. The fuzzer chooses them by coverage; the seeded tests choose them at random.
+//! Changes that damage a volume. The fuzzer chooses them by code coverage, and the seeded tests at random.
 
 use arbitrary::Arbitrary;
 
@@ -9,7 +9,8 @@ use super::spots::{Spot, Target};
 #[derive(Arbitrary, Clone, Debug)]
 pub struct Change {
     spot: u16,
-    /// An offset below 128 selects one of the structure's first bytes, where the fields are; a larger one is spread over the whole structure.
+    /// The position within the structure. A value below 128 selects one of the first bytes, which contain the fields. Larger values cover
+    /// the structure evenly.
     offset: u16,
     value: Value,
 }
@@ -21,12 +22,12 @@ enum Value {
     Word(u32),
     Flip(u8),
     Add(i8),
-    /// The same word, written `count + 1` times.
+    /// A word that is written `count + 1` times in succession.
     Fill {
         word: u32,
         count: u8,
     },
-    /// The block number of another structure, which makes cycles and blocks with two owners.
+    /// The block number of another structure. It makes cycles, and blocks with two owners.
     BlockOf {
         spot: u16,
         big_endian: bool,
@@ -44,12 +45,12 @@ enum Value {
     Extreme(u8),
 }
 
-/// Values at the limits of fields.
+/// Boundary values of fields.
 const EXTREMES: [u32; 12] =
     [0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, u32::MAX];
 
 impl Change {
-    /// Makes the change in a structure of the target's kind, or of any kind if `target` is `None`.
+    /// Changes a structure of the kind `target`, or of any kind if `target` is `None`.
     pub(crate) fn apply(&self, scratch: &mut Scratch, target: Option<Target>) {
         let spots = &scratch.base().spots;
         let matching =
@@ -90,7 +91,7 @@ impl Change {
         scratch.write(at, &bytes[..len]);
     }
 
-    /// The first byte that is changed, aligned for the value.
+    /// The position of the first changed byte, aligned for the value.
     fn place(&self, spot: &Spot) -> usize {
         let offset = usize::from(self.offset);
         let offset = if offset & 0x8000 == 0 { offset % 128 } else { offset & 0x7FFF } % spot.len;

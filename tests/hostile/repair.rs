@@ -1,14 +1,14 @@
-//! Repairs the checksums of a damaged volume, so that the structures that they protect are reached.
+//! Repairs the checksums of a damaged volume, so that tests reach the code that runs after a checksum is verified.
 
 use super::scratch::Scratch;
 use super::spots::{INODE, JOURNAL_MAGIC, Raw, SUPERBLOCK, Spot, Sum};
 
-/// CRC32C without inversion at the end, as ext4 chains it.
+/// CRC32C without the final inversion, as ext4 chains it.
 pub(crate) fn crc(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// Repairs every checksum of a volume.
+/// Repairs all checksums of a volume.
 pub(crate) fn repair(scratch: &mut Scratch, spots: &[Spot]) {
     let log = Log::of(scratch, spots);
     if let Some(log) = &log {
@@ -35,17 +35,17 @@ pub(crate) fn repair(scratch: &mut Scratch, spots: &[Spot]) {
             );
         }
     }
-    // Inodes last: roots of maps and attributes are parts of them.
+    // Checksums of inodes are repaired last, because inodes contain roots of maps and attributes.
     for spot in spots.iter().filter(|spot| spot.sum == Sum::Inode) {
         inode(scratch, spot, seed);
     }
 }
 
-/// The sequence numbers of mount protection for which an opening does not wait.
+/// The sequence numbers of mount protection with which an open does not wait.
 const MMP_CLEAN: u32 = 0xFF4D_4D50;
 const MMP_FSCK: u32 = 0xE24D_4D50;
 
-/// Removes states that would only make a test slow or shallow: a mount protection with a wait, hashes of attributes.
+/// Resets states that make a test slow or end it early: a mount protection that causes a wait, and hashes of attributes.
 fn calm(scratch: &mut Scratch, spots: &[Spot]) {
     for spot in spots {
         match spot.sum {
@@ -62,7 +62,7 @@ fn calm(scratch: &mut Scratch, spots: &[Spot]) {
     }
 }
 
-/// Sets `e_hash` to 0, which means no hash, in a list of attributes.
+/// Sets each `e_hash` in a list of attributes to 0, which means that there is no hash.
 fn unhash(scratch: &mut Scratch, from: usize, end: usize) {
     let mut at = from;
     while at + 16 <= end && Raw(scratch.bytes()).u32(at) != 0 {
@@ -71,7 +71,7 @@ fn unhash(scratch: &mut Scratch, from: usize, end: usize) {
     }
 }
 
-/// A structure's checksum, and its position in the structure.
+/// The checksum of a structure, and its position in the volume.
 fn checksum(scratch: &Scratch, spot: &Spot, seed: u32) -> Option<(usize, u32)> {
     let bytes = scratch.bytes();
     let content = &bytes[spot.at..spot.at + spot.len];
@@ -127,10 +127,10 @@ fn inode(scratch: &mut Scratch, spot: &Spot, seed: u32) {
     }
 }
 
-/// The blocks of the journal that recovery reads.
+/// The journal blocks that the recovery reads.
 struct Log {
     superblock: usize,
-    /// Index in the journal and place of each block.
+    /// The index in the journal and the position in the volume of each block.
     blocks: Vec<(u32, usize)>,
     block_size: usize,
 }
@@ -142,7 +142,7 @@ impl Log {
             Sum::Journal { index } => Some((index, spot.at)),
             _ => None,
         });
-        // The size of the original volume is used, because a change may have altered the field.
+        // The block size of the undamaged volume is used, because a change may have altered the field.
         let block_size = scratch.block_size();
         Some(Self { superblock, blocks: blocks.collect(), block_size })
     }
@@ -180,14 +180,14 @@ impl Log {
         }
     }
 
-    /// Repairs a block's checksum, which is computed with zeros in its own place.
+    /// Repairs the checksum in a block. It is computed with zeros in its field.
     fn sum(&self, scratch: &mut Scratch, seed: u32, at: usize, field: usize) {
         scratch.write(at + field, &[0; 4]);
         let sum = crc(seed, &scratch.bytes()[at..][..self.block_size]);
         scratch.write(at + field, &sum.to_be_bytes());
     }
 
-    /// Repairs the checksums in a descriptor block's tags, which are those of the copies after it.
+    /// Repairs the checksums in the tags of a descriptor block. Each is the checksum of a copy that follows.
     fn tags(&self, scratch: &mut Scratch, seed: u32, features: u32, index: u32, at: usize) {
         let third = features & 0x10 != 0;
         let len = if third { 16 } else { 8 + if features & 2 != 0 { 4 } else { 0 } + 2 };
@@ -214,7 +214,7 @@ impl Log {
     }
 }
 
-/// Repairs the checksum in every tail of a block of fast commits. Returns whether there is one.
+/// Repairs the checksums in the tail records of a block of fast commits. Returns whether there is a tail record.
 pub(crate) fn fast_commit(block: &mut [u8]) -> bool {
     if block[..2] != [9, 0] || block.iter().all(|byte| *byte == 0) {
         return false;

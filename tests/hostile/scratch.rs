@@ -1,4 +1,4 @@
-//! The volume that is damaged, read, and restored: a file in memory, changed in few places.
+//! A volume that is damaged, read and restored repeatedly: a file in memory, of which only a few parts are changed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Scratch {
     base: Base,
     block_size: usize,
     bytes: Vec<u8>,
-    /// The differences from the base.
+    /// The ranges that differ from the base.
     dirty: Vec<(usize, usize)>,
     file: OwnedFd,
     device: Arc<dyn Device>,
@@ -60,7 +60,7 @@ impl Scratch {
         &self.bytes
     }
 
-    /// Writes bytes, and records the change if they differ.
+    /// Writes bytes, and records the range if the bytes differ.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         let place = &mut self.bytes[at..at + bytes.len()];
         if place != bytes {

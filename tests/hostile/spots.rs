@@ -1,32 +1,32 @@
-//! The places of the structures of a sound volume. The code is written for the volumes of these tests, from the format's documentation;
-//! it shares no code with the crate.
+//! The positions of the structures of an undamaged volume. The code is written for the volumes of these tests from the documentation of the
+//! format, and shares no code with the crate.
 
 use super::repair::crc;
 
-/// The targets of a change.
+/// The kinds of structures that a change can damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The superblock and the group descriptors.
     Superblock,
     Inode,
-    /// Extent trees and indirect blocks, their roots in the inodes too.
+    /// Extent trees and indirect blocks, with their roots in the inodes.
     Map,
     /// Directory blocks, linear and hashed.
     Directory,
-    /// Attributes in inodes and in blocks.
+    /// Attributes in inodes and in separate blocks.
     Xattr,
     /// Inodes with inline data.
     Inline,
-    /// The journal's superblock, the log, and fast commits.
+    /// The superblock of the journal, the log, and fast commits.
     Journal,
-    /// Multiple mount protection and orphans.
+    /// Multiple mount protection, and the list and file of orphans.
     Orphan,
 }
 
-/// How a structure's checksum is computed.
+/// The kind of checksum that a structure has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sum {
-    /// The structure has no checksum, or is part of another structure with one.
+    /// The structure has no checksum, or is part of a structure with a checksum.
     None,
     Superblock,
     Group(u32),
@@ -37,7 +37,7 @@ pub(crate) enum Sum {
         root: bool,
     },
     XattrBlock,
-    /// Attributes in an inode, of which only the hashes are repaired.
+    /// Attributes in an inode, which have only hashes.
     XattrList,
     JournalSuperblock,
     Journal {
@@ -47,7 +47,7 @@ pub(crate) enum Sum {
     Orphan,
 }
 
-/// A structure: its position, and its owner.
+/// A structure, with its position and its owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub(crate) target: Target,
@@ -55,11 +55,11 @@ pub(crate) struct Spot {
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) inode: u32,
-    /// The place of the inode itself.
+    /// The position of the inode that owns the structure. For an inode, this is its own position.
     pub(crate) owner: usize,
 }
 
-/// The bytes of a volume, and the geometry that the tests need.
+/// The bytes of a volume, with functions for the fields that the tests need.
 #[derive(Clone, Copy)]
 pub(crate) struct Raw<'a>(pub(crate) &'a [u8]);
 
@@ -92,7 +92,7 @@ impl Raw<'_> {
         if self.has(0x60, 0x80) { self.u16(SUPERBLOCK + 0xFE) } else { 32 }
     }
 
-    /// The position of a descriptor. These volumes have one block of descriptors, after the block of the superblock.
+    /// The position of a group descriptor. In these volumes, all descriptors are in the block after the superblock.
     fn group(&self, group: u32) -> usize {
         (1024 / self.block_size() + 1) * self.block_size() + group as usize * self.descriptor_size()
     }
@@ -103,7 +103,7 @@ impl Raw<'_> {
         table * self.block_size() + ((number - 1) % per_group) as usize * INODE
     }
 
-    /// The blocks of a file in its map, and the map's own blocks.
+    /// The data blocks of a file with their positions in the file, and the blocks of its map.
     fn map(&self, inode: usize) -> (Vec<(u32, u32)>, Vec<u32>) {
         let (mut data, mut nodes) = (Vec::new(), Vec::new());
         if self.u32(inode + 0x20) & EXTENTS != 0 {
@@ -168,11 +168,11 @@ const EXTENTS: u32 = 0x80000;
 const INDEX: u32 = 0x1000;
 const INLINE: u32 = 0x1000_0000;
 const FAST_COMMIT: u32 = 0x20;
-/// The number of blocks of the log that are examined; the transactions of these volumes need fewer.
+/// The number of blocks of the log that are examined. The transactions of these volumes use fewer.
 const LOG: u32 = 24;
 
 impl Spot {
-    /// Every structure of a volume.
+    /// All structures of a volume.
     pub(crate) fn all(bytes: &[u8]) -> Vec<Self> {
         let raw = Raw(bytes);
         let mut spots = Vec::new();
@@ -195,7 +195,7 @@ impl Spot {
         if raw.has(0x60, 0x100) {
             let mmp = raw.u32(SUPERBLOCK + 0x168) as usize * block;
             add(Target::Orphan, Sum::Mmp, mmp, 1024, 0, 0);
-            // s_last_orphan.
+            // The field s_last_orphan.
             add(Target::Orphan, Sum::None, SUPERBLOCK + 0xE8, 4, 0, 0);
         }
         let journal = raw.u32(SUPERBLOCK + 0xE0);
@@ -253,7 +253,7 @@ impl Spot {
     }
 }
 
-/// The first block of the fast-commit area, as the journal's superblock has it.
+/// The index of the first block of the fast-commit area, from the superblock of the journal.
 fn fast_commit_index(bytes: &[u8]) -> Option<u32> {
     let raw = Raw(bytes);
     let journal = raw.map(raw.inode(raw.u32(SUPERBLOCK + 0xE0))).0[0].1 as usize * raw.block_size();
@@ -261,7 +261,7 @@ fn fast_commit_index(bytes: &[u8]) -> Option<u32> {
         .then(|| raw.be32(journal + 0x10) - raw.be32(journal + 0x54) + 1)
 }
 
-/// Adds fast commits after the log of a volume that has the feature: every kind of record.
+/// Adds fast commits with every kind of record after the log, if the volume has the feature.
 pub(crate) fn fast_commits(bytes: &mut [u8]) {
     let raw = Raw(bytes);
     if !raw.has(0x5C, 0x400) {
@@ -278,7 +278,7 @@ pub(crate) fn fast_commits(bytes: &mut [u8]) {
         raw.be32(at) == JOURNAL_MAGIC && raw.be32(at + 4) == 2
     });
     let tid = first + commits.count() as u32;
-    // A file of the linear directory, and that directory.
+    // A file in a linear directory, this directory, and another file.
     let (file, dir, new) = (file_with_extents(&raw), 2_u32, file_with_extents(&raw));
     let free = (bytes.len() / block) as u32 - 8;
     let mut area = Vec::new();
@@ -310,7 +310,7 @@ pub(crate) fn fast_commits(bytes: &mut [u8]) {
     bytes[journal + 0x28..][..4].copy_from_slice(&features.to_be_bytes());
     let at = blocks[index as usize].1 as usize * block;
     bytes[at..][..area.len()].copy_from_slice(&area);
-    // The sum covers all up to itself; further mutations have it repaired in the same way.
+    // The checksum covers all bytes before it. It is repaired in the same way after later changes.
     super::repair::fast_commit(&mut bytes[at..at + block]);
     let mut superblock = bytes[journal..journal + 1024].to_vec();
     superblock[0xFC..0x100].fill(0);
@@ -318,7 +318,7 @@ pub(crate) fn fast_commits(bytes: &mut [u8]) {
     bytes[journal + 0xFC..][..4].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// The largest regular file except for the journal.
+/// The largest regular file, except the journal.
 fn file_with_extents(raw: &Raw<'_>) -> u32 {
     let regular = |number: &u32| raw.u16(raw.inode(*number)) & 0xF000 == 0x8000;
     let first = raw.u32(SUPERBLOCK + 0x54);

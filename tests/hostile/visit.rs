@@ -1,4 +1,4 @@
-//! Calls all operations of a volume, with limits, and checks the invariants of every result.
+//! Calls all operations of a volume, with limits, and checks invariants of every result.
 
 use std::collections::HashSet;
 
@@ -7,13 +7,13 @@ use ironmap::iomap::{IomapType, MapFile};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, FileOptions, Queue, QueueOptions, Result, Volume};
 
-/// Bounds of the visit: a damaged volume may hold endless directories and maps.
+/// Limits of a visit, because the directories and maps of a damaged volume may be endless.
 const INODES: usize = 60;
 const ENTRIES: usize = 600;
 const LOOKUPS: usize = 8;
 const MAPPINGS: usize = 2000;
 
-/// Walks the tree, and reads some inodes by their number, in use or not.
+/// Walks the tree, and reads some inodes by their numbers, used or not.
 pub(crate) fn visit(volume: &Volume) {
     let fs = volume.fs();
     let mut queue = volume.queue(&QueueOptions::new().depth(8)).unwrap();
@@ -43,7 +43,7 @@ pub(crate) fn visit(volume: &Volume) {
         if visited > INODES {
             break;
         }
-        // The inode is read with the tables of inodes, and without them, as for an entry whose number is trusted.
+        // The inode is read with a check of the inode bitmap, and without it, as for an inode number from a directory entry.
         seen(fs.inode(number).map(|_| ()));
         let Some(inode) = seen(fs.known_inode(number)) else { continue };
         seen(inode.xattrs().map(|_| ()));
@@ -74,7 +74,7 @@ fn directory(inode: &Inode) -> Vec<InodeNo> {
         assert!(!entry.name.contains(&b'/') && !entry.name.contains(&0), "{:?}", entry.name);
         names.push(entry);
     }
-    // The other order goes through the hash tree.
+    // This listing is in the order of the hash tree.
     if let Some(listing) = seen(inode.list(DirCursor::START)) {
         let mut listing = listing.take(ENTRIES);
         while listing.next().and_then(seen).is_some() {}
@@ -89,7 +89,7 @@ fn directory(inode: &Inode) -> Vec<InodeNo> {
 
 fn file(volume: &Volume, queue: &mut Queue, inode: Inode) {
     let size = inode.size();
-    // Positions that a caller may name whatever the size is.
+    // A caller may request any position, even past the size.
     for pos in [0, size / 2, size, 1 << 44, i64::MAX as u64, u64::MAX] {
         seen(inode.map(FilePos(pos), 4096).map(|_| ()));
     }
@@ -118,14 +118,14 @@ fn file(volume: &Volume, queue: &mut Queue, inode: Inode) {
         }
     }
     if end < size {
-        // The map is longer than the visit allows, so a search would take too long.
+        // The map is longer than the limit of the visit, so a search would take too long.
         return;
     }
     seen(file.seek_data(FilePos(0)).map(|_| ()));
     seen(file.seek_hole(FilePos(size / 3)).map(|_| ()));
 }
 
-/// The result, or an error that a user can report: an error that blames the volume names a place.
+/// Returns the value, or `None` after a check of the error: an error of kind `Corrupt` must name a position.
 pub(crate) fn seen<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),

@@ -1,4 +1,4 @@
-//! The sound volumes that are damaged: made by mke2fs and debugfs. Together they have every structure of the format.
+//! The undamaged base volumes, made by mke2fs and debugfs. Together they contain every structure of the format.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::{FileExt, symlink};
@@ -16,7 +16,7 @@ pub(crate) struct Base {
     pub(crate) spots: Vec<Spot>,
 }
 
-/// Name, block size, options of mke2fs, megabytes, and how debugfs writes the journal.
+/// Name, block size, options of mke2fs, size in megabytes, and the debugfs options for the journal.
 type Recipe = (&'static str, usize, &'static str, u32, &'static str);
 
 const RECIPES: [Recipe; 3] = [
@@ -38,7 +38,7 @@ const RECIPES: [Recipe; 3] = [
 ];
 
 impl Base {
-    /// All volumes.
+    /// Makes all volumes.
     pub(crate) fn all() -> Vec<Self> {
         RECIPES.iter().map(Self::make).collect()
     }
@@ -50,7 +50,7 @@ impl Base {
         let size = format!("{megabytes}M");
         let block_size = block.to_string();
         let mut mke2fs = Command::new("mke2fs");
-        // Fixed seeds: the same volume in every run, except for its time stamps.
+        // The seeds are fixed, so each run makes the same volume, except for its time stamps.
         mke2fs.args(["-q", "-F", "-b", &block_size, "-I", "256", "-N", "320"]);
         mke2fs.args(["-U", SEED, "-E", &format!("hash_seed={SEED}")]).args(options.split(' '));
         run(mke2fs.arg("-d").arg(&tree).arg(&image).arg(&size), &[0]);
@@ -59,7 +59,7 @@ impl Base {
         if *journal == "jo -c -v 3" {
             run(Command::new("tune2fs").args(["-O", "mmp"]).arg(&image), &[0]);
         }
-        // Mount protection is hidden from debugfs, which would wait for ten seconds.
+        // Mount protection is switched off for debugfs, which would otherwise wait for ten seconds.
         let protected = hide_mount_protection(&image);
         log(dir.path(), &image, *block, journal);
         let mut bytes = std::fs::read(&image).unwrap();
@@ -74,7 +74,7 @@ impl Base {
     }
 }
 
-/// `s_feature_incompat`; mount protection is the lowest bit of its second byte.
+/// The position of `s_feature_incompat`. The feature of mount protection is the lowest bit in its second byte.
 const INCOMPAT: usize = SUPERBLOCK + 0x60;
 
 fn hide_mount_protection(image: &Path) -> u8 {
@@ -91,7 +91,7 @@ fn hide_mount_protection(image: &Path) -> u8 {
 
 const SEED: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
-/// The tree that the volumes hold.
+/// Makes the tree of files for the volumes.
 fn plant(tree: &Path, block: usize) {
     for dir in ["linear", "hashed", "a/b/c/d"] {
         std::fs::create_dir_all(tree.join(dir)).unwrap();
@@ -111,7 +111,7 @@ fn plant(tree: &Path, block: usize) {
     symlink("linear/file-01", tree.join("short")).unwrap();
     symlink(format!("a{}/b", "/b/..".repeat(15)), tree.join("middle")).unwrap();
     symlink(format!("/a{}", "/../a".repeat(60)), tree.join("long")).unwrap();
-    // The pieces have holes between them: the map needs separate blocks, in an indirect map also of the second level.
+    // There are holes between the pieces, so that the map needs separate blocks; an indirect map also needs the second level.
     let sparse = std::fs::File::create(tree.join("sparse")).unwrap();
     let piece = vec![0x5A; block.max(4096)];
     for number in (0..24).chain([100, 200]) {
@@ -129,7 +129,8 @@ fn attributes(dir: &Path, image: &Path) {
     debugfs(dir, image, &script);
 }
 
-/// Writes two transactions: unchanged blocks of a file and of a directory, then a revocation and one more block.
+/// Writes two transactions to the journal. The first contains unchanged blocks of a file and of a directory. The second contains a
+/// revocation and one more block.
 fn log(dir: &Path, image: &Path, block: usize, open: &str) {
     let asked = "bmap sparse 0\nbmap linear 0\nbmap hashed 1\n";
     let output = debugfs(dir, image, asked);

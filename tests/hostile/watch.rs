@@ -1,4 +1,4 @@
-//! Bounds of time and memory, for each damaged volume.
+//! Limits of time and memory for each damaged volume.
 
 use std::io::Write as _;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// A longer run counts as a hang. Most volumes are read in less than a millisecond, and in less than a second on a busy machine.
+/// The time after which a test counts as hung. Most volumes are read in less than a millisecond, and in less than a second on a busy
+/// machine.
 const TIME: Duration = Duration::from_secs(120);
-/// The limit of the memory that all tests of this program may have allocated at one time. An allocation beyond it aborts.
+/// The maximum memory that this test program may have allocated at any time. An allocation beyond it aborts the program.
 /// docs/safety/bounds.md gives the limits of the crate itself, which these small volumes cannot reach.
 const MEMORY: u64 = 768 << 20;
 
-/// A thread that ends the program, and names the volume, if a volume takes too long. It waits for messages, not for time.
+/// A thread that ends the program and names the volume, if a volume takes too long. The test reports each volume to this thread.
 pub(crate) struct Watch {
     begun: Sender<String>,
 }
@@ -40,7 +41,7 @@ impl Watch {
                     Ok(next) => image = next,
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {
-                        // This bypasses the capture of output, which would be lost.
+                        // The message is written past the capture of output, which would be lost when the program ends.
                         let _ =
                             writeln!(std::io::stderr(), "{test}: more than {time:?} for {image}");
                         std::process::abort();
@@ -51,14 +52,14 @@ impl Watch {
         Self { begun }
     }
 
-    /// Announces the next volume. Its name is also printed if the test fails.
+    /// Reports the next volume to the watch. Its name is also printed if the test fails.
     #[allow(dead_code, reason = "not every suite shows it")]
     pub(crate) fn begin(&self, image: String) {
         println!("{image}");
         self.next(image);
     }
 
-    /// Announces the next volume. Its name is printed only if it takes too long.
+    /// Reports the next volume to the watch. Its name is printed only if the volume takes too long.
     pub(crate) fn next(&self, image: String) {
         let _ = self.begun.send(image);
     }

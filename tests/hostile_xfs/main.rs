@@ -1,7 +1,7 @@
-//! Hostile XFS volumes: structures damaged and their checksums repaired. No panic, no hang, bounded memory.
+//! Hostile XFS volumes: damaged structures with repaired checksums. No operation may panic, hang or allocate unbounded memory.
 //!
-//! A failure names seed and number; `IRONMAP_HOSTILE=SEED:NUMBER` repeats one case, `IRONMAP_HOSTILE=SEED` runs others than those of the fixed
-//! seed.
+//! A failure names the seed and the number of the case. `IRONMAP_HOSTILE=SEED:NUMBER` repeats one case, and `IRONMAP_HOSTILE=SEED` runs
+//! other cases than those of the fixed seed.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -43,7 +43,7 @@ struct Base {
 }
 
 impl Base {
-    /// A volume that was unmounted, or one whose log needs recovery.
+    /// Makes a volume that was unmounted, or with `dirty` a volume whose log needs recovery.
     fn new(name: &'static str, mkfs: &str, dirty: bool) -> Self {
         let mounted = Mounted::new(&format!("mkfs.xfs -q {mkfs}"), 320, "noatime");
         fill(mounted.dir());
@@ -59,7 +59,7 @@ impl Base {
         Self { name, dir, structures }
     }
 
-    /// A volume with realtime files that no kernel has written.
+    /// Makes a volume with realtime files, without writes by the kernel.
     fn realtime(name: &'static str, way: &Way) -> Self {
         let World { dir, image, .. } = World::new(way);
         let copy = dir.path().join("base");
@@ -77,7 +77,7 @@ fn copy_sparse(from: &Path, to: &Path) {
     command::run("cp", &["--sparse=always".as_ref(), from.as_os_str(), to.as_os_str()]);
 }
 
-/// Every form of directories, attributes, maps and links.
+/// Makes files that use every form of directories, attributes, maps and links.
 fn fill(root: &Path) {
     let dir = |name: &str, count: usize| {
         let dir = root.join(name);
@@ -110,7 +110,7 @@ fn fill(root: &Path) {
     }
 }
 
-/// Damages a copy of the base in a file repeatedly, each time differently.
+/// Damages a copy of the base repeatedly, each time in a different way, and visits the volume.
 fn survive(base: &Base, kind: Option<Kind>) {
     let chosen = std::env::var("IRONMAP_HOSTILE").unwrap_or_default();
     let (seed, number) = match chosen.split_once(':') {
@@ -138,7 +138,7 @@ fn survive(base: &Base, kind: Option<Kind>) {
             saved.push((structure.at, bytes.clone()));
             let like = structures[rng.below(structures.len() as u64) as usize].read(&file);
             damage::damage(&mut bytes, &like, &mut rng);
-            // Without a repair, the checksum would detect every change.
+            // Most checksums are repaired, because a wrong checksum ends a test early.
             if rng.below(8) != 0 {
                 structure.repair(&mut bytes);
             }
@@ -146,7 +146,7 @@ fn survive(base: &Base, kind: Option<Kind>) {
         }
         if let Some(volume) = visit::seen(Volume::on(Arc::clone(&device))) {
             visit::visit(&volume);
-            // A check reads the whole volume, which takes time.
+            // A check reads all metadata, so it runs only for every third case.
             if number % 3 == 0 {
                 visit::seen(volume.fs().check(&mut |_| {}));
             }
@@ -157,7 +157,7 @@ fn survive(base: &Base, kind: Option<Kind>) {
     }
 }
 
-/// An undamaged volume is read without an error; otherwise these tests would test nothing.
+/// Asserts that the undamaged volume is read without an error. Otherwise these tests would prove nothing.
 fn is_sound(base: &Base, recovers: bool) {
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     let device = Psync::new(Arc::new(BlockFile::open(&base.path(), &mode).unwrap()));

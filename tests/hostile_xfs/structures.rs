@@ -1,4 +1,4 @@
-//! Structures of a volume, found by their magic numbers, and the repair of their checksums.
+//! Finds the structures of a volume by their magic numbers, and repairs their checksums.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,17 +10,17 @@ const SECTOR: usize = 512;
 pub(crate) enum Kind {
     Superblock,
     Group,
-    /// A block of one of a group's trees.
+    /// A block of a B+tree of an allocation group.
     Tree,
     Inode,
     Map,
     Directory,
     Index,
-    /// A block with the free space of entry blocks.
+    /// A block with the free space of directory blocks.
     Room,
     Attribute,
     Remote,
-    /// The bitmap and the summary of a realtime group, and a block of its trees.
+    /// A block of the bitmap, the summary or a B+tree of a realtime group.
     Realtime,
     /// A record of the log.
     Record,
@@ -44,13 +44,13 @@ impl Kind {
     ];
 }
 
-/// A structure: its position, and the position of its checksum.
+/// A structure, with its position and the position of its checksum.
 #[derive(Clone, Copy)]
 pub(crate) struct Structure {
     pub(crate) kind: Kind,
     pub(crate) at: u64,
     pub(crate) len: usize,
-    /// The position of the checksum. `None` in volumes of version 4, and for records without a checksum.
+    /// The position of the checksum. `None` for volumes of version 4, and for log records without a checksum.
     crc: Option<usize>,
 }
 
@@ -84,7 +84,7 @@ fn data_len(record: &[u8]) -> usize {
     word(record, 12) as usize
 }
 
-/// All structures of a volume. Records of the log have one header block each, as Linux writes them for small buffers.
+/// Finds all structures of a volume. Log records must have one header block each, as Linux writes them for small buffers.
 pub(crate) fn find(file: &File) -> Vec<Structure> {
     let mut first = vec![0; SECTOR];
     file.read_exact_at(&mut first, 0).unwrap();
@@ -94,7 +94,7 @@ pub(crate) fn find(file: &File) -> Vec<Structure> {
     let mut structures = Vec::new();
     let mut at = 0;
     let mut bytes = vec![0; block.max(dir_block)];
-    // Holes of the file are skipped by pieces: most of the volume was never written.
+    // Only data of the file are searched and holes are skipped, because most of the volume was never written.
     while let Ok(next) = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
         let Ok(end) = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(next)) else { break };
         let start = next / SECTOR as u64 * SECTOR as u64;
@@ -126,7 +126,7 @@ fn known(
             let is_v5 = bytes[101] & 0xF == 5;
             (Kind::Superblock, SECTOR, is_v5.then_some(224))
         }
-        // Version 4 has zeros in place of the UUID.
+        // In version 4, the field of the UUID contains zeros.
         b"XAGF" => (Kind::Group, SECTOR, has_any(&bytes[64..80]).then_some(216)),
         b"XAGI" => (Kind::Group, SECTOR, has_any(&bytes[296..312]).then_some(312)),
         b"XAFL" => (Kind::Group, SECTOR, Some(32)),
@@ -142,7 +142,7 @@ fn known(
         b"XSLM" | b"XARM" => (Kind::Remote, block, Some(12)),
         [0xFE, 0xED, 0xBA, 0xBE] => {
             let len = SECTOR + data_len(bytes);
-            // Longer records have more header blocks.
+            // Records that are longer have more header blocks.
             if len > bytes.len() || word(bytes, 320) > 32 << 10 {
                 return None;
             }
@@ -151,7 +151,8 @@ fn known(
         [b'I', b'N', ..] if matches!(bytes[4], 1..=3) => {
             (Kind::Inode, inode, (bytes[4] == 3).then_some(100))
         }
-        // Nodes of attributes have one block. The length that the checksum covers is not needed to distinguish them.
+        // Nodes of attributes have one block, and nodes of directories may have more. The checksum covers the same range here, so they need
+        // not be distinguished.
         _ => match &bytes[8..10] {
             [0x3D, 0xF1 | 0xFF] | [0x3E, 0xBE] => (Kind::Index, dir_block, Some(12)),
             [0xD2, 0xF1 | 0xFF] | [0xFE, 0xBE] => (Kind::Index, dir_block, None),

@@ -1,7 +1,7 @@
-//! Blocks of metadata that xfs_db's `blocktrash` fills with noise, without a repair of their checksums: each damage is found, or no result
-//! depends on the block.
+//! Metadata blocks that xfs_db's `blocktrash` fills with random bytes, with invalid checksums. The damage is either detected, or has no
+//! effect on any result.
 //!
-//! `IRONMAP_XFS_TRASH` is the number of volumes, for long runs.
+//! `IRONMAP_XFS_TRASH` sets the number of volumes for long runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,15 +18,16 @@ use crate::common::skip::Need;
 use crate::watch::Watch;
 use crate::{Base, SEED, copy_sparse, require};
 
-/// Volumes by default.
+/// The default number of volumes.
 const VOLUMES: u64 = 60;
-/// Mappings of a file that are looked at.
+/// The maximum number of mappings of a file that are compared.
 const MAPPINGS: usize = 1000;
 
 /// The visible state of a file as text, or an error.
 type Seen = std::result::Result<String, ()>;
 
-/// The answers for each path of a volume. A directory whose listing ended with an error has one, with the names so far.
+/// The result for each path of a volume. If the listing of a directory ended with an error, the directory's result is an error, and the
+/// names before the error are included.
 #[derive(Default)]
 struct Tree {
     files: BTreeMap<Vec<u8>, Seen>,
@@ -49,7 +50,7 @@ impl Tree {
                     continue;
                 }
                 let path = [&path[..], b"/", &entry.name].concat();
-                // The entry is also looked up by its name, through the index.
+                // The entry is also looked up by its name, which uses the index.
                 let found = dir.lookup(&entry.name);
                 let seen = found.and_then(|inode| Ok((shown(&inode)?, inode)));
                 tree.errors += u64::from(seen.is_err());
@@ -68,7 +69,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Fails unless each result is that of the sound volume, or an error.
+    /// Fails the test unless each result is an error or the same as on the undamaged volume.
     fn assert_like(&self, sound: &Self, what: &str) {
         for (path, seen) in &self.files {
             let path_shown = path.escape_ascii();
@@ -135,7 +136,7 @@ fn trashed_blocks() {
             let said = String::from_utf8(said).unwrap();
             assert_eq!(said.matches(" block ").count() as u64, blocks, "{what}: {said}");
             match Volume::open(path.as_path()).and_then(|volume| Tree::of(&volume)) {
-                // The damaged block belongs to the superblock, the log, or the root.
+                // The volume is refused if the damaged block is a part of the superblock, the log, or the root directory.
                 Err(_) => refused += 1,
                 Ok(tree) => {
                     tree.assert_like(&sound, &what);

@@ -1,4 +1,4 @@
-//! Copies of an image that is being written, as a crash of the program leaves it, and locks.
+//! Copies of an image that is being written, as a crash of the program leaves them, and the locks of images.
 
 use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
 use std::path::Path;
@@ -17,7 +17,8 @@ use crate::require;
 
 const SIZE: usize = 4 << 20;
 
-/// Flushed data survive unchanged. A crash between an allocation and a flush marks the image: it is read-only until QEMU has repaired the refcounts.
+/// Flushed data survive a crash unchanged. A crash between an allocation and a flush leaves a mark in the image: the image is read-only
+/// until QEMU has repaired the refcounts.
 #[test]
 fn flushed_data_survive_a_crash() {
     require!([Need::Tool("qemu-img")]);
@@ -47,10 +48,10 @@ fn flushed_data_survive_a_crash() {
                     written.push((at, data));
                 }
             }
-            // A crash before the flush: each sector holds old or new data.
+            // The copy is a crash before the flush: each sector contains old or new data.
             std::fs::copy(&path, &copy).unwrap();
             if is_marked(&copy) {
-                // The image can be read, but not written.
+                // The marked image can be read, but not written.
                 let error = qcow2(&copy, true).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
                 assert!(error.to_string().contains("qemu-img check -r all"), "{error}");
@@ -78,14 +79,14 @@ fn flushed_data_survive_a_crash() {
             model = newest;
             image.flush().unwrap();
             std::fs::copy(&path, &copy).unwrap();
-            // After the repair the image is sound.
+            // After the repair, qemu-img finds no error.
             check(&copy);
             assert!(all(&qcow2(&copy, true).unwrap()) == model, "{name}");
         }
         drop(image);
         check(&path);
     }
-    // The reason for the mark: imago's own order of writes leaves wrong refcounts.
+    // The mark is needed: the order of imago's writes leaves wrong refcounts in some copies.
     assert!(wrong > 0 && marked > 0);
 }
 
@@ -94,7 +95,7 @@ fn is_marked(path: &Path) -> bool {
     std::fs::read(path).unwrap()[79] & 1 != 0
 }
 
-/// An image that QEMU has open for writing.
+/// A QEMU process that has an image open for writing.
 struct Theirs(Child);
 
 impl Theirs {
@@ -105,7 +106,7 @@ impl Theirs {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // The answer arrives after the image is open.
+        // QEMU answers only after it has opened the image.
         child.stdin.as_mut().unwrap().write_all(b"read 0 4k\n").unwrap();
         let mut answer = String::new();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -123,7 +124,7 @@ impl Drop for Theirs {
     }
 }
 
-/// QEMU refuses an image that ironmap has open, and ironmap refuses one that QEMU has open.
+/// QEMU refuses an image that ironmap has open, and ironmap refuses an image that QEMU has open.
 #[test]
 fn an_image_has_one_writer() {
     require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);
@@ -152,7 +153,7 @@ fn an_image_has_one_writer() {
     qcow2(&path, true).unwrap();
 }
 
-/// Raw images and block devices, which QEMU opens without `O_EXCL`, have one writer too.
+/// A raw image or a block device also has only one writer. QEMU opens block devices without `O_EXCL`, so its locks are checked.
 #[test]
 fn a_raw_image_has_one_writer() {
     require!([Need::Tool("qemu-io"), Need::Root]);
@@ -184,7 +185,8 @@ fn a_raw_image_has_one_writer() {
     }
 }
 
-/// QEMU's locks belong to one file, so a disk, its partitions and the file of a loop device are queried too.
+/// A writer is detected even if it uses another path to the data: QEMU's locks apply to one file, so a disk, its partitions and the file of
+/// a loop device are checked.
 #[test]
 fn a_writer_by_another_node_is_seen() {
     require!([Need::Tool("qemu-io"), Need::Tool("addpart"), Need::Root]);
@@ -212,13 +214,13 @@ fn a_writer_by_another_node_is_seen() {
         drop(theirs);
         ours.iter().for_each(|ours| open(ours, true).unwrap());
     }
-    // The two programs use different bytes.
+    // The two programs use different ranges of the file.
     let theirs = Theirs::open("raw", &first);
     open(&second, true).unwrap();
     drop(theirs);
 }
 
-/// An overlay's backing file is locked against writers too.
+/// The backing file of an overlay is locked against writers.
 #[test]
 fn a_backing_file_is_not_written_meanwhile() {
     require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);

@@ -1,4 +1,4 @@
-//! A damaged or hostile image gives an error or data. It never causes a panic or a hang, and the memory stays below a bound.
+//! A damaged or hostile image leads to an error or to data. It never causes a panic, a hang, or unbounded memory.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::require;
 
 const SIZE: usize = 1 << 20;
 
-/// Reads and writes parts of an image, with any result.
+/// Reads and writes parts of an image. Any result is accepted.
 fn use_it(path: &Path, format: ImageFormat, rng: &mut Rng) -> bool {
     let address = Address { format, path: path.to_owned() };
     let _ = describe(&address);
@@ -42,13 +42,13 @@ fn use_it(path: &Path, format: ImageFormat, rng: &mut Rng) -> bool {
     opened
 }
 
-/// The table that an offset in the header or in another table leads to.
+/// The position of a table, from its entry in the header or in another table.
 fn pointer(bytes: &[u8], at: usize) -> usize {
     let number = bytes[at..at + 8].iter().fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
     (number & 0x00FF_FFFF_FFFF_FE00) as usize
 }
 
-/// Changes fields and tables of qcow2 images by a seeded generator.
+/// qcow2 images with randomly changed fields and tables lead to errors or data.
 #[test]
 fn damaged_tables_are_errors_or_data() {
     require!([Need::Tool("qemu-img")]);
@@ -79,7 +79,7 @@ fn damaged_tables_are_errors_or_data() {
                     0 => bytes[at] ^= 1 << rng.below(8),
                     1 => bytes[at] = rng.next() as u8,
                     2 => bytes[at & !7..][..8].copy_from_slice(&rng.next().to_be_bytes()),
-                    // A pointer to another place of the file, or just past it.
+                    // The pointer gets another position in the file, or a position just past its end.
                     3 => {
                         let to =
                             (rng.below(bytes.len() as u64 + 65536) & !511) | (rng.below(3) << 62);
@@ -108,7 +108,7 @@ fn damaged_tables_are_errors_or_data() {
     assert!(opened > number / 4, "{opened} of {number} were opened");
 }
 
-/// Damaged VMDK and VHDX images give errors or data too.
+/// Damaged VMDK and VHDX images also lead to errors or data.
 #[test]
 fn damaged_vmdk_and_vhdx_images_are_errors_or_data() {
     require!([Need::Tool("qemu-img")]);
@@ -153,7 +153,7 @@ fn damaged_vmdk_and_vhdx_images_are_errors_or_data() {
                 bytes[4..8].copy_from_slice(&sum);
             };
             if format == ImageFormat::Vhdx && bytes.len() > 320 << 10 {
-                // A hostile image has right checksums.
+                // A hostile image has valid checksums, so they are repaired.
                 for (at, len) in [(64, 4096), (128, 4096), (192, 65536), (256, 65536)] {
                     sum(&mut bytes[at << 10..][..len]);
                 }
@@ -173,7 +173,7 @@ fn damaged_vmdk_and_vhdx_images_are_errors_or_data() {
     assert!(opened > number / 4, "{opened} of {number} were opened");
 }
 
-/// Sizes that would need more memory or time than the file's content justifies.
+/// Sizes that would need too much memory or time in relation to the size of the file are refused.
 #[test]
 fn lying_sizes_are_refused() {
     require!([Need::Tool("qemu-img")]);
@@ -208,8 +208,8 @@ fn lying_sizes_are_refused() {
     }
 }
 
-/// An image is not written if an allocation could treat its tables as free: wrong refcounts of the tables' clusters, tables that are used
-/// twice, and a refcount table without its first block.
+/// An image is read-only if an allocation could overwrite its tables: if the refcounts of their clusters are wrong, if a table is used
+/// twice, or if the refcount table lacks its first block.
 #[test]
 fn tables_that_could_be_overwritten_are_only_read() {
     require!([Need::Tool("qemu-img")]);
@@ -254,7 +254,7 @@ fn tables_that_could_be_overwritten_are_only_read() {
     }
 }
 
-/// All tables of a writable image are in memory, so an image with too many is refused for writing.
+/// All tables of a writable image are kept in memory, so an image with too many tables is refused for writing.
 #[test]
 fn an_image_with_too_many_tables_is_only_read() {
     require!([Need::Tool("qemu-img")]);
@@ -271,7 +271,7 @@ fn an_image_with_too_many_tables_is_only_read() {
     }
 }
 
-/// A chain with a cycle, a chain that is too long, a chain to a device, and names that are not paths.
+/// Invalid chains of backing files are refused: a cycle, too many images, a device as backing file, and names that are not paths.
 #[test]
 fn backing_files_are_regular_files_in_a_short_chain() {
     require!([Need::Tool("qemu-img")]);
@@ -303,7 +303,7 @@ fn backing_files_are_regular_files_in_a_short_chain() {
     refused(&unsafe_to("proto", "nbd:localhost:10809", &["-F", "raw"]), "not named by a path");
     refused(&unsafe_to("json", "json:{}", &["-F", "raw"]), "not named by a path");
     refused(&unsafe_to("vdi", "0", &["-F", "vdi"]), "format vdi");
-    // qemu-img refuses to make an image without the format.
+    // qemu-img refuses to make an image without the format of the backing file, so the header is edited.
     let path = unsafe_to("format", "0", &["-F", "raw"]);
     let mut bytes = std::fs::read(&path).unwrap();
     let at = bytes.windows(4).position(|bytes| bytes == [0xE2, 0x79, 0x2A, 0xCA]).unwrap();

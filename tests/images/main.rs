@@ -1,4 +1,4 @@
-//! Images of virtual machines as devices, compared with qemu-img: images that are read, written or refused, and hostile images.
+//! Images of virtual machines as devices, compared with qemu-img: reading, writing, refusals, and hostile images.
 
 mod bounds;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Images that qemu-img makes.
+//! Makes images with qemu-img.
 
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ impl Dir {
     }
 }
 
-/// Bytes with long runs of zeros, of one byte, and of noise.
+/// Bytes with long runs of zeros, long runs of one byte, and random parts.
 pub(crate) fn content(seed: u64, size: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut bytes = Vec::with_capacity(size);
@@ -82,7 +82,7 @@ pub(crate) fn qcow2(path: &Path, write: bool) -> ironmap::Result<Image> {
     open(path, ImageFormat::Qcow2, write)
 }
 
-/// The whole content of a device, read by requests of odd lengths.
+/// The content of a device, read by requests of odd lengths.
 pub(crate) fn all(device: &dyn Device) -> Vec<u8> {
     let mut bytes = vec![0; device.size() as usize];
     let mut at = 0;
@@ -93,7 +93,7 @@ pub(crate) fn all(device: &dyn Device) -> Vec<u8> {
     bytes
 }
 
-/// Checks an image for errors and leaks with qemu-img.
+/// Lets qemu-img check an image for errors and leaks.
 pub(crate) fn check(path: &Path) {
     let checked = output("qemu-img", &["check", "-f", "qcow2", path.to_str().unwrap()]);
     let text = String::from_utf8_lossy(&checked.stdout);
@@ -101,7 +101,7 @@ pub(crate) fn check(path: &Path) {
     assert!(checked.status.success(), "{}: {text}{errors}", path.display());
 }
 
-/// Compares an image with a raw one, with qemu-img.
+/// Lets qemu-img compare an image with a raw image.
 pub(crate) fn compare(path: &Path, format: &str, raw: &Path) {
     run(
         "qemu-img",

@@ -1,4 +1,4 @@
-//! Images that qemu-img made, compared with the raw images from which they were made.
+//! Images that qemu-img made are compared with the raw images from which they were made.
 
 use ironmap::device::Device as _;
 use ironmap::device::image::{Address, ImageFormat, describe};
@@ -11,7 +11,7 @@ use crate::require;
 
 const SIZE: usize = 8 << 20;
 
-/// Versions, sizes of clusters and of refcounts, and compression by zlib.
+/// qcow2 images are read as qemu-img reads them: with each version, several sizes of clusters and refcounts, and compression by zlib.
 #[test]
 fn a_qcow2_image_is_read_as_qemu_reads_it() {
     require!([Need::Tool("qemu-img")]);
@@ -40,7 +40,8 @@ fn a_qcow2_image_is_read_as_qemu_reads_it() {
     }
 }
 
-/// A chain of three images, of which the lowest is raw and shorter; clusters of zeros hide a backing file.
+/// A chain of three images is read. The lowest image is raw and shorter than the others. Clusters of zeros hide the content of backing
+/// files.
 #[test]
 fn a_chain_is_read_down_to_its_raw_image() {
     require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);
@@ -64,13 +65,13 @@ fn a_chain_is_read_down_to_its_raw_image() {
     assert!(all(&image) == bytes);
     drop(image);
     check(&top);
-    // The content is right after a write too, which copies from the image below.
+    // The content is also correct after a write, which copies data from the image below.
     let raw = dir.path("flat");
     run("qemu-img", &["convert", "-O", "raw", top.to_str().unwrap(), raw.to_str().unwrap()]);
     assert!(std::fs::read(raw).unwrap() == bytes);
 }
 
-/// All kinds of VMDK images that qemu-img makes, and VHDX images.
+/// All kinds of VMDK images that qemu-img makes are read as qemu-img reads them, and so are VHDX images.
 #[test]
 fn vmdk_and_vhdx_images_are_read_as_qemu_reads_them() {
     require!([Need::Tool("qemu-img")]);
@@ -113,7 +114,7 @@ fn vmdk_and_vhdx_images_are_read_as_qemu_reads_them() {
         assert_eq!((described.format.as_str(), described.virtual_size), (kind, SIZE as u64));
         assert_eq!(described.files[0].0, path);
     }
-    // An image of more than 2 GiB has several extents.
+    // An image of more than 2 GiB consists of several extents.
     let large = dir.path("large");
     std::fs::File::create(&large).unwrap().set_len(5 << 30).unwrap();
     for kind in ["twoGbMaxExtentSparse", "twoGbMaxExtentFlat"] {
@@ -130,7 +131,7 @@ fn vmdk_and_vhdx_images_are_read_as_qemu_reads_them() {
     }
 }
 
-/// Properties that are refused by name: parents, extents elsewhere, a wrong checksum.
+/// An image is refused if it has a parent, extents in other files, or a wrong checksum. The message names the reason.
 #[test]
 fn a_vmdk_or_vhdx_image_with_more_is_refused_by_name() {
     require!([Need::Tool("qemu-img")]);
@@ -172,7 +173,7 @@ fn a_vmdk_or_vhdx_image_with_more_is_refused_by_name() {
     refused(&vhdx, ImageFormat::Vhdx, "checksum");
 }
 
-/// Features without support are refused by name, when the image is opened.
+/// An image with an unsupported feature is refused when it is opened. The message names the feature.
 #[test]
 fn a_feature_is_refused_by_name() {
     require!([Need::Tool("qemu-img")]);

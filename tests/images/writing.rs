@@ -1,4 +1,4 @@
-//! Writes compared with a model of the disk: qemu-img finds no error in the image, and reads the model's bytes.
+//! Writes to images, compared with a model of the disk: qemu-img finds no error in the image, and reads the bytes of the model.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -15,7 +15,7 @@ use crate::require;
 
 const SIZE: usize = 6 << 20;
 
-/// Random writes, zeros, discards and flushes. The test reads a discarded range back into the model, because its content is undefined.
+/// Random writes, zeros, discards and flushes. The content of a discarded range is undefined, so it is read back into the model.
 fn steps(device: &dyn Device, model: &mut [u8], rng: &mut Rng, count: usize) {
     for _ in 0..count {
         let most = if rng.below(8) == 0 { 2000 } else { 40 };
@@ -80,7 +80,7 @@ fn random_writes_leave_a_sound_image() {
     }
 }
 
-/// A file that grows past the reach of its refcount table gets a larger one, again and again.
+/// An image that grows past the range of its refcount table gets a larger table, several times.
 #[test]
 fn the_refcount_table_grows() {
     require!([Need::Tool("qemu-img")]);
@@ -115,7 +115,7 @@ fn the_refcount_table_grows() {
     }
 }
 
-/// Zeros take no space, and hide the content of the backing file.
+/// Written zeros allocate no space, and hide the content of the backing file.
 #[test]
 fn zeros_take_no_room() {
     require!([Need::Tool("qemu-img")]);
@@ -133,12 +133,12 @@ fn zeros_take_no_room() {
         check(&path);
         let model = dir.raw("model", &vec![0; SIZE]);
         compare(&path, "qcow2", &model);
-        // The image grows by at most an L2 table and its refcounts.
+        // The image grows by at most one L2 table and its refcounts.
         assert!(len(&path) <= before + (192 << 10), "{} after {before}", len(&path));
     }
 }
 
-/// An image that holds nothing, and one over a backing file, which is not changed.
+/// Writes to an empty image, and to an image with a backing file. The backing file is not changed.
 #[test]
 fn a_write_copies_from_below_and_leaves_it_unchanged() {
     require!([Need::Tool("qemu-img")]);

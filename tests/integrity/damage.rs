@@ -1,4 +1,5 @@
-//! The changes of a tag area, with repaired checksums, shared by the fuzzer, which chooses by coverage, and the seeded tests.
+//! Changes to a tag area, with or without repaired checksums. The fuzzer chooses the changes by code coverage, and the seeded tests at
+//! random.
 
 use arbitrary::Arbitrary;
 use ironmap::ErrorKind;
@@ -13,18 +14,18 @@ pub(crate) const SIZE: u64 = 1 << 20;
 
 const BLOCK: u64 = 4096;
 
-/// A structure of the area.
+/// A structure of the tag area.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Structure {
     Superblock,
-    /// The map of dirty regions, and the generations.
+    /// The map of dirty regions, with the generations.
     Map,
     Tags,
     JournalHead,
     JournalRecord,
 }
 
-/// Bytes of a structure that are changed.
+/// A change of some bytes in a structure.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) struct Change {
     structure: Structure,
@@ -32,18 +33,18 @@ pub(crate) struct Change {
     at: u16,
     value: u64,
     len: u8,
-    /// Whether the structure's checksum is repaired afterwards.
+    /// Whether the checksum of the structure is repaired after the change.
     sealed: bool,
 }
 
-/// The damage of one of the devices.
+/// A device and the changes that damage it.
 #[derive(Arbitrary, Debug)]
 pub struct Damage {
     device: u8,
     changes: Vec<Change>,
 }
 
-/// Devices of every kind after a power cut: regions are dirty, and the journal has records.
+/// Devices of every kind after a power cut, with dirty regions and with records in the journal.
 pub(crate) fn crashed() -> Vec<Stand> {
     let crash = |(number, options): (usize, FormatOptions)| {
         let stand = Stand::new(SIZE, number % 3 == 0, &options, number as u64);
@@ -68,7 +69,7 @@ impl Damage {
         let mut change = || Change {
             structure: structures[rng.below(5) as usize],
             block: rng.next() as u8,
-            // Most blocks have their fields at the beginning.
+            // Most blocks have their fields at the beginning, so these bytes are changed more often.
             at: (if rng.below(4) == 0 { rng.below(BLOCK) } else { rng.below(130) }) as u16,
             value: match rng.below(4) {
                 0 => u64::MAX,
@@ -84,7 +85,7 @@ impl Damage {
         Self { device: rng.next() as u8, changes }
     }
 
-    /// Uses one of the devices after the damage: an error names the fault, and nothing panics.
+    /// Damages a copy of one of the devices and uses it. An error must name the fault, and nothing may panic.
     pub(crate) fn survive(&self, devices: &[Stand]) {
         let stand = devices[usize::from(self.device) % devices.len()].snapshot();
         self.changes.iter().take(8).for_each(|change| change.apply(&stand));
@@ -106,7 +107,7 @@ impl Change {
         };
         let until = until.min(end);
         if from >= until {
-            // A device without a journal.
+            // This device has no journal.
             return;
         }
         let block = from + u64::from(self.block) % ((until - from) / BLOCK) * BLOCK;
@@ -121,14 +122,14 @@ impl Change {
             Structure::Tags => {}
             Structure::JournalRecord => return seal_record(stand, block, &bytes),
             Structure::Superblock => seal(&mut bytes, 0),
-            // The checksum of a sealed block covers its number too.
+            // The checksum also covers the number of the block.
             Structure::Map | Structure::JournalHead => {
                 seal(&mut bytes, crc32c::crc32c(&(block / BLOCK).to_le_bytes()));
             }
         }
         write(stand.tag_ram(), block, &bytes, false).unwrap();
         if matches!(self.structure, Structure::Superblock) {
-            // Both copies of the superblock get the same change.
+            // The second copy of the superblock gets the same change.
             let last = stand.tag_ram().size() / BLOCK * BLOCK - BLOCK;
             write(stand.tag_ram(), last, &bytes, false).unwrap();
         }
@@ -141,7 +142,7 @@ fn seal(bytes: &mut [u8], before: u32) {
     bytes[end..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// If a record of the journal begins in a block, its checksum is repaired.
+/// If a journal record begins in a block, repairs the checksum of the record.
 fn seal_record(stand: &Stand, at: u64, first: &[u8]) {
     const LEN: usize = 32;
     const CHECKSUM: usize = 44;
@@ -161,7 +162,7 @@ fn seal_record(stand: &Stand, at: u64, first: &[u8]) {
     write(stand.tag_ram(), at, &record, false).unwrap();
 }
 
-/// Uses a device in every way that still works.
+/// Runs all operations that a damaged device still permits.
 pub(crate) fn use_it(stand: &Stand, what: &str) {
     let options = IntegrityOptions::new().cache(0);
     let device = match stand.open_with(&options) {
@@ -189,7 +190,7 @@ pub(crate) fn use_it(stand: &Stand, what: &str) {
     let _ = device.scrub(&mut |_| {}, &mut |_, _| {});
     if device.close().is_ok() && stand.info.mode == Mode::Journal {
         drop(device);
-        // A closed device has nothing to replay.
+        // A device that was closed has no records to replay.
         let again = stand.open_with(&options).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(again.recovered.records, 0, "{what}");
     }

@@ -1,4 +1,4 @@
-//! Discards: a read of sectors without data is not an error, whatever the content. All other sectors are verified as before.
+//! Discards: a read of discarded sectors succeeds for any content of the device. All other sectors are still verified.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::stand::{Stand, all_options, as_device, change, queue, read, read_each
 
 const SIZE: u64 = 1 << 20;
 
-/// The device gives other bytes than before, as a device may for discarded sectors.
+/// Overwrites a range below the integrity device, as a device may return any bytes for discarded sectors.
 fn scramble(stand: &Stand, at: u64, len: u64, rng: &mut Rng) {
     write(&*stand.data, at, &rng.bytes(len as usize), false).unwrap();
 }
@@ -25,8 +25,8 @@ fn scrub(device: &Integrity) -> (u64, u64) {
     (scrubbed.sectors, scrubbed.discarded)
 }
 
-/// In every way of reading, discarded sectors have the content that the device returns, also after a close and after a crash. After a write
-/// the sectors are verified again.
+/// Every way to read returns the device's content of discarded sectors, also after a close and after a crash. After a write, the sectors
+/// are verified again.
 #[test]
 fn discarded_sectors_have_any_content() {
     for (number, options) in all_options().enumerate() {
@@ -34,7 +34,7 @@ fn discarded_sectors_have_any_content() {
         let mut rng = Rng::new(number as u64);
         let stand = Stand::new(SIZE, number % 2 == 0, &options, number as u64);
         let interval = u64::from(options.interval);
-        // A few blocks of tags, and sectors of two regions.
+        // A range with several blocks of tags, in two regions.
         let (at, len) = (60 << 10, 100 << 10);
         let device = stand.open().device;
         device.discard(DevOffset(at), len).unwrap();
@@ -50,14 +50,14 @@ fn discarded_sectors_have_any_content() {
             }
             assert_eq!(scrub(&device).1, count, "{what}");
         }
-        // The neighbours must still be verified.
+        // The sectors before and after the range must still be verified.
         for neighbour in [at - interval, at + len] {
             change(&stand.data, neighbour, |byte| *byte ^= 1);
             let wrong = read(&device, neighbour, 512).map_err(|error| error.errno());
             assert_eq!(wrong, Err(Errno::EILSEQ), "{what}");
             change(&stand.data, neighbour, |byte| *byte ^= 1);
         }
-        // A written sector is verified again.
+        // A sector that was written after the discard is verified again.
         write(&device, at, &[5; 4096], false).unwrap();
         change(&stand.data, at + 1, |byte| *byte ^= 1);
         assert!(read(&device, at, 512).is_err(), "{what}");
@@ -72,7 +72,8 @@ fn discarded_sectors_have_any_content() {
         let device = stand.open().device;
         assert_eq!(scrub(&device).1, count - 4096 / interval, "{what}: closed");
 
-        // In bitmap mode the written sectors are unknown, so all are verified from then on.
+        // In bitmap mode the recovery does not know which sectors were written, so it computes tags for all of them, and all are verified
+        // from then on.
         let left = if options.mode == Mode::Journal { count - 4096 / interval } else { 0 };
         let device = crashed.open().device;
         assert_eq!(scrub(&device).1, left, "{what}: crashed");
@@ -80,7 +81,7 @@ fn discarded_sectors_have_any_content() {
     }
 }
 
-/// The tag of a sector with undefined content is protected like any other: a flip of any of its bits makes its sector fail.
+/// The tag of a sector with undefined content is protected like other tags: if any of its bits flips, a read of the sector fails.
 #[test]
 fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
     for (number, options) in all_options().enumerate() {
@@ -101,8 +102,8 @@ fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
     }
 }
 
-/// A device without support for discards leaves data and tags unchanged, also after a crash. A device that fails a discard leaves no sector
-/// that cannot be read.
+/// On a device without support for discards, a discard changes neither data nor tags, also after a crash. If a discard fails on the device,
+/// each sector can still be read.
 #[test]
 fn a_discard_that_fails_is_reported_and_harms_nothing() {
     for (number, options) in all_options().enumerate() {
@@ -113,7 +114,7 @@ fn a_discard_that_fails_is_reported_and_harms_nothing() {
             let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
             let tags = stand.tags.as_ref().map(as_device);
             let device = Integrity::open(data.clone(), tags).unwrap().device;
-            // The tags are loaded into memory first.
+            // The scrub loads the tags into memory before the fault.
             scrub(&device);
             data.set_faults(faults);
             let told = device.discard(DevOffset(0), 64 << 10).unwrap_err().errno();
@@ -129,7 +130,8 @@ fn a_discard_that_fails_is_reported_and_harms_nothing() {
     }
 }
 
-/// In a range that does not begin and end with sectors, the whole sectors are discarded; in a long range all are, with few tags in memory.
+/// If a range does not begin and end at sectors, only the whole sectors in it are discarded. In a long range all sectors are discarded,
+/// with few tags in memory.
 #[test]
 fn ranges_of_any_place_and_length_are_discarded() {
     for mode in [Mode::Bitmap, Mode::Journal] {

@@ -1,4 +1,5 @@
-//! Devices below that fail: the effect of a failed write is undefined, but data and tag agree, and readers get the errors unchanged.
+//! Devices below an integrity device that fail. The result of a failed write is undefined, but data and tag match, and readers get the
+//! errors unchanged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +25,7 @@ fn options(mode: Mode) -> FormatOptions {
     FormatOptions::new().mode(mode).interval(512).region(64 << 10).journal(256 << 10)
 }
 
-/// The n-th request to the data device fails and is torn: the resulting content can be read.
+/// If a request to the data device fails and is torn, the resulting content can be read.
 #[test]
 fn sectors_of_a_write_that_failed_can_be_read() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -72,7 +73,7 @@ fn sectors_of_a_write_that_failed_can_be_read() {
     }
 }
 
-/// Errors of either device are passed on unchanged, from any place, and cause no wrong data later.
+/// Errors of the data device and the tag device are returned unchanged, at each request. They cause no wrong data later.
 #[test]
 fn an_error_at_any_request_is_reported_and_harms_nothing_else() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -126,7 +127,8 @@ fn an_error_at_any_request_is_reported_and_harms_nothing_else() {
     }
 }
 
-/// A record of the journal that was written although its write gave an error is not replayed over later acknowledged writes.
+/// A journal record may have been written although its write returned an error. The recovery does not replay such a record over later
+/// acknowledged writes.
 #[test]
 fn a_record_that_failed_comes_not_back_over_later_writes() {
     for seed in 0..60 {
@@ -134,7 +136,7 @@ fn a_record_that_failed_comes_not_back_over_later_writes() {
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(as_device(&stand.data), Some(tags.clone())).unwrap().device;
         let mut rng = Rng::new(seed);
-        // The allowed content of each sector: the last acknowledged write, and failed writes since.
+        // For each sector, the allowed content: the last acknowledged write, or a failed write after it.
         let mut may_hold = vec![vec![0]; 256];
         for number in 1..=60_u8 {
             if number == 1 {
@@ -163,8 +165,8 @@ fn a_record_that_failed_comes_not_back_over_later_writes() {
     }
 }
 
-/// A close clears bits of the map that a failed write left on the device. After the close such bits would do harm: the
-/// regions would get fitting tags for any data on the device.
+/// A close clears dirty bits that a failed write left in the map on the device. Otherwise the next open would compute matching tags for any
+/// data in these regions.
 #[test]
 fn a_closed_device_has_no_dirty_regions() {
     const MAP: u64 = 4096;
@@ -199,7 +201,7 @@ fn a_closed_device_has_no_dirty_regions() {
     }
 }
 
-/// A layer whose flushes fail while the flag is set.
+/// A layer that lets flushes fail while the flag is set.
 #[derive(Debug)]
 struct FailingFlush(Arc<AtomicBool>);
 
@@ -210,8 +212,8 @@ impl Layer for FailingFlush {
     }
 }
 
-/// The kernel reports a failed flush once. The next flush succeeds even if data were lost, so no later flush repairs the loss: the device is
-/// recovered when it is opened again.
+/// The kernel reports a failed flush once. The next flush succeeds even if data were lost, so a later flush cannot repair the loss. The
+/// device is recovered at its next open.
 #[test]
 fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
     for (mode, of_tags, first) in [
@@ -241,7 +243,7 @@ fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
         };
         assert_eq!(errno, Errno::EIO, "{what}");
         fails.store(false, Ordering::Relaxed);
-        // No later flush succeeds, and no close reports the device as clean.
+        // Each later flush fails, and a close does not mark the device as clean.
         write(&device, 128 << 10, &[2; 8192], false).unwrap();
         device.flush().unwrap_err();
         queue(&device).flush_now(Dev::OWN).unwrap_err();
@@ -257,8 +259,8 @@ fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
     }
 }
 
-/// A block that a device refuses does not make the device unusable: a bad block of the map if nothing needs recovery, or a bad block
-/// in the state after a crash if `force` gives it up. Its content is never returned as valid.
+/// A block that cannot be read does not make the device unusable. A bad block of the map is accepted if nothing needs recovery. After a
+/// crash, a bad block is accepted with `force`. The content of sectors that depend on a bad block is never returned as valid.
 #[test]
 fn one_refused_block_does_not_stop_the_others() {
     let open = |stand: &Stand, data: Faults, tags: Faults, force: bool| {
@@ -275,7 +277,7 @@ fn one_refused_block_does_not_stop_the_others() {
     }
     let crashed = stand.snapshot();
     drop(device);
-    // 512 sectors have their tags in the first block, and a region 128.
+    // The first block contains the tags of 512 sectors. A region has 128 sectors.
     let refused = open(&crashed, Faults::default(), bad(stand.tags_at()), false).unwrap_err();
     assert!(refused.to_string().contains("--force"), "{refused}");
     let opened = open(&crashed, Faults::default(), bad(stand.tags_at()), true).unwrap();
@@ -305,7 +307,7 @@ fn one_refused_block_does_not_stop_the_others() {
     assert_eq!(read(&device, 1024, 512).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// Writes that share a record fail separately, and reads do not fail because of a write.
+/// Writes that share a journal record fail independently, and no read fails because of a write.
 #[test]
 fn a_refused_block_of_tags_fails_no_other_write() {
     let stand = Stand::new(SIZE, false, &options(Mode::Journal), 7);
@@ -323,7 +325,7 @@ fn a_refused_block_of_tags_fails_no_other_write() {
     assert_eq!(results, [(0, Err(Errno::EIO)), (512 << 10, Ok(4096))]);
     drop((queue, device));
 
-    // There are 256 blocks of tags: blocks whose numbers differ by 64 use the same place in memory.
+    // There are 256 blocks of tags. Blocks whose numbers differ by 64 use the same slot of the cache.
     let stand = Stand::new(64 << 20, false, &options(Mode::Bitmap), 8);
     let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
     let small = IntegrityOptions::new().cache(0);
@@ -340,7 +342,7 @@ fn a_refused_block_of_tags_fails_no_other_write() {
     assert_eq!(read(&device, 0, 4096).unwrap(), [1; 4096]);
 }
 
-/// A failed recovery reports the error and keeps the regions to recover, and the next one succeeds.
+/// If a recovery fails, the error is reported, the regions still need recovery, and the next recovery succeeds.
 #[test]
 fn a_recovery_that_fails_is_done_again() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -379,7 +381,7 @@ fn a_recovery_that_fails_is_done_again() {
     }
 }
 
-/// After its close a device can be read, and not written.
+/// After its close, a device can be read and not written.
 #[test]
 fn a_closed_device_is_read_only() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -397,7 +399,7 @@ fn a_closed_device_is_read_only() {
     }
 }
 
-/// A short transfer of the device below is completed, because a part of a sector cannot be verified.
+/// A short transfer of the device below is continued, because a part of a sector cannot be verified.
 #[test]
 fn short_transfers_are_finished() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -428,7 +430,7 @@ fn short_transfers_are_finished() {
     }
 }
 
-/// A device that is opened read-only: after a crash the regions in use are not verified, and are counted.
+/// If a device is opened read-only after a crash, the regions in use are counted and not verified.
 #[test]
 fn read_only_after_a_crash() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -449,7 +451,7 @@ fn read_only_after_a_crash() {
         }
         let opened = opened.unwrap();
         assert_eq!((opened.recovered.regions, opened.recovered.retagged), (1, 0));
-        // A wrong sector of a clean region is found. Sectors of the dirty region, whose tags did not reach the device, are skipped.
+        // A wrong sector of a clean region is found. Sectors of a dirty region are skipped, because their tags did not reach the device.
         change(&crashed.data, 100 << 10, |byte| *byte ^= 1);
         let mut found = Vec::new();
         let scrubbed =
@@ -468,7 +470,7 @@ fn read_only_after_a_crash() {
             ErrorKind::ReadOnly
         );
         opened.device.close().unwrap();
-        // After the close the device can be read completely.
+        // After the close, all sectors can be read.
         device.close().unwrap();
         let opened =
             Integrity::open(read_only(&stand.data), stand.tags.as_ref().map(read_only)).unwrap();
@@ -477,8 +479,8 @@ fn read_only_after_a_crash() {
     }
 }
 
-/// Devices above pass on the properties of the devices below, and the sectors that those found wrong: a device that injects faults, one that
-/// records, one without data, and another integrity device.
+/// Layers above an integrity device pass on its properties and the wrong sectors that it found. The tested layers are fault injection, a
+/// recorder, a device without data, and another integrity device.
 #[test]
 fn wrong_tuples_are_reported_through_every_device_above() {
     type Above = fn(Arc<dyn Device>) -> Arc<dyn Device>;
@@ -517,7 +519,7 @@ fn wrong_tuples_are_reported_through_every_device_above() {
     assert_eq!(recorded.protection(), Some(&protection));
 }
 
-/// A device that refuses to be written.
+/// A device that refuses all writes.
 #[derive(Debug)]
 struct ReadOnly {
     ram: Arc<Ram>,

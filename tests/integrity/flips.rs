@@ -1,4 +1,4 @@
-//! If any single bit of data or tags is changed on the device, every read of its sector fails, and no other read does.
+//! If any single bit of data or tags changes on the device, every read of its sector fails, and reads of other sectors succeed.
 
 use ironmap::device::{BoundedQueue, DeviceQueue};
 use ironmap::integrity::{Event, Field, FormatOptions, Integrity, TupleKind};
@@ -9,7 +9,7 @@ use crate::stand::{Stand, all_options, change, queue, read, read_each_way};
 
 const SIZE: u64 = 1 << 20;
 
-/// Asserts that every way to read a sector fails, and that its neighbours can be read.
+/// Asserts that every way to read a sector fails, and that the adjacent sectors can be read.
 fn assert_only_fails(device: &Integrity, stand: &Stand, sector: u64, what: &str) {
     let interval = u64::from(stand.info.interval);
     let mut queue = queue(device);
@@ -25,7 +25,7 @@ fn assert_only_fails(device: &Integrity, stand: &Stand, sector: u64, what: &str)
                 .unwrap_or_else(|error| panic!("{what}: {error}"));
         }
     }
-    // The sector is also part of a longer read.
+    // A longer read that includes the sector fails too.
     let first = sector.saturating_sub(3);
     let count = 6.min(stand.info.sectors() - first);
     let error = read(device, first * interval, (count * interval) as usize).unwrap_err();
@@ -34,10 +34,11 @@ fn assert_only_fails(device: &Integrity, stand: &Stand, sector: u64, what: &str)
     assert_eq!(queue.in_flight(), 0);
 }
 
-/// The size is small, so that the whole device can be read for each bit.
+/// A small size, so that the device can be read once for each bit.
 const SMALL: u64 = 32 << 10;
 
-/// Flips each bit of one sector and of its tuple, one at a time. Every way to read the sector must fail, and all other sectors must be readable.
+/// Flips each bit of one sector and of its tuple, one at a time. Every way to read the sector must fail, and all other sectors must be
+/// readable.
 fn assert_each_bit_is_guarded(options: &FormatOptions) {
     let stand = Stand::new(SMALL, false, options, 1);
     let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
@@ -61,7 +62,7 @@ fn assert_each_bit_is_guarded(options: &FormatOptions) {
         fails_alone(&device, &mut queue, bit);
         flip();
     }
-    // All bits are restored. The reads succeed, so the device has cached no wrong data.
+    // The bits are restored. Each read succeeds, so no wrong data were cached.
     read(&device, 0, SMALL as usize).unwrap();
     assert_eq!(device.counts().mismatches, interval * 8 * 4);
     drop((queue, device));
@@ -69,7 +70,7 @@ fn assert_each_bit_is_guarded(options: &FormatOptions) {
     for bit in 0..size * 8 {
         let flip = || change(stand.tag_ram(), tuple + bit / 8, |byte| *byte ^= 1 << (bit % 8));
         flip();
-        // An open device caches tags, so the changed tag is read only after an open.
+        // An open device caches tags, so a changed tag takes effect only after an open.
         let device = stand.open().device;
         fails_alone(&device, &mut crate::stand::queue(&device), interval * 8 + bit);
         drop(device);
@@ -148,13 +149,13 @@ fn any_bit_that_flips_fails_its_sector_and_no_other() {
                     .iter()
                     .all(|event| matches!(event, Event::Mismatch(found) if found.sector == sector))
             );
-            // Wrong data are never cached: after the bit is restored the sector can be read.
+            // The sector can be read after the bit is restored, because wrong data are never cached.
             drop(opened);
         }
     }
 }
 
-/// Data and tag of two sectors are swapped: both are intact, and in the wrong place.
+/// If data and tags of two sectors are swapped, each sector matches its tag except for the reference tag, which detects the swap.
 #[test]
 fn sectors_that_change_places_are_caught_by_the_reference_tag() {
     for options in all_options() {
@@ -162,7 +163,7 @@ fn sectors_that_change_places_are_caught_by_the_reference_tag() {
         let (one, two) = (3, 90);
         let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
         swap(&stand.data, one * interval, two * interval, interval);
-        // Only the data are swapped.
+        // Here only the data are swapped, and not the tags.
         let here = stand.snapshot();
         assert_only_fails(&here.open().device, &here, one, "data alone");
         let tags_at = stand.tags_at();
@@ -186,7 +187,7 @@ fn swap(ram: &ironmap::device::Ram, one: u64, two: u64, len: u64) {
     }
 }
 
-/// The data of a write did not reach the device, so its sectors hold the old data.
+/// If the data of a write did not reach the device, a read of its sectors fails, because they contain the old data.
 #[test]
 fn a_write_whose_data_were_lost_is_caught_when_it_is_read() {
     for options in all_options() {
@@ -202,13 +203,13 @@ fn a_write_whose_data_were_lost_is_caught_when_it_is_read() {
     }
 }
 
-/// Data and tags of all writes to a region were lost, and the old ones fit each other: only the map shows the loss.
+/// If data and tags of all writes to a region were lost, the old data match the old tags. The generation in the map shows the loss.
 #[test]
 fn writes_that_left_no_trace_are_found_by_their_generation() {
     for generations in [false, true] {
         let options = FormatOptions::new().generations(generations).region(64 << 10);
         let stand = Stand::new(SIZE, false, &options, 7);
-        // The region has two generations, so that the tags of the first one exist.
+        // The region is written in two generations, so that tags of the first generation exist.
         let mut before = stand.snapshot();
         for fill in [1, 2] {
             before = stand.snapshot();

@@ -1,4 +1,4 @@
-//! Every kind of device holds its old data and new writes, closed and opened again.
+//! Every kind of device returns its old data and new writes, after a close and an open too.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::stand::{Stand, all_options, as_device, bio, queue, read, read_each_wa
 
 const SIZE: u64 = 4 << 20;
 
-/// Writes in every way, compared with a vector; with a cache that has no room.
+/// Writes in every way are compared with a vector of bytes. The cache has no space, so that tags are always read from the device.
 #[test]
 fn every_kind_of_device_holds_what_was_written() {
     for (number, options) in all_options().enumerate() {
@@ -72,7 +72,7 @@ fn every_kind_of_device_holds_what_was_written() {
                         }
                     }
                 }
-                // The request has any alignment.
+                // This request has any alignment.
                 let (at, len) = (rng.below(size - 5000), 1 + rng.below(5000) as usize);
                 assert!(read(&device, at, len).unwrap() == model[at as usize..at as usize + len]);
                 assert!(
@@ -120,7 +120,7 @@ fn requested_options_must_fit() {
     assert_eq!(nothing.kind(), ErrorKind::UnknownFormat);
 }
 
-/// With tags on another device each whole sector is protected: a file system of shorter blocks may end with the last sector.
+/// With tags on a separate device, each whole sector is protected, so that a file system of shorter blocks can use the last one.
 #[test]
 fn the_last_whole_sector_is_protected() {
     for (interval, expected) in [(512, 20001 << 10), (4096, 20000 << 10)] {
@@ -137,8 +137,8 @@ fn the_last_whole_sector_is_protected() {
     }
 }
 
-/// If a device is formatted again, it becomes the new device or an invalid one, wherever the format stops, and whatever happens to the last
-/// block later. It is never the old device with some tags overwritten.
+/// A device that is formatted again becomes the new device or an invalid device, at whichever request the format stops, and for any later
+/// content of the last block. It never remains the old device with partly overwritten tags.
 #[test]
 fn a_device_that_was_formatted_anew_is_gone() {
     let larger = FormatOptions::new().mode(Mode::Journal).journal(1 << 20).force(true);

@@ -1,4 +1,4 @@
-//! Tag areas of random bytes: errors that name the fault, and never a panic.
+//! Tag areas of random bytes lead to errors that name the fault, and never to a panic.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::damage::{Damage, SIZE, crashed, use_it};
 use crate::rng::Rng;
 use crate::stand::{Stand, all_options, as_device, change, read, write};
 
-/// Random bytes over each part of the area, and single bits of it.
+/// Random bytes in each part of the area, and single flipped bits, are errors or are detected by the tags.
 #[test]
 fn garbage_in_the_area_is_an_error_or_caught() {
     for (number, options) in all_options().enumerate() {
         let tail = number % 2 == 0;
         let stand = Stand::new(SIZE, tail, &options, number as u64);
-        // The device has a region to recover.
+        // The write leaves a region that needs recovery.
         let device = stand.open().device;
         write(&device, 8192, &[3; 8192], false).unwrap();
         let crashed = stand.snapshot();
@@ -44,7 +44,7 @@ fn garbage_in_the_area_is_an_error_or_caught() {
     }
 }
 
-/// Fields of a superblock with a valid checksum: each value is refused, or the device works.
+/// A superblock with any value in a field and a valid checksum is refused, or the device works.
 #[test]
 fn superblocks_of_any_values_are_refused_or_work() {
     let options = FormatOptions::new().region(64 << 10);
@@ -88,7 +88,7 @@ fn superblocks_of_any_values_are_refused_or_work() {
     }
 }
 
-/// A superblock with a valid checksum whose numbers would overflow when they are added, or require maps that exceed all memory.
+/// A superblock with a valid checksum is refused if its numbers would overflow when added, or if its maps would exceed the memory.
 #[test]
 fn numbers_without_bounds_are_refused() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 3);
@@ -96,7 +96,7 @@ fn numbers_without_bounds_are_refused() {
     let cases = [
         ("sequence", &[(72, u64::MAX)][..]),
         ("sequence", &[(72, 1 << 63)]),
-        // 2^28 regions.
+        // This value makes 2^28 regions.
         ("region", &large),
     ];
     for (name, fields) in cases {
@@ -116,7 +116,7 @@ fn numbers_without_bounds_are_refused() {
     }
 }
 
-/// The fuzzer's changes, drawn from a seed: every structure, with a valid checksum.
+/// The changes of the fuzzer, chosen by a seed: any structure may change, with a valid checksum. The device is refused, or it works.
 #[test]
 fn structures_of_any_values_are_refused_or_work() {
     let devices = crashed();
@@ -126,7 +126,7 @@ fn structures_of_any_values_are_refused_or_work() {
     }
 }
 
-/// CRC32C, computed bit by bit and so independently of the library.
+/// CRC32C, computed bit by bit, without code of the library.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -135,10 +135,10 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// One copy of the superblock is enough, whichever it is, and whether the other belongs to another device, is torn, or cannot be read.
+/// Either copy of the superblock is sufficient. The other copy may belong to another device, be torn, or be unreadable.
 #[test]
 fn one_copy_of_the_superblock_is_enough() {
-    // The journal is longer than all other areas of tags in the tail.
+    // The journal is longer than the other areas of tags at the end of the device.
     let journal = FormatOptions::new().mode(Mode::Journal).journal(12 << 20);
     let kinds = [(false, SIZE, FormatOptions::default()), (true, SIZE, FormatOptions::default())];
     for (tail, size, options) in kinds.into_iter().chain([(true, 16 << 20, journal)]) {
@@ -151,7 +151,7 @@ fn one_copy_of_the_superblock_is_enough() {
                 let device = here.open().device;
                 read(&device, 0, 4096).unwrap();
                 drop(device);
-                // The copy was written again.
+                // The open has repaired the damaged copy.
                 let other = last - at + stand.info.area_start;
                 write(here.tag_ram(), other, &[0xEE; 4096], false).unwrap();
                 here.open();

@@ -1,4 +1,4 @@
-//! The integrity device: data changed below it are never returned, and no valid data are refused.
+//! The integrity device: changed data on the devices below it are never returned, and valid data are never refused.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives one of these types out")]
 

@@ -1,4 +1,4 @@
-//! Independent writers: every sector has the content of one of the writes, and always verifies.
+//! Independent writers: every sector contains the data of one of the writes, and always verifies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,14 +12,14 @@ use crate::rng::Rng;
 use crate::stand::{Stand, as_device, bio, queue, read};
 
 const SIZE: u64 = 1 << 20;
-/// The number of sectors that all writers write.
+/// The number of sectors. All writers write the same sectors.
 const ARENA: u64 = 16;
 
 fn options(mode: Mode) -> FormatOptions {
     FormatOptions::new().mode(mode).interval(512).region(4096).journal(128 << 10)
 }
 
-/// Fills sectors with bytes that name their writer and the number of its write.
+/// Fills sectors with bytes that contain the number of the writer and the number of the write.
 fn fill(buffer: &mut [u8], writer: u64, number: u64) {
     for chunk in buffer.chunks_exact_mut(8) {
         chunk.copy_from_slice(&(writer << 32 | number).to_le_bytes());
@@ -33,7 +33,7 @@ fn assert_one_write(sector: &[u8], writers: u64) {
     assert!(writer < writers, "nobody wrote that");
 }
 
-/// Delays some writes, so that they reach the data device in another order than the tags.
+/// Delays some writes, so that data and tags reach their devices in different orders.
 #[derive(Debug)]
 struct Jitter(AtomicU64);
 
@@ -54,7 +54,7 @@ fn overlapping_writers_leave_sectors_of_one_write_that_verify() {
         let stand = Stand::new(SIZE, false, &options(mode), 11);
         let data = Arc::new(Layered::with_layer(as_device(&stand.data), Jitter(AtomicU64::new(0))));
         let device = Integrity::open(data, stand.tags.as_ref().map(as_device)).unwrap().device;
-        // Every sector has a writer from the beginning.
+        // The first write fills every sector with known data.
         let mut first = vec![0; ARENA as usize * 512];
         fill(&mut first, 0, 0);
         crate::stand::write(&device, 0, &first, false).unwrap();
@@ -126,7 +126,8 @@ fn write_much(device: &Integrity, writer: u64) {
     }
 }
 
-/// One thread has two queues, and does not reap the first: the second and the device itself make progress.
+/// A thread has two queues and does not collect the completions of the first queue. Requests of the second queue, and synchronous requests,
+/// still make progress.
 #[test]
 fn no_thread_waits_for_a_queue_without_a_reader() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -169,7 +170,7 @@ fn no_thread_waits_for_a_queue_without_a_reader() {
     }
 }
 
-/// Requests in flight when a queue is dropped end, and their sectors can be written by others.
+/// If a queue is dropped, its requests in flight complete, and other writers can write their sectors.
 #[test]
 fn a_queue_that_is_dropped_takes_nothing_along() {
     let stand = Stand::new(SIZE, false, &options(Mode::Bitmap), 13);

@@ -1,4 +1,4 @@
-//! The findings of a scrub: lost writes are found even if the tags are in memory, and no loss is reported if no write was lost.
+//! The findings of a scrub: lost writes are found even if the tags are in memory, and no loss is reported without a lost write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn findings(device: &Integrity) -> Vec<ScrubFinding> {
     found
 }
 
-/// The tags in memory are right. Until the next opening they hide the tags on the device from readers.
+/// A lost write of tags is found while correct tags are in memory. Until the next open, readers use the tags in memory.
 #[test]
 fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 1);
@@ -28,7 +28,7 @@ fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     let at = stand.tags_at() + 5 * 8;
     let before = read(stand.tag_ram(), at, 8).unwrap();
     write(&device, 5 * 4096, &[7; 4096], false).unwrap();
-    // A tag that waits to be written is not lost.
+    // A tag that is not yet written to the device is not reported as lost.
     assert_eq!(findings(&device), []);
     device.flush().unwrap();
     for (place, old) in (at..).zip(before) {
@@ -45,8 +45,8 @@ fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     assert_eq!(read(&stand.open().device, 5 * 4096, 4096).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// A region became dirty for a write that then failed: it has a new generation, of which no write was lost. The scrub must not report a loss, while it
-/// is dirty, after a close, or after a crash.
+/// If a write fails after its region became dirty, the region has a new generation without any write. The scrub must not report a loss: not
+/// while the region is dirty, not after a close, and not after a crash.
 #[test]
 fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     for of_tags in [false, true] {
@@ -56,7 +56,7 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
         let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(data.clone(), Some(tags.clone())).unwrap().device;
-        // The map and the generations take a write each, then the tags are read.
+        // The map and the generations are written by one request each. Then the tags are read.
         let (sim, fail_at) = if of_tags { (&tags, 2) } else { (&data, 0) };
         let errno = Some(Errno::EAGAIN);
         sim.set_faults(Faults { fail_at: Some(fail_at), errno, ..Faults::default() });
@@ -75,8 +75,8 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     }
 }
 
-/// If a write to a region had no effect, a close gives a tag of the new generation only to a sector that fits its old tag. A wrong sector
-/// stays wrong.
+/// If a write to a region had no effect, the close computes a tag of the new generation only for sectors that match their old tags. A wrong
+/// sector remains wrong.
 #[test]
 fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
     const FIRST: u64 = 16;
@@ -94,7 +94,7 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
         write(&device, 64 << 10, &[2; 4096], false).unwrap_err();
         let closed = device.close();
         if wrong == 16 {
-            // No sector fits: the region stays dirty, and the error says so.
+            // No sector matches, so the region stays dirty, and the error reports this.
             let error = closed.unwrap_err();
             assert!(error.to_string().contains("stays dirty"), "{error}");
             continue;
@@ -110,8 +110,8 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
     }
 }
 
-/// If the bit or generation of a region could not be written, the region keeps its generation, whatever the device stored. No write was lost, while
-/// the device is open, after a close, or after a crash.
+/// If the dirty bit or the generation of a region could not be written, the region keeps its generation in memory, even if the device has
+/// stored the new one. No lost write is reported: not while the device is open, not after a close, and not after a crash.
 #[test]
 fn a_generation_that_could_not_be_written_is_not_missing() {
     let at = 64 << 10;
@@ -122,11 +122,11 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
         write(&stand.open().device, at, &[1; 4096], false).unwrap();
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(as_device(&stand.data), Some(tags.clone())).unwrap().device;
-        // The dirty map and the generations are written by one request each.
+        // The dirty map and the generations need one write request each.
         tags.set_faults(Faults { fail_at: Some(fail_at), unheard, ..Faults::default() });
         assert_eq!(write(&device, at, &[2; 4096], false).unwrap_err().errno(), Errno::EIO);
         assert_eq!(findings(&device), [], "open, {what}");
-        // A write to another region writes the blocks of the map and the generations again.
+        // A write to another region writes the same blocks of the map and the generations again.
         write(&device, 2 * at, &[2; 4096], false).unwrap();
         device.flush().unwrap();
         let crashed = stand.snapshot();
@@ -138,7 +138,7 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
     }
 }
 
-/// The scrub names sectors that a device refuses to read, and sectors whose tags it refuses to read. The other sectors are compared with their tags,
+/// The scrub reports sectors that cannot be read, and sectors whose tags cannot be read. The other sectors are compared with their tags,
 /// and faults in them are found.
 #[test]
 fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
@@ -147,7 +147,7 @@ fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
         let stand = Stand::new(SIZE, false, &options, number as u64);
         let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
         let all = SIZE / interval;
-        // Three refused sectors lie in two chunks, with a flipped bit between them.
+        // Three unreadable sectors are in two chunks, with a flipped bit between them.
         let (refused, flipped) = ([0, 3, all - 1], 2);
         change(&stand.data, flipped * interval + 1, |byte| *byte ^= 4);
         let unit = interval / 512;
@@ -174,7 +174,7 @@ fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
         );
         drop(opened);
 
-        // All sectors whose tags are in the first block.
+        // These are all sectors whose tags are in the first block.
         let in_block = all.min(4096 / size);
         let bad_sectors = [stand.tags_at() / 512 + 7].into();
         tags.set_faults(Faults { bad_sectors, errno, ..Faults::default() });
@@ -195,7 +195,7 @@ fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
     }
 }
 
-/// If a device is lost, the scrub ends without trying the other sectors.
+/// If a device is lost, the scrub ends without a read of the remaining sectors.
 #[test]
 fn a_device_that_is_gone_ends_the_scrub() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 3);
@@ -207,7 +207,7 @@ fn a_device_that_is_gone_ends_the_scrub() {
     assert_eq!(scrubbed.unwrap_err().errno(), Errno::ENODEV);
 }
 
-/// A check names the blocks of the area that the device refuses to read, and looks at the others.
+/// A check reports the blocks of the tag area that cannot be read, and examines the other blocks.
 #[test]
 fn a_check_goes_on_after_blocks_that_cannot_be_read() {
     for (number, options) in all_options().enumerate() {
@@ -239,7 +239,7 @@ fn a_check_goes_on_after_blocks_that_cannot_be_read() {
     }
 }
 
-/// If the data device is too short, the check reads nothing else, because an open would end there too.
+/// If the data device is too short, the check ends, because an open would fail for this reason.
 #[test]
 fn a_check_ends_at_data_that_are_too_short() {
     for options in all_options() {

@@ -13,15 +13,15 @@ use ironmap::{Errno, QueueOptions, Result};
 
 use crate::rng::Rng;
 
-/// A data device, and the location of its tags.
+/// A data device, and the device with its tags.
 pub(crate) struct Stand {
     pub(crate) data: Arc<Ram>,
-    /// The device of the tags, or `None` if they are in the tail.
+    /// The device of the tags, or `None` if they are at the end of the data device.
     pub(crate) tags: Option<Arc<Ram>>,
     pub(crate) info: Info,
 }
 
-/// Every kind of device.
+/// The format options for every kind of device.
 pub(crate) fn all_options() -> impl Iterator<Item = FormatOptions> {
     let kinds = [TupleKind::T10, TupleKind::Nvme64];
     let modes = [Mode::Bitmap, Mode::Journal];
@@ -39,7 +39,7 @@ pub(crate) fn all_options() -> impl Iterator<Item = FormatOptions> {
 }
 
 impl Stand {
-    /// Formats devices that hold random bytes.
+    /// Formats devices that contain random bytes.
     pub(crate) fn new(size: u64, tail: bool, options: &FormatOptions, seed: u64) -> Self {
         let data = Arc::new(Ram::from_image(&Rng::new(seed).bytes(size as usize)));
         let tags = (!tail).then(|| Arc::new(Ram::new(8 << 20)));
@@ -62,7 +62,7 @@ impl Stand {
         Integrity::open_with(data, self.tags.as_ref().map(as_device), options)
     }
 
-    /// The present content of both devices, as after a power cut that loses nothing.
+    /// A copy of the devices in their present state, as after a power cut that loses no write.
     pub(crate) fn snapshot(&self) -> Self {
         Self {
             data: Arc::new(self.data.snapshot()),
@@ -89,7 +89,7 @@ pub(crate) fn as_device(ram: &Arc<Ram>) -> Arc<dyn Device> {
     Arc::clone(ram) as Arc<dyn Device>
 }
 
-/// Changes bytes of a device, unnoticed by the layers above.
+/// Changes bytes of a device below the layers that use it.
 pub(crate) fn change(ram: &Ram, at: u64, change: impl FnOnce(&mut u8)) {
     let start = at / 4096 * 4096;
     let mut block = Buffer::aligned(4096).unwrap();
@@ -115,7 +115,7 @@ pub(crate) fn bio(op: BioOp, at: u64, buffer: Buffer, token: u64) -> Bio {
     Bio { op, flags, dev, at, memory: Memory::Flat(buffer), end }
 }
 
-/// Every way to read: by the device itself, and by its queue with lent, split, and owned memory.
+/// Reads a range in every way: by the device, and by its queue with borrowed, split, and owned memory.
 pub(crate) fn read_each_way(
     device: &Integrity,
     queue: &mut BoundedQueue,

@@ -1,4 +1,4 @@
-//! Files of a mounted file system on an NVMe namespace: its character device is the device path.
+//! Files of a mounted file system on an NVMe namespace. Raw reads use the character device of the namespace.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Tests on devices that few machines have: NVMe namespaces, polled queues, protection information, atomic writes. They run only in the
-//! guest of `./x lab`, whose job (lab/test.sh) makes the devices, and never on a machine's own devices.
+//! Tests on devices that few machines have: NVMe namespaces, polled queues, protection information, atomic writes. The tests run only in
+//! the virtual machine of `./x lab`, where lab/test.sh makes the devices, and never on the devices of the host.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -10,7 +10,7 @@ mod protection;
 mod reads;
 mod writes;
 
-/// The value that the guest's job passed under this name: a device's path, or the path of a file.
+/// A value that lab/test.sh passed under this name: the path of a device or of a file.
 fn given(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("no {name}: these tests run by ./x lab"))
 }

@@ -1,4 +1,4 @@
-//! NVMe namespaces by their character devices, compared with the same namespaces through the kernel's block devices.
+//! NVMe namespaces, accessed by their character devices and compared with the kernel's block devices for the same namespaces.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
@@ -68,7 +68,7 @@ fn buffer(len: usize) -> Memory {
     Memory::Flat(Buffer::aligned(len).unwrap())
 }
 
-/// With 512 and 4096 bytes, the namespace's own block and the controller's largest transfer are those that the device reports.
+/// The limits of the device are the block size of the namespace (512 or 4096 bytes) and the maximum transfer of the controller.
 #[test]
 fn limits_are_those_of_the_namespace() {
     for (path, block) in [(given("LAB_CHAR1"), 512), (given("LAB_CHAR2"), 4096)] {
@@ -100,7 +100,8 @@ fn a_namespace_is_opened_once_and_not_while_its_block_device_is_in_use() {
     }
 }
 
-/// An impossible command is an errno: past the end (refused before the drive gets it), of a part of a block, or too long.
+/// An impossible command returns an errno: a command past the end (which ironmap refuses before the drive receives it), for a part of a
+/// block, or too long.
 #[test]
 fn a_failed_command_is_an_errno() {
     for engine in [Engine::IoUring, Engine::IoUringPoll] {
@@ -127,14 +128,15 @@ fn a_failed_command_is_an_errno() {
     }
 }
 
-/// Written by commands, read back by the kernel: flat, vectored, from registered memory, through the cache and flushed.
+/// Data that are written by commands are read back by the kernel. The writes use flat, vectored and registered memory, and the drive's
+/// cache with a flush.
 #[test]
 fn the_kernel_reads_written_data() {
     let path = given("LAB_CHAR2");
     let rng = &mut Rng::new(0x903);
     for engine in [Engine::IoUring, Engine::IoUringPoll] {
         let mut expected = Vec::new();
-        // The volume on the namespace ends before this byte.
+        // The volume on the namespace ends before this offset.
         let base = (200 << 20) as u64;
         {
             let device = device(&path, engine, true);
@@ -190,7 +192,7 @@ fn a_namespace_opened_for_reading_is_not_written() {
     assert_eq!(result, Err(Errno::EBADF));
 }
 
-/// Memory in more ranges than a command can have is read too.
+/// A read into more memory ranges than a command can have succeeds.
 #[test]
 fn many_small_buffers_are_no_error() {
     let mut expected = vec![0; 600 * 512];
@@ -225,7 +227,7 @@ fn many_small_buffers_are_no_error() {
     }
 }
 
-/// A partition of a namespace has the same bytes as that part of the block device.
+/// A partition of a namespace contains the same bytes as that part of the block device.
 #[test]
 fn a_part_of_a_namespace_begins_at_its_offset() {
     let window = Some((1 << 20, 64 << 20));
@@ -244,7 +246,7 @@ fn a_part_of_a_namespace_begins_at_its_offset() {
     assert!(result == Ok(8192) && *bytes == *expected);
 }
 
-/// A queue of a namespace serves other devices and files too; a polled queue serves devices without poll queues without a wait.
+/// A queue of a namespace can also be used for other devices and files. A polled queue does not hang on devices without poll queues.
 #[test]
 fn other_files_are_read_through_the_same_queue() {
     let shared = OpenMode { exclusive: false, ..OpenMode::default() };

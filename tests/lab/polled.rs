@@ -8,7 +8,7 @@ use ironmap::{Engine, QueueOptions};
 use crate::given;
 use crate::reads::assert_volume_reads;
 
-/// The content is right, whether completions are polled or come by interrupts.
+/// The content is correct with polled completions and with interrupts.
 #[test]
 fn polled_block_devices_read_the_same() {
     for device in [given("LAB_BLOCK1"), given("LAB_BLOCK2"), given("LAB_NULL")] {
@@ -18,7 +18,8 @@ fn polled_block_devices_read_the_same() {
     }
 }
 
-/// The kernel polls for nothing while a completion lies in the ring: a wait for several must take the first ones out.
+/// The kernel polls without end if a completion is already in the ring. So a wait for several completions must first take the present
+/// completions out of the ring.
 #[test]
 fn all_that_are_in_flight_can_be_waited_for() {
     const DEPTH: u64 = 128;

@@ -1,5 +1,5 @@
-//! Devices with their own protection information: NVMe namespaces with guards of 16 and of 64 bits, and SCSI disks. The results of the kernel
-//! and of the emulated devices for the same sectors are the oracle.
+//! Devices with protection information: NVMe namespaces with guards of 16 and of 64 bits, and SCSI disks. The oracles are the kernel's and
+//! the emulated devices' results for the same sectors.
 
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
@@ -19,12 +19,12 @@ use crate::common::rng::Rng;
 use crate::given;
 use crate::reads::assert_volume_reads;
 
-/// The first free byte after the volume of each device.
+/// The first unused byte after the volume on each device.
 const FREE: u64 = 52 << 20;
-/// The byte from which on lab/boot.sh wrote its own tuples to the backing file of the emulated disk.
+/// The first byte of the sectors that lab/boot.sh wrote, with its own tuples, to the backing file of the emulated disk.
 const MADE: u64 = 60 << 20;
 
-/// The paths of each device whose requests can carry tuples on this kernel.
+/// The paths of the devices whose requests can carry tuples on this kernel.
 fn protected() -> Vec<String> {
     let commands = [given("LAB_CHAR5"), given("LAB_CHAR6")];
     let mut paths = commands.to_vec();
@@ -34,7 +34,7 @@ fn protected() -> Vec<String> {
     paths
 }
 
-/// Whether requests to block devices can carry tuples, as since Linux 6.14.
+/// Whether requests to block devices can carry tuples, which is supported since Linux 6.14.
 fn has_attributes() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
@@ -90,7 +90,7 @@ fn each_device_says_how_it_protects_its_sectors() {
     }
 }
 
-/// The program's output for a device with protection information, and for one without.
+/// `ironmap info` prints the format of a device with protection information, and of a device without it.
 #[test]
 fn info_shows_the_format() {
     let info = |path: &str, args: &[&str]| {
@@ -118,7 +118,7 @@ fn info_shows_the_format() {
     assert!(json.contains("T10-DIF-TYPE1-CRC"), "{json}");
 }
 
-/// The kernel computed the tuples of these volumes; here they are verified.
+/// Data that the kernel wrote are read and verified with the tuples that the kernel computed.
 #[test]
 fn data_of_the_kernel_are_read_with_their_tuples() {
     for path in protected() {
@@ -132,8 +132,8 @@ fn data_of_the_kernel_are_read_with_their_tuples() {
     }
 }
 
-/// Tuples are computed here; the device compares them, and the kernel when it reads them: flat, vectored with sectors that two
-/// buffers share, from registered memory, and from memory that was lent.
+/// ironmap writes data with computed tuples. The device verifies them, and so does the kernel when it reads. The memory is flat, vectored
+/// with sectors that two buffers share, registered, or borrowed.
 #[test]
 fn the_kernel_reads_data_written_with_tuples() {
     let rng = &mut Rng::new(0x912);
@@ -178,7 +178,7 @@ fn the_kernel_reads_data_written_with_tuples() {
     }
 }
 
-/// As many requests as possible are in flight, each with its own tuples.
+/// Many requests are in flight, each with separate tuples.
 #[test]
 fn many_requests_carry_their_own_tuples() {
     const DEPTH: u64 = 32;
@@ -209,8 +209,9 @@ fn many_requests_carry_their_own_tuples() {
     }
 }
 
-/// lab/boot.sh has written sectors of zeros with these tuples to the backing file of the emulated disk: a correct tuple, a wrong reference tag, a
-/// wrong guard, a wrong guard that is marked as not to be checked, and correct tuples.
+/// A wrong tuple is reported with its sector and field. lab/boot.sh has written sectors of zeros with these tuples to the backing file of
+/// the emulated disk: a correct tuple, a wrong reference tag, a wrong guard, a wrong guard that is marked as not to be checked, and correct
+/// tuples.
 #[test]
 fn a_wrong_tuple_is_reported_by_sector_and_field() {
     for path in protected() {
@@ -250,7 +251,7 @@ fn a_wrong_tuple_is_reported_by_sector_and_field() {
             let read = rustix::io::pread(&block, &mut lent[..], sector * unit);
             assert_eq!(read.is_ok(), result.is_ok(), "{path}: sector {sector}: {read:?}");
         }
-        // The error of a larger request names its first wrong sector.
+        // The error of a longer request names its first wrong sector.
         let memory = Memory::Flat(Buffer::aligned(8 * unit as usize).unwrap());
         let (_, result) = run(&mut queue, BioOp::Read, MADE, memory);
         assert_eq!(result, Err(Errno::EILSEQ), "{path}");
@@ -258,7 +259,8 @@ fn a_wrong_tuple_is_reported_by_sector_and_field() {
     }
 }
 
-/// If the kernel's tuples are switched off, a SCSI disk keeps the tuples of the old content.
+/// A tuple that does not match new content is reported with its sector. The kernel wrote the content without tuples, so the SCSI disk has
+/// the tuples of the old content.
 #[test]
 fn a_stale_tuple_is_reported_by_sector() {
     if !has_attributes() {
@@ -281,14 +283,14 @@ fn a_stale_tuple_is_reported_by_sector() {
     written.unwrap();
     assert_eq!(run(&mut queue, BioOp::Read, FREE, whole(0)).1, Err(Errno::EILSEQ));
     let (found, _) = device.take_wrong_tuples();
-    // The disk itself compares its tuples, and does not report the values.
+    // The disk itself compares the tuples, and does not report their values.
     assert_eq!(found, [WrongTuple { sector: FREE / 512 + 2, mismatch: None }]);
     // After another write the sector matches again.
     assert_eq!(run(&mut queue, BioOp::Write, FREE, whole(3)).1, Ok(4096));
     assert_eq!(run(&mut queue, BioOp::Read, FREE, whole(0)).1, Ok(4096));
 }
 
-/// A partition: the sector numbers of the device differ from those of the partition.
+/// For a partition, errors name the sector numbers of the device and not those of the partition.
 #[test]
 fn a_part_of_a_device_has_the_numbers_of_the_device() {
     for path in protected() {

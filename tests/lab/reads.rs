@@ -1,4 +1,4 @@
-//! Reads of a file whose content is known, in every way that a queue has.
+//! Reads of a file with known content, in every way that a queue offers.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use ironmap::{Engine, File, FileOptions, Queue, QueueOptions, Volume, VolumeOpti
 use crate::common::rng::Rng;
 use crate::given;
 
-/// Queued reads are of at most this many bytes: more than the devices of the guest take at once.
+/// The maximum length of a queued read. It is longer than the maximum transfer of the devices in the guest.
 const LARGEST: u64 = 256 << 10;
 
-/// Opens the volume on a device and reads its only file, whose content the job has kept.
+/// Opens the volume on a device and reads its only file. lab/test.sh has stored the content of the file.
 pub(crate) fn assert_volume_reads(device: &str, engine: Engine, seed: u64) {
     let content = std::fs::read(given("LAB_DATA")).expect("the content of the volume's file");
     let volume = VolumeOptions::new().engine(engine).open(device).unwrap();
@@ -25,7 +25,7 @@ pub(crate) fn assert_volume_reads(device: &str, engine: Engine, seed: u64) {
     assert_reads(&file, queue, &content, seed, &format!("{device}, {engine}"));
 }
 
-/// Reads a file of this content in every way, through queues of several depths.
+/// Reads a file with this content in every way, through queues of several depths.
 pub(crate) fn assert_reads(
     file: &File,
     queue: impl Fn(u32) -> Queue,
@@ -50,7 +50,7 @@ pub(crate) fn assert_reads(
     }
 }
 
-/// Synchronous reads of any position, length and address.
+/// Synchronous reads at any position, of any length, and into memory at any address.
 fn assert_read_now(file: &File, queue: &mut Queue, content: &[u8], rng: &mut Rng, what: &str) {
     let mut memory = Buffer::aligned(2 << 20).unwrap();
     for round in 0..40 {
@@ -59,7 +59,7 @@ fn assert_read_now(file: &File, queue: &mut Queue, content: &[u8], rng: &mut Rng
         if round % 2 == 0 {
             (pos, len) = (pos & !4095, len.next_multiple_of(4096));
         }
-        // null_blk of Linux 7 claims to accept memory at even addresses, but stores wrong bytes there.
+        // null_blk of Linux 7 reports that it accepts memory at even addresses, but stores wrong bytes there.
         let takes = !what.starts_with("/dev/nullb");
         let skip = if round % 3 == 0 && takes { rng.below(64) as usize } else { 0 };
         let buf = &mut memory[skip..skip + len as usize];
@@ -69,7 +69,7 @@ fn assert_read_now(file: &File, queue: &mut Queue, content: &[u8], rng: &mut Rng
     }
 }
 
-/// Queued reads, as many in flight as there are buffers.
+/// Queued reads. As many reads are in flight as there are buffers.
 fn assert_queued(
     file: &File,
     queue: &mut Queue,

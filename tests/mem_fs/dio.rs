@@ -1,4 +1,4 @@
-//! Direct I/O on files of another format than ext4.
+//! Direct I/O on files of a format other than ext4.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -23,7 +23,7 @@ const LAZY: Kind = Kind { resident: false, ..Kind::WHOLE };
 const READ: Kind = Kind { writes: false, ..Kind::WHOLE };
 const KINDS: [Kind; 3] = [Kind::WHOLE, LAZY, Kind { unwritten: false, ..Kind::WHOLE }];
 
-/// A volume with an empty file, and a queue.
+/// A volume with an empty file, and a queue for it.
 struct World {
     fs: MemFs,
     volume: Volume,
@@ -47,7 +47,7 @@ impl World {
         Self { fs, volume, number, file, queue }
     }
 
-    /// The same file of the same volume, opened as metadata of another kind would allow.
+    /// The same file of the same volume, opened with other options of the format.
     fn seen_as(&self, kind: Kind) -> Self {
         Self::of(&self.fs, kind, self.number)
     }
@@ -68,7 +68,7 @@ impl World {
         self.file.sync(&mut self.queue).unwrap();
     }
 
-    /// The kinds of the file's mappings up to its end, and their lengths in bytes.
+    /// The kind and the length in bytes of each mapping of the file, up to its end.
     fn mappings(&self) -> Vec<(IomapType, u64)> {
         let size = self.file.size();
         let cut =
@@ -76,7 +76,7 @@ impl World {
         self.file.mappings().map(|iomap| cut(iomap.unwrap())).collect()
     }
 
-    /// Takes the completion of a request, which must have succeeded. Returns the token and the read part of its memory.
+    /// Pops the completion of a request, which must have succeeded. Returns the token, and the part of the memory that was read.
     fn completion(&mut self) -> (u64, Vec<u8>) {
         self.queue.wait(1).unwrap();
         let completion = self.queue.pop().unwrap();
@@ -103,13 +103,13 @@ fn buffer(bytes: &[u8]) -> Buffer {
     buffer
 }
 
-/// The bytes of a file of this content at a position.
+/// The bytes at a position in a file with this content.
 fn part(model: &[u8], pos: usize, len: usize) -> &[u8] {
     let from = pos.min(model.len());
     &model[from..(from + len).min(model.len())]
 }
 
-/// A file with data, a hole, an unwritten range, and an end within a sector.
+/// Reads use the same paths as on ext4. The file has data, a hole, an unwritten range, and an end within a sector.
 #[test]
 fn reads_go_the_same_ways_as_ext4s() {
     for kind in [READ, Kind { resident: false, ..READ }, Kind::WHOLE, LAZY] {
@@ -136,7 +136,7 @@ fn reads_go_the_same_ways_as_ext4s() {
         }
         let simple = world.queue.stats().simple_hits;
         assert_eq!(simple > 0, kind.resident, "{kind:?}");
-        // Reads over all extents at once, without alignment, at the end and past it.
+        // The reads cover several extents, are unaligned, and lie at the end and past it.
         for (pos, len) in [
             (0, 11 * BLOCK),
             (3, 5),
@@ -162,7 +162,7 @@ fn a_volume_that_is_only_read_is_not_written() {
     assert_eq!(writer.unwrap_err().kind(), ErrorKind::ReadOnly, "it gives no way to change it");
 }
 
-/// A sync updates the metadata: the state of the extents, and the size.
+/// A sync updates the metadata after writes into holes: the state of the extents, and the size.
 #[test]
 fn a_sync_converts_writes_to_holes() {
     for kind in [Kind::WHOLE, LAZY] {
@@ -196,7 +196,7 @@ fn a_sync_converts_writes_to_holes() {
     }
 }
 
-/// A write of a part of a block shows no old content of the block.
+/// A write to a part of a new block does not show the old content of the block.
 #[test]
 fn a_block_that_is_written_in_part_shows_nothing_else() {
     for kind in KINDS {
@@ -233,7 +233,7 @@ fn overwrites_take_the_simple_path() {
     assert_eq!(world.read(0, 8 * BLOCK), [2; 8 * BLOCK]);
 }
 
-/// Each append gets its range when it is submitted, and the file ends after the last append when all are complete.
+/// Each append gets its range when it is submitted. After all appends are complete, the file ends after the last one.
 #[test]
 fn appends_in_flight_lie_one_after_the_other() {
     for kind in KINDS {
@@ -295,7 +295,8 @@ fn a_write_that_finds_no_space_is_short_or_none() {
     }
 }
 
-/// A thread that moves blocks waits for requests in flight, but not for its own.
+/// A truncation waits for the requests of other threads in flight. If the same thread has requests in flight, the truncation returns an
+/// error instead.
 #[test]
 fn a_file_is_truncated_while_no_request_uses_it() {
     let mut world = World::new(Kind::WHOLE, 16);
@@ -333,7 +334,8 @@ fn a_volume_that_was_closed_refuses_writes() {
     world.fs.opened_again().fs().writable().unwrap().truncate(world.number, 1).unwrap();
 }
 
-/// Copy-on-write: data go to other blocks than reads use, and the map contains these before the write completes.
+/// Copy-on-write: a write to shared blocks stores its data in new blocks, while reads use the old blocks. The map contains the new blocks
+/// before the write completes.
 #[test]
 fn a_write_to_shared_blocks_changes_one_file() {
     for kind in [Kind::WHOLE, LAZY] {
@@ -343,7 +345,7 @@ fn a_write_to_shared_blocks_changes_one_file() {
         let copy = create(&world.fs, b"copy");
         world.fs.reflink(world.number, copy).unwrap();
         let mut other = World::of(&world.fs, kind, copy);
-        // Borrowed and owned memory, a part of a block, past the end, and again when no block is shared.
+        // The writes use borrowed and owned memory, cover a part of a block, lie past the end, and are repeated when no block is shared.
         world.write(BLOCK, &vec![2; BLOCK]);
         let memory = buffer(&vec![3; 2 * BLOCK]);
         world.file.submit_write(&mut world.queue, memory, 3 * BLOCK as u64, NONE, 7).unwrap();
@@ -361,7 +363,7 @@ fn a_write_to_shared_blocks_changes_one_file() {
         world.sync();
         assert!(world.seen_as(READ).read(0, 10 * BLOCK) == model, "{kind:?}: the metadata");
         assert!(other.seen_as(READ).read(0, 10 * BLOCK) == old);
-        // Several requests are in flight at once.
+        // Several requests are in flight at a time.
         for (token, pos) in (0..8).enumerate() {
             let memory = buffer(&vec![9; BLOCK]);
             let pos = (pos * BLOCK) as u64;
@@ -373,7 +375,7 @@ fn a_write_to_shared_blocks_changes_one_file() {
     }
 }
 
-/// Random requests of one queue, several in flight, compared with a vector of bytes.
+/// Random requests of one queue, several in flight at a time, agree with a vector of bytes.
 #[test]
 fn random_requests_agree_with_a_vector_of_bytes() {
     for kind in KINDS {
@@ -384,7 +386,7 @@ fn random_requests_agree_with_a_vector_of_bytes() {
     }
 }
 
-/// The size that random files do not exceed.
+/// The maximum size of a file in a random test.
 const MOST: usize = 40 * BLOCK;
 
 fn random(kind: Kind, seed: u64) {
@@ -455,7 +457,7 @@ fn put(model: &mut Vec<u8>, pos: usize, bytes: &[u8]) {
     model[pos..pos + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Submits writes and reads together, each for a different range.
+/// Submits writes and reads at the same time, each for a different range.
 fn several(world: &mut World, model: &mut Vec<u8>, rng: &mut Rng) {
     let before = model.clone();
     let (mut pos, mut reads) = (0, Vec::new());
@@ -482,7 +484,7 @@ fn several(world: &mut World, model: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Removes blocks, or inserts some.
+/// Removes blocks from the file, or inserts blocks.
 fn shift(world: &World, model: &mut Vec<u8>, kind: Kind, rng: &mut Rng) {
     let blocks = model.len() / BLOCK;
     if blocks < 3 || !kind.unwritten {
@@ -499,7 +501,7 @@ fn shift(world: &World, model: &mut Vec<u8>, kind: Kind, rng: &mut Rng) {
     }
 }
 
-/// Each thread writes its own blocks of one file, and syncs the file now and then.
+/// Each thread writes different blocks of one file, and sometimes syncs the file.
 #[test]
 fn threads_write_one_file() {
     const THREADS: usize = 3;
@@ -535,7 +537,7 @@ fn threads_write_one_file() {
     }
 }
 
-/// An append that waits for its position meets attributes that changed meanwhile: it removes set-id bits that were set after it had begun.
+/// An append that waits for its position uses the attributes at the time of the write: it removes set-id bits that were set after it began.
 #[test]
 fn an_append_that_waited_meets_attributes_that_changed() {
     let fs = MemFs::new(Arc::new(Ram::new(16 * BLOCK as u64)), Kind::WHOLE);
@@ -550,7 +552,7 @@ fn an_append_that_waited_meets_attributes_that_changed() {
         while !fs.gate.reached.load(SeqCst) {
             thread::yield_now();
         }
-        // Its position depends on the first append, which is in its allocation.
+        // The position of the second append depends on the first append, which is in its allocation.
         let before = fs.gate.reads.load(SeqCst);
         let second = scope.spawn(append);
         while fs.gate.reads.load(SeqCst) == before {

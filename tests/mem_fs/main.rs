@@ -1,4 +1,5 @@
-//! The library on a file system of another crate: a small one in memory (`format`), written only from the public contract.
+//! Tests of the library with a file system that another crate implements: a small one in memory (`format`), which uses only the public
+//! interface.
 
 #[path = "../common/rng.rs"]
 mod rng;

@@ -1,4 +1,4 @@
-//! The name space of a format other than ext4, used by the calls of all users of a file system.
+//! The name space of a format other than ext4, changed by the operations that all formats share.
 
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ fn names_are_made_moved_and_removed() {
     );
 }
 
-/// A file without a name can be read and written while it is open, and no other file gets its blocks.
+/// A file whose last name was removed can be read and written while it is open, and its blocks are not allocated to another file.
 #[test]
 fn an_open_file_outlives_its_last_name() {
     let fs = MemFs::new(Arc::new(Ram::new(BLOCKS << 12)), Kind::WHOLE);
@@ -144,7 +144,7 @@ fn an_open_file_outlives_its_last_name() {
     assert_eq!(kind(gone), Some(ErrorKind::NotFound));
 }
 
-/// Names are added and removed during a listing: a name that exists all the time is listed once.
+/// If names are added and removed during a listing, each name that exists during the entire listing is listed once.
 #[test]
 fn a_listing_goes_on_while_names_change() {
     const SEED: u64 = 0x11_57;
@@ -193,7 +193,7 @@ fn attributes_are_set_replaced_and_removed() {
         kind(fs.writable().unwrap().removexattr(number, b"user.a")),
         Some(ErrorKind::NoData)
     );
-    // Operations that this format lacks are refused by the library.
+    // Operations that this format does not implement are refused by the library.
     let flags = ironmap::fs::InodeFlags::IMMUTABLE;
     let refused = fs.writable().unwrap().set_flags(number, flags);
     assert_eq!(kind(refused), Some(ErrorKind::Unsupported));

@@ -1,4 +1,4 @@
-//! The operations of the model by system calls on a mounted file system.
+//! Carries out the operations of the model by system calls on a mounted file system.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -26,7 +26,7 @@ impl<'a> Kernel<'a> {
     }
 
     fn open(&self, path: &Path) -> std::io::Result<File> {
-        // The open would wait for a reader of the pipe.
+        // Without O_NONBLOCK, the open would wait for a writer of the pipe.
         OpenOptions::new()
             .read(true)
             .write(true)
@@ -43,7 +43,8 @@ fn os<T>(result: rustix::io::Result<T>) -> Answer {
     result.map(drop).map_err(rustix::io::Errno::raw_os_error)
 }
 
-/// The calls refuse files that are not regular with other errors. This returns the error of a file system.
+/// For a file that is not regular, the system calls return other errors than a file system. This function returns the error of a file
+/// system.
 fn regular(file: &File) -> Answer {
     let kind = FileType::from_raw_mode(file.metadata().map_or(0, |meta| meta.mode()));
     if kind == FileType::RegularFile { Ok(()) } else { Err(22) }
@@ -108,7 +109,7 @@ impl Target for Kernel<'_> {
                 let path = self.path(path);
                 let link = std::fs::symlink_metadata(&path).map(|meta| meta.is_symlink());
                 match link {
-                    // No call changes a link's mode: `open` would follow the link.
+                    // No system call changes the mode of a link: `open` would follow the link.
                     Ok(true) => Err(40),
                     _ => os(rustix::fs::chmod(path, Mode::from_raw_mode(*mode))),
                 }

@@ -1,6 +1,6 @@
-//! A sequence of operations from a seed runs on three targets that must not differ: a model in memory, a volume served by ironmap, and a
-//! file system that the kernel has mounted (root). Every result is compared, and sometimes the whole tree. In between, the volume is closed
-//! and opened, or loses power after a sync.
+//! A random sequence of operations runs on three targets, whose results must be the same: a model in memory, a volume of ironmap, and a
+//! file system that the kernel has mounted, if the test runs as root. Every result is compared, and sometimes the complete trees. Between
+//! the operations, the volume is sometimes closed and opened, or loses power after a sync.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -21,10 +21,10 @@ use model::Model;
 use op::Op;
 use ours::Ours;
 
-/// The answer of a target: nothing, or an errno.
+/// The result of an operation: success, or an errno.
 type Answer = Result<(), i32>;
 
-/// The visible state of a tree, by path.
+/// The visible state of each path in a tree.
 type Tree = BTreeMap<String, Seen>;
 
 /// The visible state of a file.
@@ -34,18 +34,18 @@ struct Seen {
     links: u32,
     uid: u32,
     gid: u32,
-    /// The content of a file, or a link's target. Empty for directories.
+    /// The content of a file, or the target of a link. Empty for directories.
     content: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// A target of operations.
+/// A target on which operations run.
 trait Target {
     fn apply(&mut self, op: &Op) -> Answer;
     fn tree(&self) -> Tree;
 }
 
-/// The first difference of two trees, for the message: whole files are too long for it.
+/// The first difference between two trees, as a short message.
 fn difference(left: &Tree, right: &Tree) -> Option<String> {
     let paths = left.keys().chain(right.keys());
     for path in paths {
@@ -66,7 +66,7 @@ fn difference(left: &Tree, right: &Tree) -> Option<String> {
     None
 }
 
-/// Runs a sequence. The kernel takes part if there is one.
+/// Runs a sequence of operations. The kernel is one of the targets if it is given.
 fn run(seed: u64, steps: usize, options: &str, mut kernel: Option<Kernel<'_>>) {
     let mut rng = Rng::new(seed);
     let (mut model, mut ours) = (Model::new(), Ours::new(options));
@@ -102,7 +102,7 @@ fn run(seed: u64, steps: usize, options: &str, mut kernel: Option<Kernel<'_>>) {
     ours.finish(&model.tree());
 }
 
-/// This variable sets a longer run: `IRONMAP_MODEL_STEPS=100000 cargo test --test model`.
+/// The number of operations. `IRONMAP_MODEL_STEPS=100000 cargo test --test model` makes a longer run.
 fn steps() -> usize {
     std::env::var("IRONMAP_MODEL_STEPS").map_or(1500, |steps| steps.parse().expect("a number"))
 }

@@ -1,4 +1,4 @@
-//! The tree in memory, by the rules of POSIX.
+//! The model: a tree in memory that follows the rules of POSIX.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ impl Model {
         self.nodes[id].seen.mode & S_IFMT
     }
 
-    /// The directory that contains the last name. Links on the way are not followed.
+    /// Finds the directory that contains the last name. Links in the path are not followed.
     fn parent(&self, path: &Path) -> Result<Id, i32> {
         let mut dir = 0;
         for name in &path[..path.len() - 1] {
@@ -79,12 +79,12 @@ impl Model {
         Ok(entries.get(name).copied())
     }
 
-    /// The file of a path. A link is not followed.
+    /// Finds the file of a path. A link is not followed.
     fn find(&self, path: &Path) -> Result<Id, i32> {
         self.child(self.parent(path)?, path[path.len() - 1])?.ok_or(ENOENT)
     }
 
-    /// The file to open: no links.
+    /// Finds the file to open. A link is an error.
     fn open(&self, path: &Path) -> Result<Id, i32> {
         let id = self.find(path)?;
         if self.kind(id) == LNK { Err(ELOOP) } else { Ok(id) }
@@ -109,7 +109,7 @@ impl Model {
         Ok(id)
     }
 
-    /// Sets an entry; the parent counts its subdirectories.
+    /// Sets or removes an entry. The link count of a directory includes its subdirectories.
     fn put(&mut self, dir: Id, name: &'static str, id: Option<Id>) {
         let entries = self.nodes[dir].entries.as_mut().expect("a directory");
         let before = match id {
@@ -310,7 +310,7 @@ impl Target for Model {
 }
 
 impl Model {
-    /// Users' attributes are for files and directories.
+    /// Attributes with the prefix `user.` are permitted only for files and directories.
     fn check_xattr(&self, id: Id, name: &str) -> Answer {
         let user = name.starts_with("user.");
         if user && !matches!(self.kind(id), REG | DIR) { Err(EPERM) } else { Ok(()) }

@@ -1,5 +1,4 @@
-//! The operations, and their random choice. There are few names, so that operations use the same
-//! ones.
+//! The operations, and their random choice. There are few names, so that operations often affect the same files.
 
 use crate::common::rng::Rng;
 
@@ -42,7 +41,7 @@ pub(crate) enum Space {
     Insert,
 }
 
-/// A multiple of every block and cluster: COLLAPSE_RANGE and INSERT_RANGE accept only such lengths.
+/// A multiple of every block size and cluster size. COLLAPSE_RANGE and INSERT_RANGE accept only such lengths.
 pub(crate) const UNIT: u64 = 16384;
 
 const NAMES: [&str; 6] = [
@@ -105,7 +104,7 @@ impl Op {
     }
 }
 
-/// The target of a symbolic link of this length. It leads nowhere.
+/// A target of this length for a symbolic link. The target does not exist.
 pub(crate) fn target(len: usize) -> Vec<u8> {
     (0..len).map(|at| b'p' + (at % 9) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! The volume that ironmap serves.
+//! Carries out the operations of the model on a volume of ironmap.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -45,18 +45,18 @@ impl Ours {
         Self { volume: open(&ram), ram, dir, options: options.to_owned() }
     }
 
-    /// Closes the volume, which must be sound then, and opens it again.
+    /// Closes the volume, checks that it has no fault, and opens it again.
     pub(crate) fn reopen(&mut self) {
         self.volume.close().unwrap();
         self.fsck();
         self.volume = open(&self.ram);
     }
 
-    /// Simulates a crash: only the device's state after a sync remains.
+    /// Simulates a crash after a sync. Later changes are lost.
     pub(crate) fn crash(&mut self) {
         self.volume.fs().sync().unwrap();
         if self.options.contains("^has_journal") {
-            // Without a journal nothing is recovered, and the counters are wrong.
+            // Without a journal there is no recovery, and the counters on the device are wrong.
             return;
         }
         let left = Arc::new(self.ram.snapshot());
@@ -73,7 +73,7 @@ impl Ours {
         assert!(out.status.success(), "{}: {text}", self.options);
     }
 
-    /// Closes the volume, and compares it again after a read-only opening.
+    /// Closes the volume, opens it read-only, and compares it once more.
     pub(crate) fn finish(mut self, expected: &Tree) {
         self.reopen();
         self.volume.close().unwrap();
@@ -100,7 +100,7 @@ impl Ours {
         self.fs().lookup(self.parent(path)?, path[path.len() - 1].as_bytes())
     }
 
-    /// The file to open: the operations themselves refuse other types.
+    /// Finds the file to open. The operations refuse files of other types.
     fn open(&self, path: &Path) -> Result<InodeNo, i32> {
         let inode = self.find(path).map_err(|error| errno(&error))?;
         if inode.file_type() == FileType::Symlink { Err(40) } else { Ok(inode.number()) }
@@ -118,7 +118,7 @@ impl Ours {
         match self.find(path).map(|inode| inode.file_type()) {
             Ok(FileType::Regular) => {}
             Ok(FileType::Directory) => return Err(21),
-            // These are the answers of the system call, not of the file system.
+            // These are the errors of the system call, and not of the file system.
             Ok(FileType::Fifo) => return Err(29),
             _ => return Err(19),
         }

@@ -1,4 +1,4 @@
-//! An authority and its certificates, made by openssl.
+//! A certificate authority and its certificates, made by openssl.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::common::command::run;
 use crate::common::image::scratch_in;
 use crate::common::skip::Need;
 
-/// The programs that make them.
+/// The programs that the tests with certificates need.
 pub(crate) const NEEDS: [Need; 3] =
     [Need::Tool("nbdkit"), Need::Tool("openssl"), Need::Tool("faketime")];
 
@@ -22,12 +22,12 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// An authority with certificates of a server for `localhost` and 127.0.0.1, and of a client.
+    /// An authority with a certificate for a server with the names `localhost` and 127.0.0.1, and a certificate for a client.
     pub(crate) fn new() -> Self {
         Self::named("tests of ironmap")
     }
 
-    /// An authority with another name.
+    /// Like [`Self::new`], with another name of the authority.
     pub(crate) fn named(name: &str) -> Self {
         let all = Self { dir: scratch_in(Path::new("/dev/shm")) };
         let (key, certificate) = (all.text("ca-key.pem"), all.text("ca-cert.pem"));
@@ -73,12 +73,12 @@ impl Authority {
         };
     }
 
-    /// A server's certificate with this name, which is valid for a day from a date on.
+    /// Makes the server's certificate for this DNS name. With a date, the certificate is valid for that day only.
     pub(crate) fn of_server(&self, dns: &str, date: Option<&str>) {
         self.sign("server/server", &format!("{SERVER}subjectAltName=DNS:{dns}\n"), date);
     }
 
-    /// Revokes the certificate of the server, and gives the list to its clients.
+    /// Revokes the certificate of the server, and gives the revocation list to the clients.
     pub(crate) fn revoke(&self) {
         let (index, config) = (self.text("index"), self.text("config"));
         std::fs::write(&index, "").unwrap();
@@ -96,22 +96,22 @@ impl Authority {
         run("openssl", &[&ca[..], &["-gencrl", "-out", &list]].concat());
     }
 
-    /// nbdkit's options for a server that demands TLS.
+    /// The options of nbdkit for a server that requires TLS.
     pub(crate) fn options(&self) -> String {
         format!("--tls=require --tls-certificates={}", self.text("server"))
     }
 
-    /// The directory of a server.
+    /// The certificate directory of a server.
     pub(crate) fn server(&self) -> PathBuf {
         self.path("server")
     }
 
-    /// The directory of a client without a certificate.
+    /// The certificate directory of a client without a certificate of its own.
     pub(crate) fn client(&self) -> PathBuf {
         self.path("client")
     }
 
-    /// The directory of a client that has a certificate.
+    /// The certificate directory of a client with a certificate.
     pub(crate) fn own(&self) -> PathBuf {
         self.path("own")
     }

@@ -1,4 +1,4 @@
-//! Random requests to an export, compared with a model of its bytes.
+//! Random requests to an export, compared with a model of its content.
 
 use std::io::IoSlice;
 use std::net::{TcpListener, TcpStream};
@@ -36,14 +36,14 @@ struct Flying {
     data: Option<Vec<u8>>,
 }
 
-/// Requests to a device from several queues, and the bytes that the device must contain.
+/// Requests to a device from several queues, and the bytes that the device must contain afterwards.
 pub(crate) struct Load {
     device: Arc<Nbd>,
     queues: Vec<BoundedQueue>,
     flying: Vec<Vec<Option<Flying>>>,
     pub(crate) model: Vec<u8>,
     rng: Rng,
-    /// Counts steps.
+    /// The number of steps so far.
     pub(crate) done: Arc<AtomicU64>,
 }
 
@@ -63,7 +63,7 @@ impl Load {
         all.into_iter().any(|other| at < other.at + other.len && other.at < at + len)
     }
 
-    /// A range, in whole units, that no request in flight uses.
+    /// A range of whole units that no request in flight uses.
     fn range(&mut self) -> (usize, usize) {
         let unit = self.device.limits().logical_block as usize;
         loop {
@@ -143,7 +143,7 @@ impl Load {
         }
     }
 
-    /// Reads a range of any alignment.
+    /// Reads a range with any alignment.
     fn read_any(&mut self) {
         let (at, len) = self.range();
         let (skip, less) = (self.rng.below(100) as usize, self.rng.below(100) as usize);
@@ -162,7 +162,7 @@ impl Load {
         self.model[at..at + len].copy_from_slice(&data);
     }
 
-    /// Writes zeros by the server's own method, if it has one.
+    /// Writes zeros by the request for zeros, if the server supports it.
     fn zero(&mut self) {
         let (at, len) = self.range();
         match self.device.write_zeroes(DevOffset(at as u64), len as u64) {
@@ -171,14 +171,14 @@ impl Load {
         }
     }
 
-    /// Makes all data durable, and returns the content that the disk must have.
+    /// Flushes the device, and returns the content that the disk must have.
     pub(crate) fn end(self) -> Vec<u8> {
         self.device.flush().unwrap();
         self.model
     }
 }
 
-/// A request of a queue, whose memory this is.
+/// A request for a queue, with this memory.
 pub(crate) fn bio(op: BioOp, flags: BioFlags, at: u64, memory: Vec<u8>) -> Bio {
     let memory = Memory::Flat(Buffer::from(memory));
     let end = BioEnd::Part { request: 0, part: 0 };
@@ -194,7 +194,8 @@ fn random_requests(server: &mut Server, seed: u64, name: &str) {
     assert!(std::fs::read(server.disk()).unwrap() == model, "{name}, seed {seed}");
 }
 
-/// nbdkit runs with filters that change its abilities, and the way and time of its replies.
+/// An export contains the data that were written. nbdkit runs with filters that change its features, and the form and the delay of its
+/// replies.
 #[test]
 fn an_export_holds_what_was_written() {
     require!([Need::Tool("nbdkit")]);
@@ -228,7 +229,7 @@ fn an_export_holds_what_was_written() {
     {
         let mut server = Server::nbdkit(args, &content(seed as u64));
         if args.contains("cow") {
-            // The server loses the writes before they reach the disk.
+            // The server's cache is lost, so the disk contains only writes that were flushed.
             let mut load = Load::new(server.open(true).unwrap(), content(seed as u64), 1);
             load.steps(300);
             load.end();
@@ -238,13 +239,14 @@ fn an_export_holds_what_was_written() {
     }
 }
 
-/// If the server has a fast method for zeros it is used, otherwise as many zeros as the server can write in time are requested.
+/// If the server can write zeros fast, one request for zeros is sent. Otherwise each request is for no more zeros than the server can write
+/// in time.
 #[test]
 fn zeros_are_not_sent() {
     require!([Need::Tool("nbdkit")]);
     for (filter, requests) in [
         ("", 1),
-        // The request is refused once, and then sent in parts of 8 MiB.
+        // The first request is refused, and zeros are then requested in parts of 8 MiB.
         ("--filter=nozero zeromode=plugin fastzeromode=slow", 4),
         ("--filter=nozero zeromode=plugin fastzeromode=none", 3),
     ] {
@@ -266,12 +268,12 @@ fn zeros_are_not_sent() {
     }
 }
 
-/// If a server claims to support zeros and refuses them, zeros are written as data, and the session continues.
+/// If a server reports support for zeros and then refuses such a request, zeros are written as data, and the session continues.
 #[test]
 fn refused_zeros_are_left_to_the_caller() {
     const ZEROS: u16 = 6;
     for number in [22, 75, 95] {
-        // Flush, FUA, zeros and fast ones.
+        // The features: flush, FUA, zeros, and fast zeros.
         let fake =
             Fake::start(1 << 20, FLUSH | 1 << 3 | 1 << 6 | 1 << 11, move |_, mut connection| {
                 while let Some(asked) = connection.next() {
@@ -282,7 +284,7 @@ fn refused_zeros_are_left_to_the_caller() {
                 }
             });
         let device = Nbd::open(&fake.address(""), true).unwrap();
-        // Unflushed data make the session careful.
+        // With unflushed data, an error could end the session.
         device.write_all_at(&[IoSlice::new(&[1; 4096])], DevOffset(0), false).unwrap();
         let error = device.write_zeroes(DevOffset(4096), 8192).unwrap_err();
         assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{number}: {error}");
@@ -291,7 +293,7 @@ fn refused_zeros_are_left_to_the_caller() {
     }
 }
 
-/// If an export grows, only its old size is used, by new connections too. A server that accepts one client gets only one connection.
+/// If an export grows, only its old size is used, by new connections too. A server that accepts only one client gets only one connection.
 #[test]
 fn exports_grow_and_clients_are_counted() {
     require!([Need::Tool("nbdkit")]);
@@ -306,7 +308,7 @@ fn exports_grow_and_clients_are_counted() {
     }
 }
 
-/// A part that ends within a block of the server is read to its end, and no further.
+/// If a part of an export ends within a block of the server, the part can be read to its end, and no further.
 #[test]
 fn the_end_of_a_part_is_read() {
     require!([Need::Tool("nbdkit")]);
@@ -322,7 +324,7 @@ fn the_end_of_a_part_is_read() {
     assert!(found == *expected);
     part.read_exact_at(&mut found, DevOffset(4097)).unwrap_err();
     let mut block = [0; 4096];
-    // A volume's queue is without the bound, which is that of its files.
+    // The queue is used without its own check of ranges, like the queue of a volume.
     let mut queue = part.queue(&QueueOptions::new()).unwrap().unbounded();
     let read = queue.read_now(Dev::OWN, &mut block, DevOffset(4096), BioFlags::empty());
     assert_eq!(read, Ok(512));
@@ -341,7 +343,7 @@ fn an_export_of_qemu_holds_what_was_written() {
 #[test]
 fn an_export_of_nbd_server_holds_what_was_written() {
     require!([Need::Tool("nbd-server")]);
-    // This server uses TCP: its local sockets end each negotiation (3.24).
+    // This server uses TCP, because version 3.24 ends each negotiation on a local socket.
     let dir = scratch_in(Path::new("/dev/shm"));
     let (disk, config, pid) =
         (dir.path().join("disk"), dir.path().join("config"), dir.path().join("pid"));
@@ -368,7 +370,7 @@ fn an_export_of_nbd_server_holds_what_was_written() {
     assert_eq!(Nbd::open(&missing, true).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// A server in the background, whose process number is in a file.
+/// A server in the background. A file contains its process number.
 struct Background(PathBuf);
 
 impl Drop for Background {

@@ -1,4 +1,4 @@
-//! Queues in event loops, which wait only for the descriptor of completions.
+//! Queues in an event loop that waits only for the descriptor of completions.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::data::{bio, content};
 use crate::require;
 use crate::server::Server;
 
-/// How an event loop waits: level-triggered, or edge-triggered as in tokio.
+/// The kind of event loop: level-triggered, or edge-triggered as in tokio.
 enum Loop {
     Level(OwnedFd),
-    /// The epoll descriptor, and the queue's descriptor, which must stay open.
+    /// The epoll descriptor. The queue's descriptor must stay open too.
     Edge(OwnedFd, #[expect(dead_code, reason = "it is closed at the end")] OwnedFd),
 }
 
@@ -50,7 +50,7 @@ impl Loop {
         }
     }
 
-    /// Takes completions and waits in turn, until the queue has no requests.
+    /// Pops completions and waits, alternately, until the queue has no requests in flight.
     fn run(&self, queue: &mut BoundedQueue, mut done: impl FnMut(ironmap::bio::Done)) {
         let began = Instant::now();
         while queue.in_flight() > 0 {
@@ -88,7 +88,7 @@ fn each(mut call: impl FnMut(&str, bool)) {
     }
 }
 
-/// Requests of an event loop to a server that is restarted during the transfer.
+/// An event loop sends requests to a server that is restarted during the transfer.
 pub(crate) fn transfer(device: &Nbd, server: &mut Server, edge: bool) {
     let mut queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
     let ready = Loop::new(&mut queue, edge);
@@ -104,7 +104,7 @@ pub(crate) fn transfer(device: &Nbd, server: &mut Server, edge: bool) {
     }
 }
 
-/// Requests carry more data than a socket buffers, in both directions, also with a restarted server.
+/// Requests with more data than a socket buffers complete, in each direction, also with a restarted server.
 #[test]
 fn large_requests_complete() {
     require!([Need::Tool("nbdkit")]);
@@ -115,7 +115,7 @@ fn large_requests_complete() {
     });
 }
 
-/// If a server stops answering, the event loop notices the end of the session.
+/// If a server stops answering, the event loop is notified of the end of the session.
 #[test]
 fn a_stalled_server_is_seen() {
     require!([Need::Tool("nbdkit")]);
@@ -132,7 +132,7 @@ fn a_stalled_server_is_seen() {
     });
 }
 
-/// Asserts that the queue wakes no event loop after calls, after the loss of the server, and after the end.
+/// Asserts that a queue wakes no event loop after calls, after the loss of the server, and after the end of the session.
 pub(crate) fn is_quiet_when_idle(device: &Nbd, server: &mut Server, name: &str) {
     let mut queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
     let ready = Loop::new(&mut queue, false);
@@ -157,7 +157,8 @@ pub(crate) fn is_quiet_when_idle(device: &Nbd, server: &mut Server, name: &str) 
     is_quiet(&mut queue, "after the end");
 }
 
-/// A queue without news wakes no event loop: after calls with requests in flight, after the loss of the server, and after the end.
+/// A queue without new completions wakes no event loop: not after calls with requests in flight, not after the loss of the server, and not
+/// after the end of the session.
 #[test]
 fn an_idle_queue_is_quiet() {
     require!([Need::Tool("nbdkit")]);
@@ -168,7 +169,7 @@ fn an_idle_queue_is_quiet() {
     }
 }
 
-/// Dropped queues leave no open descriptors.
+/// A dropped queue leaves no open descriptor.
 #[test]
 fn descriptors_are_closed_with_their_queues() {
     require!([Need::Tool("nbdkit")]);

@@ -1,4 +1,4 @@
-//! A server in this process, whose answers a test chooses.
+//! A server in this process. The test determines its answers.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,23 +10,23 @@ use tempfile::TempDir;
 
 use crate::common::image::scratch_in;
 
-/// An ability of its exports.
+/// The flag of a server that supports flushes.
 pub(crate) const FLUSH: u16 = 1 << 2;
 
-/// Commands.
+/// The commands of the protocol.
 pub(crate) const READ: u16 = 0;
 pub(crate) const WRITE: u16 = 1;
 pub(crate) const FLUSH_COMMAND: u16 = 3;
 
-/// The server. Its threads end with its connections.
+/// A server. Each of its threads ends when its connection ends.
 pub(crate) struct Fake {
     dir: TempDir,
 }
 
-/// A connection of a client that has chosen the export.
+/// A connection after the negotiation, when the client has chosen the export.
 pub(crate) struct Connection(UnixStream);
 
-/// A request.
+/// A request from the client.
 pub(crate) struct Asked {
     pub(crate) command: u16,
     pub(crate) at: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Asked {
 }
 
 impl Fake {
-    /// Serves an export of this size and these abilities. `serve` gets each connection, and its number.
+    /// Serves an export with this size and these features. Calls `serve` with the number of each connection and the connection.
     pub(crate) fn start(
         size: u64,
         flags: u16,
@@ -59,7 +59,7 @@ impl Fake {
         Self { dir }
     }
 
-    /// A server that follows a script from the first byte on.
+    /// A server that follows a script, which includes the negotiation.
     #[cfg(feature = "tls")]
     pub(crate) fn scripted(script: impl Fn(UnixStream) + Send + 'static) -> Self {
         let dir = scratch_in(std::path::Path::new("/dev/shm"));
@@ -109,7 +109,7 @@ fn negotiate(mut stream: UnixStream, size: u64, flags: u16) -> Option<Connection
 }
 
 impl Connection {
-    /// The next request, or `None` when the client disconnects.
+    /// The next request, or `None` after the client has disconnected.
     pub(crate) fn next(&mut self) -> Option<Asked> {
         let mut head = [0; 28];
         self.0.read_exact(&mut head).ok()?;
@@ -122,20 +122,20 @@ impl Connection {
         (command != 2).then_some(Asked { command, at, len, data, cookie })
     }
 
-    /// Answers a request with an error number, and with data after a success.
+    /// Answers a request with an error number. The data are sent only with success.
     pub(crate) fn answer(&mut self, asked: &Asked, error: u32, data: &[u8]) {
         let head = [&0x6744_6698_u32.to_be_bytes()[..], &error.to_be_bytes(), &asked.cookie];
         let _ = self.0.write_all(&[&head.concat(), data].concat());
     }
 
-    /// Answers a request like a disk full of zeros.
+    /// Answers a request with success. A read returns zeros.
     pub(crate) fn succeed(&mut self, asked: &Asked) {
         let data = vec![0; if asked.command == READ { asked.len as usize } else { 0 }];
         self.answer(asked, 0, &data);
     }
 }
 
-/// Runs work that must end within this time.
+/// Runs work, and fails the test if it does not end within this time.
 pub(crate) fn within<T: Send + 'static>(
     time: Duration,
     call: impl FnOnce() -> T + Send + 'static,

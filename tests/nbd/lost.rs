@@ -1,4 +1,4 @@
-//! Servers that are killed, stopped, or restarted with fewer abilities.
+//! Servers that are killed, stopped, or restarted with fewer features.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,12 +26,12 @@ use crate::server::Server;
 
 const ETIMEDOUT: Errno = Errno(110);
 
-/// The number of rounds: `IRONMAP_NBD_ROUNDS`, or a few.
+/// The number of rounds: the value of `IRONMAP_NBD_ROUNDS`, or `few`.
 pub(crate) fn rounds(few: u64) -> u64 {
     std::env::var("IRONMAP_NBD_ROUNDS").map_or(few, |rounds| rounds.parse().unwrap())
 }
 
-/// Kills a server and restarts it repeatedly, each time after at least `least` steps, and a random number more.
+/// Kills a server and restarts it, repeatedly. Between two kills at least `least` steps run, and a random number of further steps.
 pub(crate) fn kill_while(
     server: &mut Server,
     done: &AtomicU64,
@@ -52,8 +52,8 @@ pub(crate) fn kill_while(
     }
 }
 
-/// A server with a cache in memory is killed and restarted, under load and between flushes: all requests succeed, and flushed data
-/// are on the disk.
+/// A server with a cache in memory is killed and restarted, under load and between flushes. All requests succeed, and flushed data are on
+/// the disk.
 #[test]
 fn a_killed_server_loses_nothing_that_was_answered() {
     require!([Need::Tool("nbdkit")]);
@@ -67,31 +67,31 @@ fn a_killed_server_loses_nothing_that_was_answered() {
         let mut server = Server::nbdkit(args, &content(seed));
         let mut load = Load::new(server.open(true).unwrap(), content(seed), seed);
         load.steps(200);
-        // There is no request in flight, so only the data that the client keeps can restore the content.
+        // No request is in flight, so only the client's copies of unflushed data can restore the content.
         server.kill();
         server.restart();
         load.steps(50);
-        // The server shuts down regularly: it announces the end to its clients, and waits until they disconnect.
+        // The server shuts down gracefully: it announces the end to its clients, and waits until they disconnect.
         std::thread::scope(|scope| {
             let restart = scope.spawn(|| {
                 server.stop();
                 server.restart();
             });
-            // The server ends only after its clients have received the announcement.
+            // The server ends after its clients have received the announcement, so requests must be sent until then.
             while !restart.is_finished() {
                 load.steps(50);
             }
         });
         let mut server = killed_under_load(server, &mut load, seed);
         let model = load.end();
-        // The kill also loses writes in its memory that were not flushed.
+        // The kill also loses unflushed writes in the server's memory.
         server.kill();
         let disk = std::fs::read(server.disk()).unwrap();
         assert!(disk == model, "{args}, seed {seed}");
     }
 }
 
-/// Random requests to a server that is killed and restarted during them.
+/// Sends random requests to a server that is killed and restarted meanwhile.
 pub(crate) fn killed_under_load(mut server: Server, load: &mut Load, seed: u64) -> Server {
     let (has_ended, done) = (AtomicBool::new(false), Arc::clone(&load.done));
     std::thread::scope(|scope| {
@@ -105,7 +105,7 @@ pub(crate) fn killed_under_load(mut server: Server, load: &mut Load, seed: u64) 
     })
 }
 
-/// Connections end after a random number of bytes in one direction or the other, within headers and data.
+/// Connections end after a random number of bytes in either direction, within headers and data. No acknowledged data are lost.
 #[test]
 fn cut_connections_lose_nothing() {
     require!([Need::Tool("nbdkit")]);
@@ -127,7 +127,7 @@ fn cut_connections_lose_nothing() {
     }
 }
 
-/// Random requests until there is enough, to a server that is started again if it has ended: the content that its disk must have.
+/// Sends random requests, and restarts the server if it has ended. Returns the content that the disk must have.
 pub(crate) fn under_load(
     device: Nbd,
     server: &mut Server,
@@ -143,7 +143,7 @@ pub(crate) fn under_load(
                 std::thread::yield_now();
             }
         });
-        // Each connection is cut after a random number of bytes.
+        // A proxy cuts each connection after a random number of bytes.
         for _ in 0..20 {
             load.steps(500);
             if is_enough() {
@@ -156,7 +156,7 @@ pub(crate) fn under_load(
     })
 }
 
-/// If a server stops answering, or ends, requests fail within the time-out, and no later one succeeds.
+/// If a server stops answering or ends, requests fail within the time-out, and all later requests fail.
 #[test]
 fn a_server_that_stalls_or_is_gone_gives_an_error_in_time() {
     require!([Need::Tool("nbdkit")]);
@@ -185,7 +185,7 @@ fn a_server_that_stalls_or_is_gone_gives_an_error_in_time() {
     }
 }
 
-/// An export that has another size after a restart is treated as a different export.
+/// If an export has another size after a restart, it is treated as a different export and not written.
 #[test]
 fn an_export_that_has_changed_is_not_written() {
     require!([Need::Tool("nbdkit")]);
@@ -204,7 +204,7 @@ fn an_export_that_has_changed_is_not_written() {
     assert!(std::fs::read(server.disk()).unwrap() == other);
 }
 
-/// Errors of the server concern only their request; a server that refuses every request does not count as a lost connection.
+/// An error of the server is returned for the request that failed. A server that refuses every request does not count as a lost connection.
 #[test]
 fn errors_of_the_server_are_given_on() {
     require!([Need::Tool("nbdkit")]);
@@ -222,7 +222,7 @@ fn errors_of_the_server_are_given_on() {
     device.read_exact_at(&mut [0; 4096], DevOffset(0)).unwrap();
 }
 
-/// A server without a flush is opened read-only, unless the address says that completed writes count as durable.
+/// An export of a server without flushes is opened read-only, unless the address says that completed writes are durable.
 #[test]
 fn a_server_without_a_flush_is_only_read() {
     require!([Need::Tool("nbdkit")]);
@@ -256,7 +256,7 @@ fn write(device: &Nbd, at: u64, data: &[u8]) -> ironmap::Result<()> {
     device.write_all_at(&[std::io::IoSlice::new(data)], DevOffset(at), false)
 }
 
-/// A new queue is the first to meet a restart: its flush covers the earlier writes.
+/// If a new queue is the first to detect a restart of the server, its flush also covers the earlier writes.
 #[test]
 fn a_new_queue_notices_a_restart() {
     require!([Need::Tool("nbdkit")]);
@@ -271,7 +271,8 @@ fn a_new_queue_notices_a_restart() {
     assert!(std::fs::read(server.disk()).unwrap()[..4096] == [7; 4096]);
 }
 
-/// A queue is idle while the server restarts once, other queues restore its content, and it restarts again.
+/// A queue is idle while the server restarts, other queues restore the content, and the server restarts again. The idle queue detects the
+/// second restart.
 #[test]
 fn an_idle_queue_notices_a_second_restart() {
     require!([Need::Tool("nbdkit")]);
@@ -296,7 +297,7 @@ fn an_idle_queue_notices_a_second_restart() {
     assert!(std::fs::read(server.disk()).unwrap()[..4096] == data);
 }
 
-/// A failed write leaves its own data undefined, but must not lose older unflushed data.
+/// The data of a failed write are undefined, but older unflushed data must not be lost.
 #[test]
 fn a_failed_write_does_not_lose_an_older_one() {
     require!([Need::Tool("nbdkit")]);
@@ -315,7 +316,8 @@ fn a_failed_write_does_not_lose_an_older_one() {
     assert!(std::fs::read(server.disk()).unwrap()[..4096] == [7; 4096]);
 }
 
-/// A durable write may fail because its server's flush fails. That flush may also have covered the writes of others.
+/// A durable write can fail because a flush on the server failed. That flush may also have covered writes of other threads, so all later
+/// requests fail.
 #[test]
 fn nothing_succeeds_after_a_failed_durable_write() {
     require!([Need::Tool("nbdkit")]);
@@ -331,7 +333,7 @@ fn nothing_succeeds_after_a_failed_durable_write() {
     assert_eq!(device.flush().unwrap_err().errno(), Errno::EIO);
 }
 
-/// Data that a failed flush did not write are lost to all threads: no later flush succeeds.
+/// If a flush fails, its data may be lost for all threads, so every later flush fails.
 #[test]
 fn nothing_succeeds_after_a_failed_flush() {
     for durable in [false, true] {
@@ -359,7 +361,7 @@ fn nothing_succeeds_after_a_failed_flush() {
     }
 }
 
-/// The server ends each connection when it gets a request.
+/// If a server ends each connection when it receives a certain request, this request fails in time.
 #[test]
 fn a_request_that_ends_each_connection_fails_in_time() {
     let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {
@@ -372,7 +374,8 @@ fn a_request_that_ends_each_connection_fails_in_time() {
     assert_eq!(error.errno(), ETIMEDOUT, "{error}");
 }
 
-/// A flush of the client is in flight while no thread reaps for longer than the time-out. The next request does not time out.
+/// No thread collects completions for longer than the time-out, while a flush of the client is in flight. The next request does not time
+/// out for this reason.
 #[test]
 fn a_pause_is_no_time_out() {
     let server = Fake::start(32 << 20, FLUSH, |_, mut connection| {
@@ -410,13 +413,14 @@ fn a_pause_is_no_time_out() {
     }
 }
 
-/// Threads with several queues each write and flush while the server is killed: each flush of a thread makes its writes durable.
+/// Several threads with several queues each write and flush while the server is killed. Each flush of a thread makes the thread's writes
+/// durable.
 #[test]
 fn threads_lose_nothing_when_the_server_is_killed() {
     require!([Need::Tool("nbdkit")]);
     const PART: u64 = 1 << 20;
     for (seed, args) in (0..rounds(1)).flat_map(|seed| {
-        // Otherwise the filter replies to a flush before another flush in progress has ended.
+        // With other options, the filter answers a flush before another flush in progress has ended.
         let single = "--filter=multi-conn --filter=cache file DISK multi-conn-mode=disable \
                       multi-conn-track-dirty=off";
         [(seed, "--filter=cache file DISK"), (seed, single)]
@@ -433,7 +437,7 @@ fn threads_lose_nothing_when_the_server_is_killed() {
                         let mut model =
                             content(seed)[(part * PART) as usize..][..PART as usize].to_vec();
                         for _ in 0..6 {
-                            // Without a server no new queue can be made.
+                            // Without a running server no queue can be made, so this is repeated.
                             let mut queue = loop {
                                 if let Ok(queue) = device.queue(&QueueOptions::new()) {
                                     break queue;
@@ -475,7 +479,8 @@ fn threads_lose_nothing_when_the_server_is_killed() {
     }
 }
 
-/// A server that ends with its last connection (nbdkit's filter exitlast) is closed regularly: all completed writes are on its disk.
+/// nbdkit's filter exitlast ends the server after its last connection. If the connection is closed gracefully, all completed writes are on
+/// the disk.
 #[test]
 fn a_server_that_ends_with_its_last_connection_has_all() {
     require!([Need::Tool("nbdkit")]);
@@ -486,7 +491,8 @@ fn a_server_that_ends_with_its_last_connection_has_all() {
         let mut nbdkit = Command::new(find("nbdkit").unwrap());
         nbdkit.args(["-f", "-U"]).arg(&socket).args(["--filter=exitlast", "file"]).arg(&disk);
         let mut server = nbdkit.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // The socket exists a moment before the server listens. A connection to test it would be the last one.
+        // The socket exists before the server listens. The first connection to the server must be that of the test, because the server ends
+        // after its last one.
         let address: Address = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
         let mut device = None;
         until("nbdkit listens", || {

@@ -1,4 +1,4 @@
-//! Multiple mount protection on an export: a node loses its connection, and another node takes the volume.
+//! Multiple mount protection on an export: a node loses its connection, and another node claims the volume.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::server::Server;
 
 const NEEDS: [Need; 2] = [Need::Tool("nbdkit"), Need::Tool("mke2fs")];
 
-/// A server, and the block size of the volume on it: as long as its requests, or shorter.
+/// A server, and the block size of a volume: as long as the server's unit of requests, or shorter.
 const SERVED: [(&str, &str); 2] = [
     ("file DISK", "4096"),
     (
@@ -40,7 +40,7 @@ fn check(disk: &Path) {
     run("e2fsck", &["-fn", disk.to_str().unwrap()]);
 }
 
-/// A lost connection alone does not end the node's claim.
+/// A node that loses its connection for a short time still owns the volume.
 #[test]
 fn a_node_that_comes_back_goes_on() {
     require!(NEEDS);
@@ -69,7 +69,8 @@ fn come_back(kind: (&str, &str)) {
     }
 }
 
-/// Neither writes kept for a server that restarts nor writes without a reply overwrite the data of the next node.
+/// A node that was cut off does not overwrite the data of the next node. This applies to writes that the client keeps for a restart of the
+/// server, and to writes without a reply.
 #[test]
 fn a_node_that_was_cut_off_leaves_the_volume_to_the_next() {
     require!(NEEDS);
@@ -89,14 +90,14 @@ fn cut_off(kind: (&str, &str)) {
     let before = std::fs::read(server.disk()).unwrap();
     proxy.open();
     let error = first.fs().sync().unwrap_err();
-    assert!(error.to_string().contains("another node has taken the volume (mmp)"), "{error}");
+    assert!(error.to_string().contains("another node has overwritten the MMP block"), "{error}");
     assert!(first.close().is_err());
     drop(first);
     assert!(std::fs::read(server.disk()).unwrap() == before, "it was written");
     check(&server.disk());
 }
 
-/// A volume that another node holds is not replaced, not even by force.
+/// A volume that another node uses cannot be replaced by mkfs, not even with `force`.
 #[test]
 fn a_volume_that_is_held_is_not_replaced() {
     require!(NEEDS);

@@ -1,4 +1,4 @@
-//! A proxy between the client and a server, which cuts connections or damages replies.
+//! A proxy between the client and a server. It cuts connections or damages replies.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -12,44 +12,44 @@ use ironmap::device::nbd::Address;
 use crate::common::rng::Rng;
 use crate::server::Server;
 
-/// The treatment of the bytes of one connection, in one direction.
+/// The changes that the proxy makes to the bytes of a connection in one direction.
 #[derive(Clone, Copy)]
 struct Fate {
     /// The number of bytes after which the connection is cut.
     cut: u64,
-    /// This byte is changed.
+    /// The position of the byte that is changed.
     damaged: u64,
 }
 
-/// A running proxy. Its threads end with its connections.
+/// A running proxy. Each of its threads ends when its connection ends.
 pub(crate) struct Proxy {
     socket: PathBuf,
     cuts: Arc<AtomicU64>,
     gate: Arc<Mutex<Gate>>,
 }
 
-/// A closed gate has no connections, and refuses new ones.
+/// While the gate is closed, there are no connections, and new ones are refused.
 #[derive(Default)]
 struct Gate {
     is_closed: bool,
-    /// The connections, if the gate may be closed, otherwise `None`.
+    /// The open connections, or `None` for a proxy whose gate is never closed.
     open: Option<Vec<UnixStream>>,
 }
 
 impl Proxy {
-    /// Cuts each connection after a random number of bytes.
+    /// Makes a proxy that cuts each connection after a random number of bytes.
     pub(crate) fn cutting(server: &Server, seed: u64, below: u64) -> Self {
         let fate =
             move |rng: &mut Rng| Fate { cut: below / 20 + rng.below(below), damaged: u64::MAX };
         Self::start(server, seed, fate)
     }
 
-    /// Changes one byte of each connection's replies, among the first `below` bytes.
+    /// Makes a proxy that changes one byte in each connection's replies, among the first `below` bytes.
     pub(crate) fn damaging(server: &Server, seed: u64, below: u64) -> Self {
         Self::start(server, seed, move |rng| Fate { cut: u64::MAX, damaged: rng.below(below) })
     }
 
-    /// Changes nothing, and can be closed.
+    /// Makes a proxy that changes nothing, and has a gate that can be closed.
     pub(crate) fn gated(server: &Server) -> Self {
         let proxy = Self::start(server, 0, |_| Fate { cut: u64::MAX, damaged: u64::MAX });
         proxy.gate.lock().unwrap().open = Some(Vec::new());
@@ -65,7 +65,7 @@ impl Proxy {
         }
     }
 
-    /// Lets connections through again.
+    /// Permits connections again.
     pub(crate) fn open(&self) {
         self.gate.lock().unwrap().is_closed = false;
     }

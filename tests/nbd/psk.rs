@@ -1,4 +1,4 @@
-//! Exports over TLS with pre-shared keys: servers of both versions, and keys that are not right.
+//! Exports over TLS with pre-shared keys: servers with TLS 1.2 and 1.3, and wrong keys.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -27,13 +27,13 @@ const NEEDS: [Need; 1] = [Need::Tool("nbdkit")];
 const KEYS: &str = "alice:00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF\n\
                     bob:0123456789abcdef0123456789abcdef\n";
 
-/// nbdkit with these keys, which it demands.
+/// Starts nbdkit with these keys. The server requires TLS.
 fn nbdkit(args: &str, seed: u64) -> Server {
     let args = format!("-f --exit-with-parent -U SOCKET --tls=require --tls-psk=DIR/file {args}");
     Server::with_file("nbdkit", &args, &content(seed), KEYS)
 }
 
-/// The address of an export for a user with the keys of a file.
+/// The address of an export for a user whose key is in this file.
 fn address(server: &Server, user: &str, keys: &Path, query: &str) -> Address {
     address_of(&server.socket(), user, keys, query)
 }
@@ -43,7 +43,7 @@ fn address_of(socket: &Path, user: &str, keys: &Path, query: &str) -> Address {
     format!("nbds+unix://{user}@/?socket={socket}&tls-psk-file={keys}{query}").parse().unwrap()
 }
 
-/// One connection and several are compared with a model of the bytes. libnbd accepts the same URI.
+/// Exports with a key are tested over one connection and over several, and compared with a model of the bytes. libnbd accepts the same URI.
 #[test]
 fn an_export_with_a_key_holds_what_was_written() {
     require!(NEEDS);
@@ -68,7 +68,7 @@ fn server_size(server: &Server) -> String {
     std::fs::metadata(server.disk()).unwrap().len().to_string()
 }
 
-/// Both versions of TLS in use are tested.
+/// An export of qemu with a key contains the data that were written, with TLS 1.2 and with TLS 1.3.
 #[test]
 fn an_export_of_qemu_with_a_key_holds_what_was_written() {
     require!([Need::Tool("qemu-nbd")]);
@@ -77,7 +77,7 @@ fn an_export_of_qemu_with_a_key_holds_what_was_written() {
         (2, ",priority=NORMAL:-VERS-ALL:+VERS-TLS1.2"),
         (3, ",priority=NORMAL:-VERS-ALL:+VERS-TLS1.3"),
     ] {
-        // The options name the file of keys.
+        // The options contain the path of the file with the keys.
         let dir = scratch_in(Path::new("/dev/shm"));
         let keys = dir.path().join("keys.psk");
         std::fs::write(&keys, KEYS).unwrap();
@@ -90,7 +90,7 @@ fn an_export_of_qemu_with_a_key_holds_what_was_written() {
     }
 }
 
-/// The error of an opening, which is one line with the address and the reason.
+/// Asserts that the open is refused, with one line that contains the address and the reason.
 fn refused(address: &Address, kind: ErrorKind, reason: &str) {
     let error = Nbd::open(address, false).unwrap_err();
     let text = error.to_string();
@@ -98,7 +98,7 @@ fn refused(address: &Address, kind: ErrorKind, reason: &str) {
     assert!(text.starts_with("nbds+unix://") && error.kind() == kind, "{error:?}");
 }
 
-/// Tests each reason to refuse a server, and each reason of a server to refuse the client.
+/// Wrong keys are refused. The test covers each reason for which the client refuses, and each reason for which the server refuses.
 #[test]
 fn keys_that_are_not_right_are_refused() {
     require!(NEEDS);
@@ -135,11 +135,11 @@ fn keys_that_are_not_right_are_refused() {
     refused(&with("alice"), ErrorKind::NotFound, "the file has no key");
     std::fs::write(&keys, vec![b'a'; (1 << 20) + 1]).unwrap();
     refused(&with("alice"), ErrorKind::Unsupported, "more than 1048576 bytes");
-    // Lines that are not text, and line ends of another system.
+    // The file has a line that is not valid UTF-8, and line ends of another system.
     std::fs::write(&keys, [b"m\xFCller:00\n", KEYS.replace('\n', "\r\n").as_bytes()].concat())
         .unwrap();
     Nbd::open(&with("alice"), false).unwrap();
-    // A pipe without a writer.
+    // The file of keys is a pipe without a writer.
     std::fs::remove_file(&keys).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &keys, rustix::fs::Mode::RUSR).unwrap();
     let began = std::time::Instant::now();
@@ -154,7 +154,8 @@ fn keys_that_are_not_right_are_refused() {
     );
 }
 
-/// Three refusals: a server with a certificate, which any machine could be, instead of the key; a server without TLS; and a client with certificates.
+/// Three connections are refused: to a server with a certificate instead of the key, to a server without TLS, and from a client with
+/// certificates to a server with keys. A certificate is not enough, because any machine could have one.
 #[test]
 fn servers_without_the_key_are_refused() {
     require!([certificates::NEEDS[0], certificates::NEEDS[1], certificates::NEEDS[2]]);
@@ -191,7 +192,7 @@ fn servers_without_the_key_are_refused() {
     }
 }
 
-/// A server that is killed under load, and connections that are cut or have one byte changed: nothing acknowledged is lost, and no data are wrong.
+/// If a server is killed under load, or connections are cut or have one byte changed, no acknowledged data are lost, and no data are wrong.
 #[test]
 fn lost_and_damaged_connections_lose_nothing_with_keys() {
     require!(NEEDS);
@@ -217,7 +218,7 @@ fn lost_and_damaged_connections_lose_nothing_with_keys() {
     );
 }
 
-/// A server that sends something else than a handshake, or nothing.
+/// A server that sends something other than a handshake, or nothing, leads to an error.
 #[test]
 fn a_server_that_does_not_speak_tls_is_an_error() {
     let dir = scratch_in(Path::new("/dev/shm"));
@@ -246,7 +247,7 @@ fn a_server_that_does_not_speak_tls_is_an_error() {
     assert_eq!(open(b"", false).errno(), Errno(110));
 }
 
-/// Decrypted data never wait while the descriptor of an event loop shows no data.
+/// If decrypted data are waiting, the descriptor for an event loop is always ready.
 #[test]
 fn event_loops_see_all_data_with_keys() {
     require!(NEEDS);

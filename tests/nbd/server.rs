@@ -1,4 +1,4 @@
-//! NBD servers, which end with their guards.
+//! NBD servers, which are stopped when their guards are dropped.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::common::command::find;
 use crate::common::image::scratch_in;
 
-/// A server on a socket in its own directory. It exports the file `disk` there.
+/// A server on a socket in its own directory. The server exports the file `disk` in this directory.
 pub(crate) struct Server {
     dir: TempDir,
     program: String,
@@ -22,12 +22,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a program over a file with this content. In `args`, `SOCKET`, `DISK` and `DIR` are replaced.
+    /// Starts a server program for a disk with this content. `SOCKET`, `DISK` and `DIR` in `args` are replaced.
     pub(crate) fn start(program: &str, args: &str, disk: &[u8]) -> Self {
         Self::with_file(program, args, disk, "")
     }
 
-    /// Starts a program with an additional file `DIR/file` of this content.
+    /// Starts a server program with an additional file `DIR/file` with this content.
     pub(crate) fn with_file(program: &str, args: &str, disk: &[u8], file: &str) -> Self {
         let dir = scratch_in(Path::new("/dev/shm"));
         std::fs::write(dir.path().join("disk"), disk).unwrap();
@@ -40,7 +40,7 @@ impl Server {
         server
     }
 
-    /// nbdkit with these filters and this plugin.
+    /// Starts nbdkit with these filters and this plugin.
     pub(crate) fn nbdkit(args: &str, disk: &[u8]) -> Self {
         Self::start("nbdkit", &format!("-f --exit-with-parent -U SOCKET {args}"), disk)
     }
@@ -64,7 +64,7 @@ impl Server {
         self.path("disk")
     }
 
-    /// The address of its export, with this query besides the socket.
+    /// The address of the export. `query` is appended to the query with the socket.
     pub(crate) fn address(&self, query: &str) -> Address {
         format!("nbd+unix:///?socket={}{query}", self.socket().display()).parse().unwrap()
     }
@@ -73,7 +73,7 @@ impl Server {
         Nbd::open(&self.address(""), write)
     }
 
-    /// Starts it again, and waits until it listens.
+    /// Starts the server again, and waits until it listens.
     pub(crate) fn restart(&mut self) {
         let _ = std::fs::remove_file(self.socket());
         let program = find(&self.program).unwrap();
@@ -90,7 +90,7 @@ impl Server {
         self.child = Some(child);
     }
 
-    /// Stops all threads of the server until it gets SIGCONT.
+    /// Stops all threads of the server until SIGCONT.
     pub(crate) fn suspend(&self) {
         self.signal(Signal::STOP);
         let tasks = format!("/proc/{}/task", self.child.as_ref().unwrap().id());
@@ -103,7 +103,7 @@ impl Server {
         }
     }
 
-    /// The number of the server's sockets, for connections and to listen.
+    /// The number of the server's sockets, for connections and for listening.
     #[cfg(feature = "tls")]
     pub(crate) fn sockets(&self) -> usize {
         let dir = format!("/proc/{}/fd", self.child.as_ref().unwrap().id());
@@ -125,21 +125,22 @@ impl Server {
         }
     }
 
-    /// Restarts the server if it has ended: nbdkit 1.32 aborts now and then when a connection is cut (`raw_send_socket`: `sock >= 0`).
+    /// Restarts the server if it has ended. nbdkit 1.32 sometimes aborts when a connection is cut (`raw_send_socket`: `sock >= 0`).
     pub(crate) fn revive(&mut self) {
         if self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
             self.restart();
         }
     }
 
-    /// Ends the server regularly.
+    /// Stops the server gracefully.
     pub(crate) fn stop(&mut self) {
         self.signal(Signal::TERM);
         self.child.take().unwrap().wait().unwrap();
     }
 }
 
-/// Starts a program as the child of a thread that stays: a server that ends with its parent ends with the thread that started it.
+/// Starts a program from a thread that runs until the end of the tests. A server that ends with its parent ends when the thread that
+/// started it ends.
 fn spawn(command: Command) -> Child {
     type Order = (Command, mpsc::Sender<Child>);
     static ORDERS: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();

@@ -13,10 +13,11 @@ use ironmap::units::DevOffset;
 use crate::fake::{FLUSH, FLUSH_COMMAND, Fake, READ, WRITE, within};
 
 const ETIMEDOUT: Errno = Errno(110);
-/// A flush over one connection covers the others.
+/// The flag of a server on which a flush over one connection also covers the writes of the other connections.
 const MULTI_CONN: u16 = 1 << 8;
 
-/// A server with several connections, and the number of writes it received. The connections in `silent` stop answering after `first` requests.
+/// A server with several connections, and the number of writes that it received. The connections in `silent` get no answers after the first
+/// `first` requests.
 fn server(silent: &'static [usize], first: usize) -> (Fake, Arc<AtomicU64>) {
     let writes = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&writes);
@@ -45,7 +46,8 @@ fn write() -> Bio {
     }
 }
 
-/// A read over a silent connection is sent again over a new connection. A write in flight over another connection is not sent again.
+/// If a connection gets no answer, its read is sent again over a new connection. A write in flight over another connection is not sent
+/// again.
 #[test]
 fn a_silent_connection_does_not_end_the_others() {
     let (server, writes) = server(&[1, 2], 0);
@@ -64,10 +66,11 @@ fn a_silent_connection_does_not_end_the_others() {
     });
 }
 
-/// The common connection, whose loss ends all others, waits for the writes of the others.
+/// The connection that all queues share gets no answer, while another connection has a write in flight. The session ends with a time-out,
+/// and the write is not sent again.
 #[test]
 fn the_silence_of_the_common_connection_sends_no_write_again() {
-    // The first request over the common connection is answered. It is the first request of the new queue.
+    // The first request over the shared connection is answered. It is the first request of the new queue.
     let (server, writes) = server(&[0, 1], 1);
     let device = Nbd::open(&server.address("&timeout=2"), true).unwrap();
     within(Duration::from_secs(20), move || {
@@ -84,7 +87,8 @@ fn the_silence_of_the_common_connection_sends_no_write_again() {
     });
 }
 
-/// A server that only stalls would carry out the first copy of a write over newer data. So a write to it is not sent again, but a read is.
+/// If a server does not answer, it may still carry out the first copy of a write later, over newer data. So a write is not sent again, but
+/// a read is.
 #[test]
 fn a_write_to_a_silent_server_is_not_sent_again() {
     for command in [WRITE, READ] {
@@ -93,7 +97,7 @@ fn a_write_to_a_silent_server_is_not_sent_again() {
         let server = Fake::start(1 << 20, FLUSH, move |number, mut connection| {
             while let Some(request) = connection.next() {
                 counted.fetch_add(u64::from(request.command == command), Ordering::Relaxed);
-                // The first connection never answers.
+                // The first connection never gets an answer.
                 if number > 0 {
                     connection.succeed(&request);
                 }
@@ -122,7 +126,7 @@ fn read(at: u64) -> Bio {
     Bio { op: BioOp::Read, at: DevOffset(at), memory, ..write() }
 }
 
-/// If a server answers slowly but steadily, a request may wait for earlier requests longer than the time-out.
+/// If a server answers slowly but steadily, a request may wait for earlier requests for longer than the time-out.
 #[test]
 fn a_slow_server_is_waited_for() {
     let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {
@@ -142,7 +146,7 @@ fn a_slow_server_is_waited_for() {
     }
 }
 
-/// If a server answers all requests but one, the session ends in time.
+/// If a server answers all requests except one, the session ends in time.
 #[test]
 fn a_request_that_is_passed_over_fails() {
     let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {
@@ -166,7 +170,7 @@ fn a_request_that_is_passed_over_fails() {
     });
 }
 
-/// A flush may take almost the whole time-out, whichever connection asks for it: its connection is not given up, and the flush is sent once.
+/// A flush may take almost as long as the time-out, on any connection. The connection is kept, and the flush is sent only once.
 #[test]
 fn a_slow_flush_is_waited_for() {
     for flags in [FLUSH, FLUSH | MULTI_CONN] {
@@ -200,8 +204,8 @@ fn a_slow_flush_is_waited_for() {
     }
 }
 
-/// If a server never answers a flush that the client makes by itself, the session ends in time, even if the server answers everything else while
-/// other threads send requests and reap: writes that wait for memory do not wait for ever.
+/// If a server never answers a flush that the client sends by itself, the session ends in time. This also holds if the server answers all
+/// other requests, while other threads send requests and collect completions. So writes that wait for memory do not wait for ever.
 #[test]
 fn a_flush_of_the_clients_own_is_not_waited_for_for_ever() {
     const LEN: usize = 1 << 20;
@@ -221,7 +225,7 @@ fn a_flush_of_the_clients_own_is_not_waited_for_for_ever() {
         let other = Arc::clone(&device);
         let ended = Arc::new(AtomicU64::new(0));
         let over = Arc::clone(&ended);
-        // One thread sends one request after the other, or only reaps.
+        // The other thread sends one request after another, or only collects completions.
         let reader = std::thread::spawn(move || {
             let mut queue = other.queue(&QueueOptions::new()).unwrap();
             while over.load(Ordering::Relaxed) == 0 {
@@ -235,7 +239,7 @@ fn a_flush_of_the_clients_own_is_not_waited_for_for_ever() {
         });
         let errno = within(Duration::from_secs(30), move || {
             let mut queue = device.queue(&QueueOptions::new()).unwrap();
-            // More than is kept before writes wait.
+            // The client keeps fewer data than these, so that writes must wait.
             for number in 0..160 {
                 queue.submit(write_of(number * LEN as u64, LEN)).unwrap();
                 queue.wait(1).unwrap();

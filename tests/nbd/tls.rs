@@ -21,7 +21,7 @@ use crate::fake::{Fake, within};
 use crate::require;
 use crate::server::Server;
 
-/// A load compared with a model of the bytes, which the disk must contain afterwards.
+/// Sends random requests, and compares the content of the disk with a model.
 pub(crate) fn random_requests(device: Nbd, mut server: Server, seed: u64, name: &str) {
     let mut load = Load::new(device, content(seed), seed);
     load.steps(600);
@@ -30,7 +30,8 @@ pub(crate) fn random_requests(device: Nbd, mut server: Server, seed: u64, name: 
     assert!(std::fs::read(server.disk()).unwrap() == model, "{name}, seed {seed}");
 }
 
-/// One connection and several, with and without a certificate of the client, are compared with a model of the bytes.
+/// Exports over TLS are tested over one connection and over several, with and without a certificate of the client, and compared with a
+/// model of the bytes.
 #[test]
 fn an_export_over_tls_holds_what_was_written() {
     require!(NEEDS);
@@ -52,7 +53,7 @@ fn an_export_over_tls_holds_what_was_written() {
     }
 }
 
-/// Both versions of TLS in use are tested.
+/// An export of qemu over TLS contains the data that were written, with TLS 1.2 and with TLS 1.3.
 #[test]
 fn an_export_of_qemu_over_tls_holds_what_was_written() {
     require!([Need::Tool("qemu-nbd"), NEEDS[1], NEEDS[2]]);
@@ -69,7 +70,7 @@ fn an_export_of_qemu_over_tls_holds_what_was_written() {
     }
 }
 
-/// With TCP the host of the address is verified: a name, an IP address, and the name of another host.
+/// Over TCP, the host in the address must match the certificate. The test uses a DNS name, an IP address, and the name of another host.
 #[test]
 fn the_name_of_the_host_is_verified() {
     require!(NEEDS);
@@ -114,7 +115,7 @@ fn the_name_of_the_host_is_verified() {
     assert!(text.starts_with("nbds://127.0.0.1:"), "{text}");
 }
 
-/// The error of an opening, which is one line with the address and the reason.
+/// Asserts that the open is refused, with one line that contains the address and the reason.
 fn refused(server: &Server, dir: &Path, query: &str, reason: &str) {
     let error = Nbd::open(&address(&server.socket(), dir, query), false).unwrap_err();
     let text = error.to_string();
@@ -122,7 +123,8 @@ fn refused(server: &Server, dir: &Path, query: &str, reason: &str) {
     assert!(text.starts_with("nbds+unix:///?socket="), "{text}");
 }
 
-/// Tests each reason to refuse a server, and each reason of a server to refuse the client.
+/// Invalid certificates are refused. The test covers each reason for which the client refuses, and each reason for which the server
+/// refuses.
 #[test]
 fn certificates_that_are_not_right_are_refused() {
     require!(NEEDS);
@@ -156,7 +158,7 @@ fn certificates_that_are_not_right_are_refused() {
 
     authority.revoke();
     refused(&server, &authority.client(), "", "the server's certificate was revoked");
-    // An unreadable list is an error, unlike a missing one.
+    // A revocation list that cannot be read is an error. A missing list is not.
     std::fs::remove_file(authority.client().join("ca-crl.pem")).unwrap();
     symlink("/nonexistent", authority.client().join("ca-crl.pem")).unwrap();
     refused(&server, &authority.client(), "", "ca-crl.pem: No such file");
@@ -177,7 +179,7 @@ fn certificates_that_are_not_right_are_refused() {
     refused(&expired, &authority.client(), "", "the server's certificate has expired");
 }
 
-/// The client never falls back from TLS to plain text, and a server that requires TLS tells that to a client without TLS.
+/// The client never falls back from TLS to plain text. A client without TLS gets the reason from a server that requires TLS.
 #[test]
 fn a_server_without_tls_is_refused() {
     require!(NEEDS);
@@ -193,7 +195,8 @@ fn a_server_without_tls_is_refused() {
     );
 }
 
-/// Without `tls-certificates` the system's authorities are trusted. The environment of another process sets them.
+/// Without `tls-certificates`, the client trusts the authorities of the system. The test sets them by environment variables in a child
+/// process.
 #[test]
 fn the_authorities_of_the_system_are_trusted() {
     const VARIABLE: &str = "IRONMAP_NBD_TLS_ADDRESS";
@@ -224,7 +227,7 @@ fn the_authorities_of_the_system_are_trusted() {
     assert!(text.contains("no trusted authorities for TLS: tls-certificates=DIR"), "{text}");
 }
 
-/// Plays the beginning of a server, up to the request for TLS. Returns whether that came.
+/// Plays the server from the beginning to the client's request for TLS. Returns whether the client has sent this request.
 pub(crate) fn greet(stream: &mut UnixStream) -> bool {
     stream.write_all(&[&b"NBDMAGICIHAVEOPT"[..], &3_u16.to_be_bytes()].concat()).unwrap();
     let mut asked = [0; 4 + 16];
@@ -242,7 +245,7 @@ fn answered(answer: impl Fn(&mut UnixStream) + Send + 'static) -> (ironmap::Erro
     let server = Fake::scripted(move |mut stream| {
         let is_asked = greet(&mut stream);
         answer(&mut stream);
-        // The rest must not contain a request in plain text.
+        // The client's further bytes must not contain a request in plain text.
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
         let is_plain = rest.windows(8).any(|bytes| bytes == b"IHAVEOPT");
@@ -256,12 +259,12 @@ fn answered(answer: impl Fn(&mut UnixStream) + Send + 'static) -> (ironmap::Erro
     (error, waited)
 }
 
-/// Plain text between the consent to TLS and the handshake, which an attacker on the path may insert, is not a reply (compare CVE-2021-3716, on the
-/// other side). The first option is TLS, so that no other reply can come before.
+/// Plain text between the reply to the TLS request and the handshake is an error. An attacker on the network could insert it (compare
+/// CVE-2021-3716, for servers). The request for TLS is the first option, so an earlier reply is not possible.
 #[test]
 fn plain_text_in_front_of_tls_is_an_error() {
     require!(NEEDS);
-    // Answers to the options that follow: extended headers, and an export.
+    // Replies to options that the client sends after TLS begins: extended headers, and an export.
     let forged = [reply(11, 1), reply(7, 1)];
     for injected in [forged.concat(), vec![0], b"NBDMAGIC".to_vec(), vec![0x16, 3, 3, 0xFF, 0xFF]] {
         let (error, _) = answered(move |stream| {
@@ -282,7 +285,7 @@ fn forged_go() -> Vec<u8> {
     reply(7, 1)
 }
 
-/// The replies to the request for TLS are not a consent, or are missing.
+/// If the reply to the request for TLS is missing or is not an acknowledgement, the open fails.
 #[test]
 fn other_answers_to_the_request_for_tls_are_errors() {
     require!(NEEDS);
@@ -301,14 +304,14 @@ fn other_answers_to_the_request_for_tls_are_errors() {
     let (error, _) = answered(|stream| stream.write_all(&reply(8, 1)).unwrap());
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let (error, waited) = within(Duration::from_secs(20), || {
-        // Consent, and then nothing.
+        // The request for TLS is acknowledged, and nothing follows.
         answered(|stream| stream.write_all(&reply(5, 1)).unwrap())
     });
     assert_eq!(error.errno(), Errno(110), "{error}");
     assert!(waited < Duration::from_secs(5), "{waited:?}");
 }
 
-/// Decrypted data never wait while the descriptor of an event loop shows no data.
+/// If decrypted data are waiting, the descriptor for an event loop is always ready.
 #[test]
 fn event_loops_see_all_data() {
     require!(NEEDS);

@@ -1,4 +1,4 @@
-//! Connections with TLS that are cut, damaged or given up.
+//! Connections with TLS that are cut, damaged or closed.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::proxy::Proxy;
 use crate::require;
 use crate::server::Server;
 
-/// A server with a cache in memory is killed and started again, between requests and under load: all data that a flush covers are on the disk.
+/// A server with a cache in memory is killed and restarted, between requests and under load. All data that a flush covers are on the disk.
 #[test]
 fn a_killed_server_loses_nothing_over_tls() {
     require!(NEEDS);
@@ -37,7 +37,7 @@ fn a_killed_server_loses_nothing_over_tls() {
     }
 }
 
-/// The connection ends after a random number of bytes, within records and between them, without the end of TLS.
+/// Connections end after a random number of bytes, within and between TLS records, without a closing record. No acknowledged data are lost.
 #[test]
 fn cut_connections_lose_nothing_over_tls() {
     require!(NEEDS);
@@ -57,12 +57,12 @@ fn cut_connections_lose_nothing_over_tls() {
     }
 }
 
-/// One byte of each connection is changed, in the handshake or after it: the result is an error or a lost connection, never wrong data.
+/// One byte of each connection is changed, in the handshake or later. The result is an error or a lost connection, never wrong data.
 #[test]
 fn damaged_bytes_are_lost_connections() {
     require!(NEEDS);
     let authority = Authority::new();
-    // Another queue would need a connection without damage at its beginning.
+    // A server with one connection is used, because another queue would need a connection that is not damaged at its beginning.
     let single = "--filter=multi-conn file DISK multi-conn-mode=disable";
     let args = format!("{} {single}", authority.options());
     survive_damage(
@@ -75,7 +75,7 @@ fn damaged_bytes_are_lost_connections() {
     );
 }
 
-/// Runs loads over proxies that damage a connection, in every third round during the handshake.
+/// Runs loads over proxies that damage each connection, in every third round during the handshake.
 pub(crate) fn survive_damage(
     rounds: u64,
     start: impl Fn(u64) -> Server,
@@ -91,7 +91,7 @@ pub(crate) fn survive_damage(
         let Ok(device) = Nbd::open(&address(&proxy, &server, query), true) else { continue };
         opened += 1;
         if in_handshake {
-            // Some connections have no room for the reply before the damage.
+            // On some connections the damage comes before the reply is complete, so the read may fail.
             let mut found = vec![0; 512];
             if device.read_exact_at(&mut found, DevOffset(8192)).is_ok() {
                 assert!(found == content(seed)[8192..8704], "seed {seed}");
@@ -106,7 +106,7 @@ pub(crate) fn survive_damage(
     assert!(opened > 5, "{opened} were opened");
 }
 
-/// The number of TLS threads of this process. Concurrent tests have few of them.
+/// The number of TLS threads in this process. Tests that run at the same time have only a few.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let is_pump = |path: std::path::PathBuf| {
@@ -115,7 +115,7 @@ fn threads() -> usize {
     tasks.filter(|task| is_pump(task.path())).count()
 }
 
-/// Threads and sockets end with their connections, also after failed openings.
+/// When a connection ends, or an open fails, its threads end and its sockets are closed.
 #[test]
 fn threads_end_with_their_connections() {
     require!(NEEDS);
@@ -140,7 +140,7 @@ fn threads_end_with_their_connections() {
     until("the server has no connections", || server.sockets() < 4);
 }
 
-/// If a server stops receiving, the session ends in time, and its device can be dropped without a wait.
+/// If a server stops receiving, the session ends in time, and the device can be dropped without a wait.
 #[test]
 fn a_stalled_server_is_left_in_time() {
     require!(NEEDS);

@@ -17,7 +17,7 @@ fn location(server: &Server) -> Location {
     Location::parse(server.address("").to_string().as_ref()).unwrap()
 }
 
-/// Makes and fills a volume. e2fsck and the kernel's own reader check it.
+/// Makes a volume and fills it. e2fsck and the kernel check the result.
 fn make_and_fill(server: &mut Server, name: &str, block: impl Into<Option<u32>>) {
     let block = block.into();
     let how = LocationOptions::new().write(true).block_size(block);
@@ -36,7 +36,7 @@ fn make_and_fill(server: &mut Server, name: &str, block: impl Into<Option<u32>>)
         volume.write(&path, &data).unwrap();
         files.push((path, data));
     }
-    // Overwrites and appends from several queues.
+    // Several queues overwrite and append at the same time.
     std::thread::scope(|scope| {
         for (path, data) in &mut files[..4] {
             let volume = &volume;
@@ -54,7 +54,7 @@ fn make_and_fill(server: &mut Server, name: &str, block: impl Into<Option<u32>>)
                 data.resize(len, 0);
                 data[..4096].copy_from_slice(&block);
                 for at in (0..len - 3072).step_by(7168) {
-                    // The piece has the length and the alignment of the shortest block.
+                    // Length and position of this piece are multiples of the shortest block.
                     let piece = vec![at as u8; 1024];
                     file.write_all_at(&mut queue, &piece, at as u64).unwrap();
                     data[at..at + 1024].copy_from_slice(&piece);
@@ -99,7 +99,7 @@ fn a_volume_on_an_export_is_one_for_linux() {
     make_and_fill(&mut Server::start("qemu-nbd", args, &disk), args, None);
 }
 
-/// A volume whose blocks are shorter than the requests that its server takes: the server refuses all others.
+/// A volume can have shorter blocks than the unit of its server. The server refuses requests of other lengths.
 #[test]
 fn blocks_shorter_than_the_server_takes_are_served() {
     require!([Need::Tool("nbdkit"), Need::Tool("e2fsck")]);
@@ -118,11 +118,11 @@ fn blocks_shorter_than_the_server_takes_are_served() {
     }
 }
 
-/// Partitions of an export, and a volume that another location's options read.
+/// A partition of an export is found. A volume can be opened with options that contain another location.
 #[test]
 fn a_partition_of_an_export_is_found() {
     require!([Need::Tool("nbdkit"), Need::Tool("sfdisk")]);
-    // The unit of a server does not determine the sectors of the partition table.
+    // The server's unit of requests does not determine the sector size of the partition table.
     for unit in [1, 512, 4096, 65536] {
         let policy = format!("blocksize-minimum={unit} blocksize-preferred=65536");
         let args = format!("--filter=blocksize-policy file DISK {policy}");
@@ -157,8 +157,8 @@ fn partition_of(server: &Server) {
     assert!(error.contains("there is no partition 3"), "{error}");
 }
 
-/// An integrity device whose sectors are shorter than the requests of the servers below it, and one with longer sectors than the blocks of the volume
-/// on it; in both modes.
+/// An integrity device can have shorter sectors than the units of the servers below it, and longer sectors than the blocks of the volume
+/// above it, in each mode.
 #[test]
 fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
     require!([Need::Tool("nbdkit"), Need::Tool("e2fsck")]);
@@ -204,7 +204,7 @@ fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
     }
 }
 
-/// An integrity device with an export of a different server for data and for tags.
+/// An integrity device can store data and tags on exports of two different servers.
 #[test]
 fn an_integrity_device_lies_on_two_exports() {
     require!([Need::Tool("nbdkit")]);

@@ -1,6 +1,5 @@
 #!/bin/sh
-# A system administrator: a volume in daily use, and back to the kernel at any moment.
-# From docs/MOUNT.md and `ironmap tune --help`.
+# A system administrator uses a volume daily, and can always mount it with the kernel again. From docs/MOUNT.md and `ironmap tune --help`.
 set -eu
 ironmap mkfs -q disk.img 256M
 mkdir -p mnt kernel reports/2026

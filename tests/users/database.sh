@@ -1,6 +1,6 @@
 #!/bin/sh
-# A database engineer: is my table read from the device, and are the bytes right?
-# From README, "A mounted file system, as root", and examples/host_reader.rs.
+# A database engineer wants to know whether a table is read from the device, and whether the bytes are right. From README, "A mounted file
+# system, as root", and examples/host_reader.rs.
 set -eu
 truncate -s 256M disk.img && mkfs.ext4 -q disk.img
 mkdir mnt && mount disk.img mnt

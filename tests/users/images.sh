@@ -1,6 +1,6 @@
 #!/bin/sh
-# An image builder: makes an image of a container's tar stream, without root, with the same bytes each time.
-# From docs/IMAGES.md, "Recipes".
+# An image builder makes an image from a container's tar stream, without root, with the same bytes each time. From docs/IMAGES.md,
+# "Recipes".
 set -eu
 mkdir -p tree/etc tree/srv && date > tree/etc/built && ln -s ../etc/built tree/srv/link
 head -c 3M /dev/urandom > tree/srv/data

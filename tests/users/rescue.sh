@@ -1,6 +1,5 @@
 #!/bin/sh
-# A rescuer of disks: the superblock is lost, then half of the disk. Which files can be saved?
-# From docs/cli/rescue.md.
+# A user recovers files after the loss of the superblock, and then of half of the disk. From docs/cli/rescue.md.
 set -eu
 mkdir -p tree/letters && date > tree/letters/first && head -c 2M /dev/urandom > tree/photo
 ironmap mkfs -q -b 4K -d tree disk.img 512M

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Four users, each played by a script that uses only what README, docs and examples describe: tests/users/run.sh [PROGRAMS]. PROGRAMS is a directory
-# of programs.
+# Four users, each played by a script that uses only commands from README, docs and examples: tests/users/run.sh [PROGRAMS]. PROGRAMS is a
+# directory with the built programs.
 #
-# Without PROGRAMS the last commit is first cloned and built: the test goes from a fresh checkout to the first right result.
+# Without PROGRAMS, the last commit is first cloned and built, so that the test begins with a fresh checkout.
 source "$(dirname "$0")/../lib.sh"
 users=(database images rescue administrator)
 needs_root=" database administrator "
@@ -29,7 +29,7 @@ programs=$(realpath "${1:-$scratch/clone/target/demo}")
 say users
 failed=()
 for user in "${users[@]}"; do
-    # Each script runs in an empty directory, and as root in a separate mount namespace.
+    # Each script runs in an empty directory and a separate mount namespace, with root permissions in it.
     namespace=(unshare --mount)
     if ! is_root; then
         [[ $needs_root != *" $user "* ]] || { skip "user $user: needs root" && continue; }

@@ -1,4 +1,5 @@
-//! Metadata newer than the head of the log: the log records with their changes are lost. Both the kernel and ironmap refuse such metadata.
+//! Metadata that are newer than the head of the log, because the log records with their changes were lost. The kernel and ironmap refuse
+//! such metadata.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,7 +16,7 @@ use crate::common::image::Image;
 use crate::common::skip::Need;
 use crate::require;
 
-/// The places of metadata, and the names of the log position in them, as commands of xfs_db.
+/// The metadata to change, and the names of the fields with the log position, as commands of xfs_db.
 const PLACES: [(&str, &str); 10] = [
     ("sb 0", "lsn"),
     ("agf 0", "lsn"),
@@ -26,13 +27,13 @@ const PLACES: [(&str, &str); 10] = [
     ("path /map;addr u3.bmbt.ptrs[1]", "lsn"),
     ("path /attributes;ablock 0", "hdr.info.lsn"),
     ("path /link;dblock 0", "lsn"),
-    // Linux accepts this position, because only the map's own content depends on it.
+    // Linux accepts this position, because it concerns only the content of the map.
     ("path /map", "v3.lsn"),
 ];
 /// A position that the log of this volume never reaches.
 const AHEAD: &str = "0x900000001";
 const NAMES: u32 = 400;
-/// A command that reads everything below a mount.
+/// A shell command that reads the metadata below a mount point.
 const WALK: &str =
     "cd \"$0\" && ls dir && cat dir/name-7 map && readlink link && getfattr -d -m - attributes";
 
@@ -74,7 +75,7 @@ fn read(volume: &Volume) -> ironmap::Result<()> {
     Ok(())
 }
 
-/// Whether the kernel mounts the image for reading, and reads everything.
+/// Whether the kernel can mount the image read-only and read the metadata.
 fn kernel_reads(image: &Image) -> bool {
     let Ok(mount) = image.try_mount("ro") else { return false };
     output("sh", &["-c", WALK, mount.dir().to_str().unwrap()]).status.success()
@@ -123,7 +124,7 @@ fn metadata_ahead_of_the_log_are_refused() {
     }
 }
 
-/// An older state of the volume's own log, and a log of zeros, are refused.
+/// An older copy of the volume's log, and a log of zeros, are refused.
 #[test]
 fn a_log_that_is_older_than_its_volume_is_refused() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);

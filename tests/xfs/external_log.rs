@@ -1,4 +1,4 @@
-//! A volume with its log on a separate device: only the log tells whether it needs recovery.
+//! A volume whose log is on a separate device. Only this log shows whether the volume needs recovery.
 
 use std::path::Path;
 
@@ -51,7 +51,8 @@ fn a_volume_is_read_with_its_log_and_refused_without() {
     }
 }
 
-/// The log of another volume is refused, clean or not, as by the kernel: its state is unrelated to this volume.
+/// The log of another volume is refused, clean or not, and the kernel refuses it too. The state of such a log says nothing about this
+/// volume.
 #[test]
 fn a_log_of_another_volume_is_refused() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

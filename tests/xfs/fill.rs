@@ -1,4 +1,4 @@
-//! A tree for XFS: the files of the tree for every format, and the forms of directories, maps and attributes that only XFS has.
+//! A tree for XFS: the files for every format, and the forms of directories, maps and attributes that exist only in XFS.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,11 +13,11 @@ use crate::common::rng::Rng;
 use crate::common::tree::{Limits, Scope, grow};
 use crate::{SEED, collisions};
 
-/// The number of files and extents of each kind.
+/// How many files and extents of each kind the tree has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
     Small,
-    /// Directories of 20,000 names, and maps of as many extents.
+    /// With directories of 20,000 names, and maps of as many extents.
     Large,
 }
 
@@ -31,13 +31,13 @@ impl Amount {
         self.of(800, 20_000)
     }
 
-    /// The numbers of names in directories, one number for each directory.
+    /// The number of names in each of the directories.
     fn names(self) -> &'static [usize] {
         self.of(&[0, 1, 3, 12, 40, 150, 1000], &[0, 1, 3, 12, 40, 150, 1000, 4000, 20_000])
     }
 }
 
-/// Fills a mounted volume. `shares`: its files can share blocks.
+/// Fills a mounted volume. `shares` says whether its files can share blocks.
 pub(crate) fn fill(dir: &Path, block: u64, amount: Amount, shares: bool) {
     let scope = Scope {
         seed: SEED,
@@ -55,18 +55,18 @@ pub(crate) fn fill(dir: &Path, block: u64, amount: Amount, shares: bool) {
         shared(dir, block, rng);
     }
     attributes(dir, amount, rng);
-    // These come last, because some of the files cannot be changed afterwards.
+    // This call is last, because some of its files cannot be changed afterwards.
     flags_and_projects(dir);
 }
 
-/// Every form of a directory, each also with names taken out: here and there, and in long runs that free whole blocks.
+/// Directories of every form. Copies of each form have some names removed: single names, or long runs that free blocks.
 fn directories(dir: &Path, amount: Amount, rng: &mut Rng) {
     let room = dir.join("forms");
     std::fs::create_dir(&room).unwrap();
     let file = room.join("file");
     File::create_new(&file).unwrap();
     for count in amount.names() {
-        // The largest directories take most of the time.
+        // The largest directories take most of the time, so they have only one copy.
         let kinds = if *count > 4000 { &["some"][..] } else { &["none", "some", "runs"] };
         for gaps in kinds {
             let dir = room.join(format!("{count}-{gaps}"));
@@ -76,7 +76,7 @@ fn directories(dir: &Path, amount: Amount, rng: &mut Rng) {
                 let longest = if rng.below(20) == 0 { 240 } else { 30 };
                 let width = 1 + rng.below(longest) as usize;
                 let path = dir.join(format!("{index:0width$}"));
-                // All file types occur in entries; most are links, which need no inodes.
+                // Entries of all file types are made. Most are hard links, which need no new inodes.
                 match rng.below(200) {
                     0 => std::fs::create_dir(&path).unwrap(),
                     1 => symlink("target", &path).unwrap(),
@@ -106,7 +106,7 @@ fn directories(dir: &Path, amount: Amount, rng: &mut Rng) {
     }
 }
 
-/// Maps that do not fit into the inode, and blocks past the end.
+/// Files with maps that do not fit into the inode, and with blocks past the end.
 fn maps(dir: &Path, block: u64, amount: Amount, rng: &mut Rng) {
     let room = dir.join("maps");
     std::fs::create_dir(&room).unwrap();
@@ -142,7 +142,7 @@ fn maps(dir: &Path, block: u64, amount: Amount, rng: &mut Rng) {
     }
 }
 
-/// Copies that share blocks, whole and in part.
+/// Copies of files that share all or some blocks.
 fn shared(dir: &Path, block: u64, rng: &mut Rng) {
     let room = dir.join("shared");
     std::fs::create_dir(&room).unwrap();
@@ -158,7 +158,7 @@ fn shared(dir: &Path, block: u64, rng: &mut Rng) {
     }
 }
 
-/// Attributes of every form: in the inode, in a leaf, below nodes, with values apart, and in a map of many extents.
+/// Attributes of every form: in the inode, in a leaf, below nodes, with values in separate blocks, and in a map of many extents.
 fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
     let room = dir.join("attributes");
     std::fs::create_dir(&room).unwrap();
@@ -170,7 +170,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
         let file = format!("{index}-{count}");
         File::create_new(room.join(&file)).unwrap();
         for number in 0..count {
-            // Removed attributes and added ones leave gaps.
+            // Attributes are removed and added again, which leaves gaps.
             let name = format!("user.{number}");
             let len = rng.below(if count > 10 { 200 } else { 10 });
             set(&file, name.as_bytes(), &rng.bytes(len as usize));
@@ -183,7 +183,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
     for file in ["apart-1", "apart-2", "longest", "names", "alike"] {
         File::create_new(room.join(file)).unwrap();
     }
-    // The two files are written in turns, so that neither has contiguous blocks.
+    // The two files are extended alternately, so that neither has contiguous blocks.
     for number in 0..60 {
         for file in ["apart-1", "apart-2"] {
             let len = 3000 + rng.below(3000) as usize;
@@ -201,7 +201,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
     for (number, name) in collisions::names(20).into_iter().enumerate() {
         set("alike", &[b"user.", &name[..]].concat(), number.to_string().as_bytes());
     }
-    // Links and directories have attributes of some kinds.
+    // Links and directories also get attributes, of some kinds.
     symlink("nowhere", room.join("link")).unwrap();
     set("link", b"trusted.of-a-link", &rng.bytes(700));
     symlink("a".repeat(900), room.join("long-link")).unwrap();
@@ -216,7 +216,7 @@ fn flags_and_projects(dir: &Path) {
         File::create_new(&file).unwrap();
         std::fs::create_dir(&below).unwrap();
         for path in [&file, &below] {
-            // Only directories pass on their project.
+            // Project inheritance is possible only for directories.
             if flags == "P" && path == &file {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The oracle is a reader of other authors: GRUB's module for XFS, run by `grub-fstest`.
+//! The oracle is a reader that other authors wrote: GRUB's module for XFS, run by `grub-fstest`.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,11 @@ use crate::common::view::{View, join};
 use crate::note;
 
 const PROGRAM: &str = "grub-fstest";
-/// Files whose content is compared.
+/// The number of files whose content is compared.
 const FILES: usize = 40;
 
-/// Asserts that GRUB lists every directory as ironmap does, and reads the same bytes of files. All names can be shown in a list of words.
+/// Asserts that GRUB lists every directory as ironmap does, and reads the same bytes of files. Names must not contain white space, because
+/// GRUB prints lists of words.
 pub(crate) fn assert_same(image: &Image, view: &View, what: &str) {
     if find(PROGRAM).is_none() {
         return note(&format!("GRUB's view: needs the program {PROGRAM}"));
@@ -29,7 +30,8 @@ pub(crate) fn assert_same(image: &Image, view: &View, what: &str) {
     let is_dir = |path: &[u8]| path.is_empty() || view[path].is(FileType::Directory);
     let root = Vec::new();
     let dirs = view.keys().filter(|path| is_dir(path)).chain([&root]);
-    // If a directory has several blocks, versions before 2.12 take the end of each for the index of a single-block directory.
+    // If a directory has several blocks, GRUB before 2.12 takes the end of each block for the index of a single-block directory. So with an
+    // old GRUB only small directories are compared.
     let most = if is_old() {
         image.open().unwrap().xfs().unwrap().superblock().directory_block_size()
     } else {
@@ -77,14 +79,14 @@ pub(crate) fn assert_same(image: &Image, view: &View, what: &str) {
 
 fn is_old() -> bool {
     let said = String::from_utf8(run(PROGRAM, &["--version"])).unwrap();
-    // grub-fstest (GRUB) 2.06-13+deb12u2
+    // The line is for example `grub-fstest (GRUB) 2.06-13+deb12u2`.
     let number = said.split_whitespace().last().unwrap();
     let mut numbers = number.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>());
     let version = (numbers.next().unwrap().unwrap(), numbers.next().unwrap().unwrap());
     version < (2, 12)
 }
 
-/// The directory of a path, and the name in it.
+/// Splits a path into the directory and the name in it.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),

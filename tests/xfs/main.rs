@@ -1,4 +1,4 @@
-//! ironmap sees the same in XFS volumes as the kernel. A failure names the options of mkfs.xfs and the seed.
+//! ironmap and the kernel see the same in XFS volumes. A failure names the options of mkfs.xfs and the seed.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -32,17 +32,17 @@ use common::view::{Subject, View};
 const SEED: u64 = 0x0058_4653;
 const SIZE: &str = "512M";
 const DEPTH: Depth = Depth { random: 8, stretches: 200 };
-/// Options of the compared mount, which changes nothing, not even the log.
+/// The mount options for the comparison. Such a mount changes nothing, not even the log.
 const FOR_READING: &str = "ro,norecovery";
 
-/// Compares everything with the kernel's view of the volume mounted for reading. Returns the kernel's view.
+/// Compares ironmap's view with the kernel's view of the volume, mounted read-only. Returns the kernel's view.
 fn compare_with_kernel(image: &Image, mount_options: &str, what: &str) -> View {
     let mount = image.mount(&format!("{FOR_READING}{mount_options}"));
     let usage = kernel_usage(mount.dir());
     let mut expected = kernel::view_with_maps(mount.dir(), DEPTH, SEED);
     kernel::add_flags(mount.dir(), &mut expected);
     for record in expected.values_mut() {
-        // The kernel lists access control lists a second time, in their on-disk form.
+        // The kernel lists access control lists a second time, in the on-disk form.
         record.xattrs.as_mut().unwrap().retain(|name, _| !name.starts_with(b"trusted.SGI_ACL_"));
     }
     drop(mount);
@@ -56,7 +56,7 @@ fn compare_with_kernel(image: &Image, mount_options: &str, what: &str) -> View {
     expected
 }
 
-/// A check finds nothing, not even something to note.
+/// Asserts that a check finds nothing, not even a note.
 fn assert_clean(image: &Image, what: &str) {
     let fs = image.fs();
     let report = fs.check(&mut |_| {}).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -68,7 +68,7 @@ fn assert_clean(image: &Image, what: &str) {
     assert!(findings.is_empty(), "{what}: {findings:#?}");
 }
 
-/// The counts that `statfs` gives.
+/// The counts in the result of `statfs`.
 const USAGE: [&str; 6] = ["size of blocks", "blocks", "free", "available", "inodes", "free inodes"];
 
 fn kernel_usage(dir: &Path) -> [u64; 6] {
@@ -82,7 +82,7 @@ fn our_usage(subject: &Subject) -> [u64; 6] {
     [size, usage.blocks, free.blocks, free.available, usage.inodes, free.inodes]
 }
 
-/// Reports that the running test, or a part of it, is skipped.
+/// Records that the running test, or a part of it, is skipped.
 fn note(reason: &str) {
     let thread = std::thread::current();
     skip::note(thread.name().unwrap_or("xfs"), &reason.trim_end().replace('\n', " "));

@@ -1,4 +1,4 @@
-//! Inode numbers from outside: for the kernel and for ironmap, the tree of inodes decides which numbers are in use.
+//! Inode numbers from callers. For the kernel and for ironmap, the inode B+tree determines which numbers are in use.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::common::skip::Need;
 use crate::common::xfs::Layout;
 use crate::require;
 
-/// The inodes that the kernel finds in use: it asks its trees, and no directory.
+/// The inodes in use, as the kernel reports them from its inode B+trees without reading directories.
 fn in_use(dir: &Path) -> BTreeSet<u64> {
     let said = run("xfs_io", &["-c".as_ref(), "bulkstat".as_ref(), dir.as_os_str()]);
     let said = String::from_utf8(said).unwrap();
@@ -24,7 +24,7 @@ fn in_use(dir: &Path) -> BTreeSet<u64> {
     numbers.map(|number| number.parse().unwrap()).collect()
 }
 
-/// Creates files in free space of single blocks, so that chunks of inodes get holes. Every third file is removed.
+/// Creates files when only single blocks are free, so that inode chunks have holes. Every third file is removed again.
 fn crowd(dir: &Path, block: u64) {
     let file = File::create_new(dir.join("data")).unwrap();
     let free = rustix::fs::statvfs(dir).unwrap().f_bavail * 9 / 10;
@@ -38,7 +38,7 @@ fn crowd(dir: &Path, block: u64) {
         }
     }
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    // These pieces hold some inodes, but no whole chunk.
+    // A free piece of this size has space for some inodes, but not for a whole chunk.
     for index in 0..(free / 16).min(400) {
         fallocate(&file, punch, index * 16 * block, 8 * block).unwrap();
     }
@@ -55,7 +55,8 @@ fn crowd(dir: &Path, block: u64) {
     }
 }
 
-/// Every number up to the end of the volume is tried: a number that is not in use for the kernel is not found, whatever its place contains.
+/// Every number up to the end of the volume is tried. A number that is not in use for the kernel is not found, even if its position
+/// contains an inode.
 #[test]
 fn inodes_in_use_are_those_of_the_kernel() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_db")]);
@@ -81,7 +82,7 @@ fn inodes_in_use_are_those_of_the_kernel() {
         let last = expected.last().unwrap() + 200;
         for number in (0..last).filter(|number| !is_far(&expected, *number)) {
             match fs.inode(InodeNo(number)) {
-                // The inode belongs to the file system itself.
+                // This inode belongs to the file system itself.
                 Ok(inode) if inode.is_internal() => {}
                 Ok(_) => assert!(expected.contains(&number), "{options}: inode {number} is free"),
                 Err(error) => {
@@ -95,24 +96,25 @@ fn inodes_in_use_are_those_of_the_kernel() {
     assert!(holes > 0, "no chunk of inodes has holes");
 }
 
-/// Whether a number is far from all inodes. Only some of such numbers are tried.
+/// Whether a number is far from all inodes in use. Only a sample of such numbers is tried.
 fn is_far(numbers: &BTreeSet<u64>, number: u64) -> bool {
     let near = numbers.range(number.saturating_sub(200)..number + 200).next().is_some();
     !near && !number.is_multiple_of(61)
 }
 
-/// The number of chunks with holes in the root of the only group's tree.
+/// The number of inode chunks with holes. They are counted in the root block of the inode B+tree, in a volume with one group.
 fn sparse_chunks(image: &Image) -> usize {
     let path = image.path();
     let commands = ["-r", "-c", "agi 0", "-c", "addr root", "-c", "p"];
     let args: Vec<_> = commands.iter().map(AsRef::as_ref).chain([path.as_os_str()]).collect();
     let said = String::from_utf8(run("xfs_db", &args)).unwrap();
-    // 3:[1024,0xff00,32,0,0]: first inode, holes, ...
+    // A record has the form 3:[1024,0xff00,32,0,0], with the first inode and the holes as the first values.
     let records = said.split_whitespace().filter_map(|word| word.split_once(":["));
     records.filter(|(_, record)| record.split(',').nth(1).is_some_and(|holes| holes != "0")).count()
 }
 
-/// Content of a file that is made to look like inodes, with the volume's UUID, the number of their place and a right checksum.
+/// Writes file content that looks like inodes: with the UUID of the volume, the inode number of their position and a valid checksum. Such
+/// inodes are not found.
 fn forged(volume: &Volume, device: &File, layout: &Layout, in_use: &BTreeSet<u64>, options: &str) {
     let fs = volume.fs();
     let name = *in_use
@@ -135,7 +137,7 @@ fn forged(volume: &Volume, device: &File, layout: &Layout, in_use: &BTreeSet<u64
     assert!(numbers.len() > 100, "{options}");
     numbers.iter().for_each(|number| layout.forge(device, &like, *number));
     for number in numbers.into_iter().map(InodeNo) {
-        // The forged inode differs from a real one only in that no tree contains it.
+        // The forged inode differs from a real inode only because no inode B+tree contains its number.
         let known = fs.known_inode(number).unwrap();
         assert_eq!(known.number(), number, "{options}");
         let found = [
@@ -150,16 +152,17 @@ fn forged(volume: &Volume, device: &File, layout: &Layout, in_use: &BTreeSet<u64
     }
 }
 
-/// A damaged tree does not prevent access to files by name, as in the kernel; a number from outside is an error, never a guess.
+/// A damaged inode B+tree does not prevent access to files by name, as in the kernel. With an inode number from a caller, the result is an
+/// error and never a guess.
 #[test]
 fn a_damaged_tree_of_inodes_hides_no_name() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
-    // The kernel needs the first group's tree for the root, so another tree is damaged.
+    // The kernel needs the first group's B+tree for the root directory, so the B+tree of another group is damaged.
     let options = "-s size=512 -d agcount=4";
     let image = Image::mkfs_xfs("320M", &words(options)).unwrap();
     {
         let mount = image.mount("rw");
-        // Directories are placed in the groups in turn.
+        // New directories are placed in one group after another.
         for name in ["other", "dir"] {
             let dir = mount.dir().join(name);
             std::fs::create_dir(&dir).unwrap();
@@ -172,7 +175,7 @@ fn a_damaged_tree_of_inodes_hides_no_name() {
     let group = layout.group_of(number);
     assert!(group > 0, "all directories are in the first group");
     let mut root = [0; 4];
-    // `agi_root`, in the third sector.
+    // The field `agi_root` in the third sector.
     device.read_exact_at(&mut root, group + 2 * 512 + 20).unwrap();
     let at = group + u64::from(u32::from_be_bytes(root)) * layout.block + 200;
     device.write_all_at(&[0x55], at).unwrap();
@@ -181,7 +184,7 @@ fn a_damaged_tree_of_inodes_hides_no_name() {
         let single = format!("bulkstat_single {number}");
         let said = output("xfs_io", &["-c".as_ref(), single.as_ref(), mount.dir().as_os_str()]);
         assert!(!String::from_utf8_lossy(&said.stdout).contains("bs_ino"), "the kernel finds it");
-        // The inode is in memory by then, so the tree is not read for it.
+        // After this call the inode is in the kernel's memory, so the kernel does not read the B+tree for it.
         mount.dir().join("dir/file").metadata().unwrap();
         InodeNo(number)
     };

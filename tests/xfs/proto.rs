@@ -1,5 +1,5 @@
-//! Volumes that present kernels no longer mount, filled by mkfs.xfs from a prototype, and by xfs_db: version 4, and names without
-//! regard to case. They are compared with the directory that was copied.
+//! Volumes that present kernels cannot mount: of version 4, and with case-insensitive names. mkfs.xfs fills them from a prototype, and
+//! xfs_db adds attributes. They are compared with the directory that was copied.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,9 +17,9 @@ use crate::common::skip::Need;
 use crate::common::view::{Record, Subject};
 use crate::{DEPTH, FOR_READING, SEED, SIZE, assert_clean, grub, listing, note, require};
 
-/// The number of names of each directory.
+/// The number of names in each directory.
 const NAMES: [usize; 6] = [0, 3, 40, 150, 1000, 4000];
-/// Attributes that xfs_db sets: option for the kind, kind, length of the value.
+/// Attributes that xfs_db sets: the option for the name space, the name space, and the length of the value.
 const XATTRS: [(&str, &str, usize); 5] = [
     ("-u", "user", 3),
     ("-r", "trusted", 100),
@@ -28,7 +28,7 @@ const XATTRS: [(&str, &str, usize); 5] = [
     ("-r", "trusted", 65_536),
 ];
 
-/// Makes a directory to copy, with everything that a prototype can describe.
+/// Makes a directory to copy, with all kinds of files that a prototype can describe.
 fn source(dir: &Path, longest_link: usize) {
     let rng = &mut Rng::new(SEED);
     let mut write =
@@ -68,7 +68,7 @@ fn source(dir: &Path, longest_link: usize) {
     }
 }
 
-/// The prototype for mkfs.xfs: a line for each file, `$` at the end of a directory.
+/// The prototype for mkfs.xfs: one line for each file, and `$` at the end of each directory.
 fn prototype(dir: &Path, into: &mut String) {
     let mut paths: Vec<_> =
         std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -106,7 +106,7 @@ fn prototype(dir: &Path, into: &mut String) {
     into.push_str("$\n");
 }
 
-/// Sets attributes with xfs_db. Returns those of each file.
+/// Sets attributes with xfs_db. Returns the attributes of each file.
 fn set_xattrs(image: &Image) -> BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut commands = vec!["-x".to_owned()];
     let mut command = |words: String| commands.extend(["-c".to_owned(), words]);
@@ -136,7 +136,7 @@ fn by_prototype(options: &str) {
     let from = dir.path().join("from");
     std::fs::create_dir(&from).unwrap();
     let is_v4 = options.contains("crc=0");
-    // The long links that mkfs.xfs 6.1 makes from a prototype lack the headers of version 5.
+    // For a long link in a prototype, mkfs.xfs 6.1 makes a block without the header that version 5 needs.
     source(&from, if is_v4 { 1023 } else { 300 });
     let mut text = "/dev/null\n0 0\nd--755 0 0\n".to_owned();
     prototype(&from, &mut text);
@@ -149,11 +149,11 @@ fn by_prototype(options: &str) {
         Ok(image) => image,
         Err(refusal) => return note(&refusal),
     };
-    // With the first version of attributes xfs_db 6.1 crashes.
+    // xfs_db 6.1 crashes on volumes with attributes of version 1.
     let mut xattrs = if options.contains("attr=1") { BTreeMap::new() } else { set_xattrs(&image) };
     image.check();
     assert_clean(&image, &what);
-    // The kernel's answer is printed for the record.
+    // The result of a kernel mount is recorded, and not required.
     if let Err(refusal) = image.try_mount(FOR_READING).map(drop) {
         note(&format!("the kernel's view: {refusal}"));
     }
@@ -180,7 +180,7 @@ fn by_prototype(options: &str) {
     let root = actual.remove(&b""[..]).unwrap();
     assert_same(&expected, &actual, &what);
     assert_contents(&expected, &mut subject, &actual, &what);
-    // Names in another case are no concern of GRUB's.
+    // GRUB does not look up names in another case, so these volumes are omitted.
     if !options.contains("version=ci") {
         grub::assert_same(&image, &actual, &what);
     }
@@ -189,7 +189,7 @@ fn by_prototype(options: &str) {
     listing::assert_cursors(&subject, &actual, &what);
 }
 
-/// Asserts that names in another case lead to the same file if the volume folds case, and to no file otherwise.
+/// Asserts that a name in another case refers to the same file if the volume is case-insensitive, and to no file otherwise.
 fn assert_cases(subject: &Subject, view: &crate::common::view::View, folds: bool, what: &str) {
     for (path, record) in view {
         let text = std::str::from_utf8(path).unwrap();
@@ -210,7 +210,7 @@ fn assert_cases(subject: &Subject, view: &crate::common::view::View, folds: bool
     }
 }
 
-/// Tests of volumes by their names: options of mkfs.xfs.
+/// Tests of volumes, each with a name and the options of mkfs.xfs.
 macro_rules! prototypes {
     ($($name:ident: $options:expr;)+) => {
         $(#[test]

@@ -1,4 +1,4 @@
-//! Reads of the device: if a directory's blocks are in memory, names are found without a read.
+//! Reads of the device: if the blocks of a directory are in memory, a lookup sends no request.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -11,11 +11,11 @@ use crate::common::image::{Image, scratch};
 use crate::common::skip::Need;
 use crate::{SIZE, collisions, note, require};
 
-/// The number of names with one hash, each of which is searched in many entries, and of other
-/// names.
+/// The number of names with the same hash, and the number of names with different hashes. A lookup of a name with the common hash compares
+/// many entries.
 const NAMES: usize = 300;
 
-/// How often each part of the device is read.
+/// The number of reads of each part of the device.
 #[derive(Clone, Debug, Default)]
 struct Reads(Arc<Mutex<BTreeMap<u64, u32>>>);
 
@@ -28,7 +28,7 @@ impl Layer for Reads {
     }
 }
 
-/// A volume with one directory of all the names, which mkfs.xfs makes.
+/// A volume that mkfs.xfs makes, with one directory that contains all of the names.
 fn image(block: u32, directory: u32) -> Result<Image, String> {
     let dir = scratch();
     let (proto, empty) = (dir.path().join("proto"), dir.path().join("empty"));

@@ -1,6 +1,8 @@
-//! Volumes with a realtime device: content on it is read if the device is given, and refused by name otherwise.
+//! Volumes with a realtime device: content on this device is read if the device is given. Otherwise a read is refused with an error that
+//! names the reason.
 //!
-//! xfs_db makes the realtime files: mkfs.xfs cannot, and many kernels cannot. `./x lab xfs` has files that a kernel has written.
+//! xfs_db makes the realtime files: mkfs.xfs cannot make them, and many kernels cannot either. `./x lab xfs` tests files that a kernel has
+//! written.
 
 use std::os::unix::fs::FileExt;
 
@@ -19,10 +21,10 @@ use crate::{SIZE, note, require};
 
 const CONTENT: &[u8] = b"on the data device";
 const THERE: &[u8] = b"on the other one..";
-/// Options of a realtime device with groups.
+/// Options of mkfs.xfs for a realtime device with groups.
 const GROUPS: &str = "-m metadir=1,reflink=0,rmapbt=0";
 
-/// A volume with two files, one of them realtime.
+/// A volume with two files, one of which is a realtime file.
 struct World {
     dir: tempfile::TempDir,
     image: Image,
@@ -42,7 +44,7 @@ impl World {
         let rtdev = format!("rtdev={}", device.display());
         let args = ["-r", &rtdev, "-p", prototype.to_str().unwrap()];
         let image = Image::mkfs_xfs_by(mkfs, SIZE, &[&args[..], &words(options)].concat()).unwrap();
-        // In the first group of either device, a number means the same block.
+        // In the first group, a block number has the same meaning on the data device and on the realtime device.
         let volume = image.open().unwrap();
         let inode = volume.fs().resolve(b"realtime", Follow::All).unwrap();
         let file = volume.open_inode(inode, FileOptions::new()).unwrap();
@@ -55,14 +57,14 @@ impl World {
         world
     }
 
-    /// Changes a field of the realtime file's inode.
+    /// Changes a field in the inode of the realtime file.
     fn set(&self, field: &str, value: &str) {
         let write = format!("write -d {field} {value}");
         let path = self.image.path();
         run(&self.db, &["-x", "-c", "path /realtime", "-c", &write, path.to_str().unwrap()]);
     }
 
-    /// Asserts that the file is corrupt if its extent begins with this block.
+    /// Asserts that a read of the file fails with kind `Corrupt` if its extent begins with this block.
     fn is_corrupt(&self, block: &str, why: &str) {
         self.set("u3.bmx[0].startblock", block);
         let error = read(&self.open_with(self.device()).unwrap(), b"realtime").unwrap_err();
@@ -90,7 +92,7 @@ fn read(volume: &Volume, name: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Runs a test for each way to number the blocks of the device: without groups, and with groups.
+/// Runs a test for each way to number the blocks of the realtime device: without groups, and with groups.
 fn in_each_way(test: impl Fn(&World, &str)) {
     test(&World::new("mkfs.xfs", "-m reflink=0,rmapbt=0"), "no groups");
     if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {
@@ -99,7 +101,7 @@ fn in_each_way(test: impl Fn(&World, &str)) {
     test(&World::new(&xfsprogs::newer("mkfs.xfs"), GROUPS), "groups");
 }
 
-/// Without its device, a realtime file is listed, and a read of it is an error with the reason.
+/// If the realtime device is not given, a realtime file is listed, and a read fails with an error that names the reason.
 #[test]
 fn content_on_a_realtime_device_that_is_not_given_is_refused() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -124,16 +126,16 @@ fn content_on_a_realtime_device_is_read() {
         let volume = world.open_with(world.device()).unwrap();
         assert_eq!(read(&volume, b"plain").unwrap(), CONTENT, "{way}");
         assert_eq!(read(&volume, b"realtime").unwrap(), THERE, "{way}");
-        // A block beyond the device.
-        world.is_corrupt("200000", "not those of realtime files");
+        // The block is past the end of the device.
+        world.is_corrupt("200000", "outside the realtime blocks");
         if way == "groups" {
             let world = World::new(&xfsprogs::newer("mkfs.xfs"), GROUPS);
-            world.is_corrupt("0", "not those of realtime files");
+            world.is_corrupt("0", "outside the realtime blocks");
         }
     });
 }
 
-/// Files in zones, on a separate device and on the volume's own, are read too. Writing is refused.
+/// Files in zones can be read, on a separate device and on the data device. Writing is refused.
 #[test]
 fn files_in_zones_are_read() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);
@@ -141,7 +143,7 @@ fn files_in_zones_are_read() {
         let world = realtime::World::new(way);
         let (path, own) = (world.image.path(), std::ptr::eq(way, &OWN_ZONES));
         let volume = world.image.open().unwrap();
-        // Blocks 8 and 9 of zones that begin past the 304 MiB of the volume, or with their device.
+        // Blocks 8 and 9 of the zones. The zones begin after the 304 MiB of the volume, or at the beginning of the separate device.
         let (file, start) = if own { (&path, 304 << 20) } else { (&world.device, 0) };
         let device = std::fs::File::options().write(true).open(file).unwrap();
         let content = [b"8".repeat(4096), b"9".repeat(4096)].concat();
@@ -165,7 +167,7 @@ fn files_in_zones_are_read() {
     }
 }
 
-/// A device other than the volume's is refused if it can be recognized, and so is writing.
+/// A wrong realtime device is refused if it can be recognised. An open for writing with a realtime device is refused too.
 #[test]
 fn a_wrong_realtime_device_is_refused() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -187,7 +189,7 @@ fn a_wrong_realtime_device_is_refused() {
             std::fs::write(&other, vec![0; bytes.len()]).unwrap();
             let (refused, said) = kind(world.open_with(Location::try_from(&*other).unwrap()));
             assert_eq!(refused, ErrorKind::UnknownFormat, "{said}");
-            // The checksum covers the whole block.
+            // The checksum covers the entire block.
             bytes[100] ^= 1;
             std::fs::write(&other, &bytes).unwrap();
             let (refused, said) = kind(world.open_with(Location::try_from(&*other).unwrap()));

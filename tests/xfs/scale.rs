@@ -1,4 +1,4 @@
-//! A map of many extents and a directory of many names, with the kernel's times beside those of ironmap.
+//! A map of many extents and a directory of many names. The test prints the times of the kernel and of ironmap.
 //!
 //! `IRONMAP_XFS_SCALE` is the number of extents and of names: 1000000 takes some minutes and prints meaningful times.
 
@@ -19,9 +19,9 @@ use crate::common::rng::Rng;
 use crate::common::skip::Need;
 use crate::{FOR_READING, SEED, require};
 
-/// Extents and names by default.
+/// The default number of extents and names.
 const COUNT: u64 = 30_000;
-/// Positions and names that are looked up.
+/// The number of positions and names that are looked up.
 const LOOKUPS: usize = 10_000;
 const BLOCK: u64 = 4096;
 
@@ -29,7 +29,7 @@ fn count() -> u64 {
     std::env::var("IRONMAP_XFS_SCALE").map_or(COUNT, |count| count.parse().expect("a number"))
 }
 
-/// Runs a part of a test; prints its time.
+/// Runs a part of a test, and prints its duration.
 pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = work();
@@ -41,7 +41,7 @@ pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
 fn a_file_of_many_extents() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
     let count = count();
-    // The blocks stay unwritten, so that the image stays small.
+    // The blocks remain unwritten, so that the image file is small.
     let size = format!("{}M", 512 + count * 2 * BLOCK / (1 << 20));
     let image = Image::mkfs_xfs(&size, &[]).unwrap();
     {
@@ -116,7 +116,7 @@ fn a_directory_of_many_names() {
         let mut file = dir.join("first");
         for number in 0..count {
             let path = dir.join(name(number));
-            // Some inodes, and names of each.
+            // Each of some inodes has many names.
             if number.is_multiple_of(1000) {
                 File::create_new(&path).unwrap();
                 file = path;

@@ -1,6 +1,6 @@
-//! A tree of many files: all names with their attributes, and all content, with the kernel's times beside ours.
+//! A tree of many files: reads all names with their attributes, and all content, and prints the times of the kernel and of ironmap.
 //!
-//! `IRONMAP_XFS_SCALE` is the number of files: 100000 gives the table of docs/BENCHMARKS.md.
+//! `IRONMAP_XFS_SCALE` is the number of files. 100000 gives the table in docs/BENCHMARKS.md.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -15,22 +15,22 @@ use crate::common::skip::Need;
 use crate::scale::timed;
 use crate::{FOR_READING, SEED, require};
 
-/// Files by default.
+/// The default number of files.
 const COUNT: u64 = 3000;
-/// Files of a directory.
+/// The number of files in a directory.
 const IN_DIRECTORY: u64 = 100;
-/// Sizes of files; one of fifty is larger.
+/// The sizes of files, and the size of one in fifty files.
 const SIZES: [usize; 8] = [0, 100, 700, 3000, 4096, 6000, 9000, 20_000];
 const LARGER: usize = 150_000;
-/// Listings and readings, of which the times are printed.
+/// The number of times that the tree is listed and read. Each time is printed.
 const ROUNDS: usize = 3;
 
-/// The sums over a tree.
+/// The totals of a tree.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums {
     names: u64,
     size: u64,
-    /// The length of the content, and the sum of its bytes.
+    /// The total length of the content, and the sum of its bytes.
     bytes: u64,
     sum: u64,
 }
@@ -38,7 +38,7 @@ struct Sums {
 impl Sums {
     fn add(&mut self, content: &[u8]) {
         self.bytes += content.len() as u64;
-        // Both sides read each byte.
+        // The sum makes each side read every byte.
         self.sum += content.iter().map(|byte| u64::from(*byte)).sum::<u64>();
     }
 }

@@ -1,4 +1,4 @@
-//! Volumes of every variant that mkfs.xfs makes and the kernel mounts, filled through its mount.
+//! Volumes of every variant that mkfs.xfs can make and the kernel can mount. The kernel fills them.
 
 use rustix::fs::FileType;
 
@@ -10,25 +10,25 @@ use crate::common::xfsprogs;
 use crate::fill::{Amount, can_share, fill};
 use crate::{SEED, SIZE, assert_clean, compare_with_kernel, note, require};
 
-/// A way to make a volume, and to mount it.
+/// The options to make and to mount a volume.
 struct Variant {
     /// The options of mkfs.xfs.
     options: &'static str,
     size: &'static str,
-    /// The options of the mount that fills the volume, each after a comma.
+    /// The options of the mount that fills the volume. Each begins with a comma.
     mount: &'static str,
     amount: Amount,
-    /// Whether its files can share blocks.
+    /// Whether the files of the volume can share blocks.
     shares: bool,
-    /// Whether older or smaller programs and kernels may refuse the variant.
+    /// Whether older programs, or kernels with fewer features, may refuse the variant.
     may_be_refused: bool,
-    /// Options of xfs_admin, which runs after the volume was filled.
+    /// The options of xfs_admin, which runs after the volume is filled.
     admin: &'static str,
-    /// Whether a newer xfsprogs than the system's makes and checks the volume.
+    /// Whether a newer xfsprogs than the installed one makes and checks the volume.
     newer: bool,
 }
 
-/// Options of newer features, and the features' names.
+/// The options of newer features, and the names of the features.
 const NEWER: [(&str, &str); 4] = [
     ("parent=1", "parent"),
     ("exchange=1", "exchange-range"),
@@ -49,7 +49,7 @@ const fn variant(options: &'static str) -> Variant {
     }
 }
 
-/// A variant that the system's mkfs.xfs, and the kernel, may not support.
+/// A variant that the installed mkfs.xfs and the kernel may not support.
 const fn newer(options: &'static str) -> Variant {
     let mut variant = variant(options).may_be_refused();
     variant.newer = true;
@@ -87,7 +87,7 @@ impl Variant {
         self
     }
 
-    /// Reports a refusal, which must be allowed. The rest of the variant cannot be tested here.
+    /// Records that the variant was refused, which must be permitted. The rest of the variant is not tested.
     fn refused(&self, refusal: &str) {
         assert!(self.may_be_refused, "{refusal}");
         note(refusal);
@@ -130,7 +130,7 @@ impl Variant {
         self.check_coverage(&seen, block);
     }
 
-    /// The volume has the newer features that it was made for.
+    /// Asserts that the volume has the newer features of its options.
     fn check_features(&self, image: &Image) {
         let features = image.open().unwrap().xfs().unwrap().superblock().features();
         for (option, feature) in NEWER {
@@ -144,7 +144,7 @@ impl Variant {
         }
     }
 
-    /// Checks that the fixture still covers its cases: a tree that lost its odd parts would prove little.
+    /// Checks that the tree contains its special cases. A tree without them would prove little.
     fn check_coverage(&self, seen: &View, block: u64) {
         let any = |what: &str, has: &dyn Fn(&Record) -> bool| {
             assert!(seen.values().any(has), "{}: no {what}", self.options);
@@ -183,7 +183,7 @@ impl Variant {
     }
 }
 
-/// Tests of the variants, by their names.
+/// Tests of the variants, each with a name.
 macro_rules! variants {
     ($($name:ident: $variant:expr;)+) => {
         $(#[test]
@@ -242,7 +242,7 @@ variants! {
     quota_of_users: variant("").mounted(",uquota").may_be_refused();
     quota_of_all: variant("").mounted(",uquota,gquota,pquota").may_be_refused();
     numbers_of_32_bits: variant("").mounted(",inode32");
-    // Numbers of inodes have more than 32 bits.
+    // On this volume, inode numbers need more than 32 bits.
     eight_tebibytes: variant("-d agcount=9 -l size=64m").sized("8T");
     many_features: variant("-m rmapbt=1,reflink=1 -i nrext64=1,size=1024 -n size=8192 -b size=2048").may_be_refused();
     unit_of_allocation: variant("-d extszinherit=16");

@@ -1,4 +1,4 @@
-//! Volumes to be damaged: every kind of metadata, filled by the kernel.
+//! Volumes to be damaged. The kernel fills them with every kind of metadata.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
@@ -12,11 +12,11 @@ use crate::common::rng::Rng;
 use crate::common::skip::{self, Need};
 use crate::common::xfsprogs;
 
-/// A way to make a volume.
+/// The options to make a volume.
 pub(crate) struct Recipe {
     name: &'static str,
     options: &'static str,
-    /// Whether an xfsprogs newer than the system's makes, damages and checks the volume, if one is given.
+    /// Whether a newer xfsprogs than the installed one makes, damages and checks the volume.
     newer: bool,
 }
 
@@ -36,14 +36,14 @@ pub(crate) const BASES: [Recipe; 5] = [
     newer("parents, blocks of 1024", "-b size=1024 -n size=4096,parent=1 -d agcount=3"),
 ];
 
-/// A sound volume.
+/// An undamaged volume.
 pub(crate) struct Base {
     pub(crate) name: &'static str,
     pub(crate) tools: Tools,
     image: Image,
 }
 
-/// The programs of one version of xfsprogs.
+/// The programs of an xfsprogs version: the installed one, or a newer one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tools {
     newer: bool,
@@ -61,7 +61,7 @@ impl Tools {
         if self.newer { xfsprogs::newer(name) } else { name.to_owned() }
     }
 
-    /// The reason why the tools cannot be used here, or why their volumes cannot be mounted.
+    /// The reason why the programs cannot be used here, or why their volumes cannot be mounted.
     fn missing(self, options: &str) -> Option<String> {
         if !self.newer {
             return None;
@@ -75,7 +75,7 @@ impl Tools {
 }
 
 impl Base {
-    /// The base, or `None` if this machine lacks something that it needs.
+    /// Makes the base, or returns `None` if this machine lacks a requirement.
     pub(crate) fn new(recipe: &Recipe) -> Option<Self> {
         let tools = Tools { newer: recipe.newer };
         if let Some(why) = tools.missing(recipe.options) {
@@ -97,7 +97,7 @@ impl Base {
         File::open(self.image.path()).expect("the base")
     }
 
-    /// A copy in a separate directory.
+    /// A copy of the image in a separate directory.
     pub(crate) fn copy(&self) -> Image {
         let copy = Image::no_xfs();
         self.copy_to(&copy.path());
@@ -109,7 +109,7 @@ impl Base {
     }
 }
 
-/// Files of every kind, in every form that metadata have.
+/// Makes files of every kind, so that the volume has every form of metadata.
 fn fill(root: &Path, shares: bool) {
     let rng = &mut Rng::new(0xF111);
     for (name, count) in [("short", 3), ("block", 40), ("leaf", 300), ("nodes", 2500)] {
@@ -128,7 +128,7 @@ fn fill(root: &Path, shares: bool) {
                 _ => fs::write(&path, rng.bytes(1 + number % 9000)).unwrap(),
             }
         }
-        // Gaps in directories, and in chunks of inodes and free space.
+        // The removed names leave gaps in directories, in inode chunks and in free space.
         for number in (0..count).filter(|number| number % 7 == 5 && number % 40 > 4) {
             let name = format!("name-{number:05}-{}", "x".repeat(number % 20));
             fs::remove_file(dir.join(name)).unwrap();

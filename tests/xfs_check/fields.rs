@@ -1,4 +1,4 @@
-//! Bytes of structures are changed, most often with the checksum repaired.
+//! Changes bytes of structures, mostly with repaired checksums.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::common::skip::Need;
 use crate::structures::{self, Kind, Structure};
 use crate::{damage, require};
 
-/// Structures of each base, by its name.
+/// The structures of each base, by the name of the base.
 static FOUND: Mutex<Vec<(&str, Vec<Structure>)>> = Mutex::new(Vec::new());
 
 fn structures_of(base: &Base, kind: Kind) -> Vec<Structure> {
@@ -22,9 +22,9 @@ fn structures_of(base: &Base, kind: Kind) -> Vec<Structure> {
     all.iter().filter(|structure| structure.kind == kind).copied().collect()
 }
 
-/// Changes a little of one structure.
+/// Changes some bytes of a structure. Returns a description.
 fn change(bytes: &mut [u8], kind: Kind, rng: &mut Rng) -> String {
-    // Most fields stand at the beginning.
+    // Most fields are at the beginning of a structure.
     let most = match (kind, rng.below(4)) {
         (Kind::Superblock, _) => 264,
         (Kind::Group, _) => 344,
@@ -65,7 +65,7 @@ fn once(base: &Base, path: &Path, kind: Kind, rng: &mut Rng) -> Option<String> {
     Some(what)
 }
 
-/// Tests of the kinds of structures, by their names.
+/// Tests of the kinds of structures, each with a name.
 macro_rules! kinds {
     ($($name:ident: $kind:expr;)+) => {
         $(#[test]

@@ -1,4 +1,4 @@
-//! Fields are changed by xfs_db's `fuzz`, which repairs checksums.
+//! Changes fields with xfs_db's `fuzz`, which repairs checksums.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::common::command::{output, run};
 use crate::common::skip::Need;
 use crate::{damage, require};
 
-/// The places of fields, as commands of xfs_db.
+/// The structures to change, as commands of xfs_db.
 const PLACES: &[&str] = &[
     "sb 0",
     "sb 1",
@@ -57,10 +57,10 @@ const PLACES: &[&str] = &[
 const VERBS: [&str; 8] =
     ["zeroes", "ones", "firstbit", "middlebit", "lastbit", "add", "sub", "random"];
 
-/// Names of fields, by the base and the number of the place.
+/// The names of fields, by base and index of the structure.
 type Fields = HashMap<(String, usize), Vec<String>>;
 
-/// Fields at a place of a base.
+/// The names of the fields that are already known.
 static FIELDS: Mutex<Option<Fields>> = Mutex::new(None);
 
 fn commands(place: &str, last: &str, path: &Path) -> Vec<String> {
@@ -72,8 +72,7 @@ fn commands(place: &str, last: &str, path: &Path) -> Vec<String> {
     args
 }
 
-/// The names of fields that `print` shows. Only the first and the last elements of arrays are
-/// included.
+/// The names of the fields in the output of `print`. Of an array, only the first and the last elements are included.
 fn fields(said: &str) -> Vec<String> {
     let mut fields = Vec::new();
     for line in said.lines() {

@@ -1,7 +1,7 @@
-//! `check` of XFS finds a fault if `xfs_repair -n` does, and nothing in sound volumes.
+//! For XFS, `check` finds a fault if `xfs_repair -n` does, and finds nothing in undamaged volumes.
 //!
-//! `IRONMAP_XFS_DAMAGE` is the number of damaged volumes of each kind and base, for long runs; `IRONMAP_XFS_SEED` chooses others, and
-//! `IRONMAP_XFS_SEED=SEED:NUMBER` repeats one. A failure names base, seed and number.
+//! `IRONMAP_XFS_DAMAGE` is the number of damaged volumes for each kind of damage and each base, for long runs. `IRONMAP_XFS_SEED` sets
+//! another seed, and `IRONMAP_XFS_SEED=SEED:NUMBER` repeats one case. A failure names the base, the seed and the number.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -31,11 +31,11 @@ use common::rng::Rng;
 use verdict::Tally;
 
 const SEED: u64 = 0x000C_4EC5;
-/// Damaged volumes of each kind and base by default.
+/// The default number of damaged volumes for each kind of damage and each base.
 const DAMAGES: u64 = 6;
 
-/// The bases, shared by the tests that run together. They are dropped after the last of these tests, because a static value would leave its
-/// files.
+/// The bases, which the tests that run at the same time share. The last of these tests drops them. In a static variable they would never be
+/// dropped, and their files would remain.
 fn bases() -> Arc<Vec<Base>> {
     static MADE: Mutex<Weak<Vec<Base>>> = Mutex::new(Weak::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ fn bases() -> Arc<Vec<Base>> {
     })
 }
 
-/// Damages a copy of each base repeatedly, and lets both programs check it.
+/// Damages a copy of each base repeatedly. xfs_repair and ironmap check each damaged copy.
 fn damage(kind: &str, mut once: impl FnMut(&Base, &std::path::Path, &mut Rng) -> Option<String>) {
     let chosen = std::env::var("IRONMAP_XFS_SEED").unwrap_or_default();
     let (seed, number) = match chosen.split_once(':') {
@@ -70,7 +70,7 @@ fn damage(kind: &str, mut once: impl FnMut(&Base, &std::path::Path, &mut Rng) ->
     tally.end(kind, number.is_none());
 }
 
-/// Reports that the running test, or a part of it, is skipped.
+/// Records that the running test, or a part of it, is skipped.
 fn note(reason: &str) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("xfs_check");

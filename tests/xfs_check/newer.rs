@@ -1,4 +1,4 @@
-//! Metadata directories and parent pointers, damaged in one place each by xfs_db of a newer xfsprogs, which repairs checksums.
+//! Metadata directories and parent pointers. xfs_db of a newer xfsprogs makes one fault in each volume, and repairs the checksums.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::{note, require};
 
 const SIZE: &str = "320M";
 const OPTIONS: &str = "-m metadir=1 -n parent=1";
-/// Names of `/dir/many`: its parent pointers need a leaf.
+/// The number of names in `/dir/many`. With so many names, the parent pointers need a leaf.
 const NAMES: usize = 40;
 
-/// A damage: commands of xfs_db, and the text that each finding must contain.
+/// A fault: commands of xfs_db, and texts, each of which must be in a finding.
 type Damage = (&'static str, &'static [&'static str]);
 
 const PARENTS: &[Damage] = &[
@@ -34,12 +34,15 @@ const PARENTS: &[Damage] = &[
         &["lacks the name \"file\"", "has the name \"filf\""],
     ),
     ("path /dir/file;write -d a.sfattr.list[0].name \"fi/e\"", &["\"fi/e\" is not a valid name"]),
-    // The place then has a user's attribute.
+    // The parent pointer becomes an attribute in the name space `user`.
     ("path /dir/file;write -d a.sfattr.list[0].parent 0", &["lacks the name \"file\""]),
-    ("path /dir/file;write -d a.sfattr.list[0].root 1", &["a name of several spaces"]),
+    (
+        "path /dir/file;write -d a.sfattr.list[0].root 1",
+        &["the attribute's name belongs to several name spaces"],
+    ),
     ("path /dir/file;write -d a.sfattr.list[0].valuelen 11", &["without a directory's number"]),
     ("path /dir;write -d core.gen 77", &["lacks the name \"file\"", "of generation 77"]),
-    // Another attribute of a user becomes a parent pointer.
+    // Another attribute in the name space `user` becomes a parent pointer.
     (
         "path /tagged;write -d a.sfattr.list[1].parent 1",
         &["has the name \"tag\" in directory 128", "of generation 9"],
@@ -57,13 +60,16 @@ const PARENTS: &[Damage] = &[
 ];
 
 const TREE: &[Damage] = &[
-    ("sb 0;write -d metadirino 131", &["sb_metadirino: inode 131 is no metadata directory"]),
+    ("sb 0;write -d metadirino 131", &["sb_metadirino: inode 131 is not a metadata directory"]),
     ("sb 0;write -d uquotino 131", &["superblock, sb_uquotino: 131, should be 0"]),
     ("sb 1;write -d rbmino 131", &["group 1: copy of the superblock, sb_rbmino"]),
-    ("sb 0;write -d rgcount 3", &["superblock, sb_rgcount: 3 groups for 0 extents"]),
+    (
+        "sb 0;write -d rgcount 3",
+        &["superblock, sb_rgcount: 3 realtime groups do not match 0 extents"],
+    ),
     ("sb 1;write -d rgextents 1", &["group 1: copy of the superblock, sb_rgextents"]),
-    ("sb 0;write -d rgblklog 7", &["superblock, sb_rgblklog: groups of"]),
-    ("path -m /;write -d core.nlinkv2 5", &["5 links, 3 names"]),
+    ("sb 0;write -d rgblklog 7", &["superblock, sb_rgblklog: realtime groups of"]),
+    ("path -m /;write -d core.nlinkv2 5", &["5 links, but 3 names"]),
     ("path -m /;write -d core.mode 040755", &["di_mode"]),
     ("path -m /;write -d core.mode 0100000", &["inode 129", "di_format"]),
     ("path -m /;write -d core.uid 5", &["di_uid: 5, should be 0"]),
@@ -72,9 +78,9 @@ const TREE: &[Damage] = &[
     ("path -m /;write -d core.immutable 0", &["flags of a metadata file are missing"]),
     ("path -m /;write -d core.nosymlinks 0", &["flags of a metadata file are missing"]),
     ("path -m /;write -d v3.dax 1", &["di_flags2"]),
-    ("path -m /;write -d v3.metadata 0", &["inode 129 is no metadata directory"]),
-    ("path -m /rtgroups;write -d v3.metadata 0", &["of no metadata directory"]),
-    ("path -m /rtgroups;write -d core.nlinkv2 3", &["3 links, 2 names"]),
+    ("path -m /;write -d v3.metadata 0", &["inode 129 is not a metadata directory"]),
+    ("path -m /rtgroups;write -d v3.metadata 0", &["which is not a metadata inode"]),
+    ("path -m /rtgroups;write -d core.nlinkv2 3", &["3 links, but 2 names"]),
     ("path -m /rtgroups;write -d core.metatype 9", &["di_metatype"]),
     ("path -m /rtgroups;write -d a.sfattr.list[0].parent_dir.gen 5", &["of generation 5"]),
     (
@@ -85,17 +91,17 @@ const TREE: &[Damage] = &[
         "path -m /;write -d u3.sfdir3.list[0].inumber.i4 128",
         &["\"rtgroups\" names inode 128", "not reachable"],
     ),
-    ("path /dir;write -d v3.metadata 1", &["of a metadata directory"]),
+    ("path /dir;write -d v3.metadata 1", &["which is a metadata inode"]),
 ];
 
-/// Damage to a volume without these features.
+/// Faults of a volume without these features.
 const NEITHER: &[Damage] = &[
-    ("path /tagged;write -d a.sfattr.list[0].parent 1", &["which this volume does not have"]),
+    ("path /tagged;write -d a.sfattr.list[0].parent 1", &["the feature parent is not set"]),
     ("path /tagged;write -d v3.metadata 1", &["di_flags2"]),
 ];
 
-/// A volume with directories, names in leaves of attributes, and an attribute that could be a parent pointer; `None` if the kernel
-/// does not mount it.
+/// A volume with directories, attribute leaves that contain parent pointers, and an attribute that has the form of a parent pointer. `None`
+/// if the kernel does not mount the volume.
 fn made(options: &str) -> Option<Image> {
     let mkfs = xfsprogs::newer("mkfs.xfs");
     let image = Image::mkfs_xfs_by(&mkfs, SIZE, &words(options)).expect("a volume");
@@ -115,7 +121,7 @@ fn made(options: &str) -> Option<Image> {
         let name = format!("dir/another-name-{number}");
         fs::hard_link(root.join("dir/many"), root.join(name)).unwrap();
     }
-    // Inode 128, of generation 9.
+    // The value names inode 128 with generation 9.
     let value = [0, 0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 9];
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(root.join("tagged"), "user.tag", &value, flags).unwrap();
@@ -148,14 +154,14 @@ fn each(options: &str, damages: &[Damage]) {
     }
 }
 
-/// Each name has one parent pointer, and each parent pointer belongs to one name.
+/// A check verifies that each name has one parent pointer, and that each parent pointer has a name.
 #[test]
 fn parent_pointers() {
     require!([Need::Root]);
     each(OPTIONS, PARENTS);
 }
 
-/// Metadata directories have their root, their files and their flags, and no other file.
+/// A check verifies that the metadata directories have their root, their files and their flags, and contain no other file.
 #[test]
 fn metadata_directories() {
     require!([Need::Root]);
@@ -168,7 +174,7 @@ fn volumes_without_these_features() {
     each("-m metadir=0 -n parent=0", NEITHER);
 }
 
-/// The first directories of the tree are their own parents, because xfs_repair does not check `..` of a root in the inode.
+/// The check finds a wrong parent of the root directory. xfs_repair does not check `..` of a root directory whose entries are in the inode.
 #[test]
 fn the_parent_of_the_root() {
     require!([Need::Root]);
@@ -178,10 +184,10 @@ fn the_parent_of_the_root() {
     let Some(image) = made(OPTIONS) else { return };
     damaged(&image.path(), "path -m /;write -d u3.sfdir3.hdr.parent.i4 128");
     let ours = ironmap(&image.path());
-    assert!(ours.text.contains(".. leads to inode 128, should be 129"), "{}", ours.text);
+    assert!(ours.text.contains(".. names inode 128, but should name inode 129"), "{}", ours.text);
 }
 
-/// An inode that is free has no blocks, and no form of attributes.
+/// The check finds a free inode that has blocks or a format of attributes.
 #[test]
 fn free_inodes() {
     require!([Need::Root]);

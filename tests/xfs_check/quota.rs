@@ -1,5 +1,5 @@
-//! Quota files in metadata directories. The kernel may lack quota, so mkfs.xfs makes ordinary files from a prototype, and the
-//! test moves their directory to the metadata tree. xfs_repair must find no fault in the result.
+//! Quota files in metadata directories. The kernel may be built without quota. So mkfs.xfs makes ordinary files from a prototype, and the
+//! test moves the directory of these files to the metadata tree. xfs_repair must find no fault in the result.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,10 +19,10 @@ use crate::verdict::{ironmap, repair};
 
 const UUID: u128 = 0x1234_5678_9ABC_DEF0_1234_5678_9ABC_DEF0;
 const BLOCK: usize = 4096;
-/// For each quota file: its name, the type code of its entries, and its `di_metatype`.
+/// For each quota file, its name, the type code of its entries, and its `di_metatype`.
 const FILES: [(&str, u8, u16); 3] = [("user", 1, 2), ("group", 4, 3), ("project", 2, 4)];
 const DIRECTORY: u16 = 1;
-/// Byte offsets in an inode.
+/// Byte offsets of fields in an inode.
 const MODE: usize = 2;
 const KIND: usize = 6;
 const LINKS: usize = 16;
@@ -30,19 +30,20 @@ const SIZE: usize = 56;
 const FLAGS: usize = 90;
 const FLAGS2: usize = 120;
 const FORK: usize = 176;
-/// `di_flags` of metadata inodes: immutable, synchronous, no access times, no dump, no defragmentation. Directories also forbid symbolic links.
+/// The flags (`di_flags`) of metadata inodes: immutable, synchronous, no access times, no dump, no defragmentation. Metadata directories
+/// also have the flag against symbolic links.
 const METADATA: u16 = 0x20F8;
 const NO_SYMLINKS: u16 = 0x400;
 const METADATA2: u8 = 0x20;
-/// Sets the superblock's flags that say that all kinds of quota are counted, enforced and checked.
+/// The command that sets superblock flags: all kinds of quota are counted, enforced and checked.
 const QUOTA_FLAGS: &str = "sb 0;write -d qflags 0x7cf";
-/// The length of an entry of a quota file, and offsets in the entry.
+/// The length of an entry in a quota file, and the offsets of its fields.
 const ENTRY: usize = 136;
 const BLOCKS: usize = 40;
 const INODES: usize = 48;
 const CRC: usize = 108;
 
-/// The only block of a quota file. Its first entry, for ID 0, counts two inodes (the root and a file) and one block.
+/// The only block of a quota file. Its first entry is for ID 0, and counts two inodes (the root and a file) and one block.
 fn quota(code: u8) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     for (id, entry) in block.chunks_exact_mut(ENTRY).enumerate() {
@@ -69,7 +70,7 @@ fn add16(inode: &mut [u8], at: usize, bits: u16) {
     inode[at..at + 2].copy_from_slice(&(before | bits).to_be_bytes());
 }
 
-/// Makes an inode a metadata file of this kind.
+/// Turns an inode into a metadata file of this kind.
 fn adopt(inode: &mut [u8], kind: u16) {
     // A metadata file has no permission bits.
     (inode[MODE], inode[MODE + 1]) = (inode[MODE] & 0xF0, 0);
@@ -78,7 +79,7 @@ fn adopt(inode: &mut [u8], kind: u16) {
     inode[FLAGS2 + 7] |= METADATA2;
 }
 
-/// Adds to a counter of an inode.
+/// Adds to a counter in an inode.
 fn count(inode: &mut [u8], (at, width): (usize, usize), by: i64) {
     let low = at + width - 2;
     let before = i64::from(u16::from_be_bytes([inode[low], inode[low + 1]]));
@@ -119,7 +120,7 @@ fn made() -> Image {
         how(&mut inode);
         layout.forge(&file, &inode, number);
     };
-    // A directory entry in an inode: name length, cookie, name, file type, inode number.
+    // A directory entry in an inode consists of name length, cookie, name, file type and inode number.
     let entry = |at: u16| {
         let (at, number) = (at.to_be_bytes(), (quota as u32).to_be_bytes());
         [&[5][..], &at, b"quota", &[2], &number].concat()
@@ -130,7 +131,8 @@ fn made() -> Image {
         count(inode, (LINKS, 4), by);
         count(inode, (SIZE, 8), by * len);
     };
-    // Moves the name "quota" from the root directory, where it is the last entry, to the root of the metadata tree, as its second entry.
+    // Moves the name "quota" from the root directory, in which it is the last entry, to the root of the metadata tree, in which it becomes
+    // the second entry.
     change(root, &|inode| names(inode, -1));
     change(tree, &|inode| {
         let end = FORK + usize::from(inode[SIZE + 7]);
@@ -144,7 +146,7 @@ fn made() -> Image {
     for (number, kind) in files {
         change(number, &|inode| {
             adopt(inode, kind);
-            // The size is 0, because quota entries are stored past the end of the file.
+            // The size of a quota file is 0, because its entries are stored past the end of the file.
             inode[SIZE..SIZE + 8].fill(0);
         });
     }
@@ -153,7 +155,7 @@ fn made() -> Image {
     image
 }
 
-/// Writes a wrong number of inodes to the first entry of the user quota file.
+/// Writes a wrong number of inodes into the first entry of the user quota file.
 fn miscount(image: &Path) {
     let file = File::options().read(true).write(true).open(image).unwrap();
     let content = std::fs::read(image).unwrap();
@@ -165,7 +167,7 @@ fn miscount(image: &Path) {
     file.write_all_at(&entry, at as u64).unwrap();
 }
 
-/// The check finds the quota files by name, and verifies their kinds and the usage that they record.
+/// The check finds the quota files by name, and verifies their kinds and the recorded usage.
 #[test]
 fn files_of_quota() {
     if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {
@@ -180,10 +182,10 @@ fn files_of_quota() {
     let damages: [(&str, &str); 7] = [
         ("", "inodes"),
         ("path -m /quota/user;write -d core.metatype 3", "di_metatype: 3, should be 2"),
-        ("path -m /quota/project;write -d core.nlinkv2 2", "2 links, 1 names"),
-        ("path -m /quota/group;write -d v3.metadata 0", "of no metadata directory"),
+        ("path -m /quota/project;write -d core.nlinkv2 2", "2 links, but 1 names"),
+        ("path -m /quota/group;write -d v3.metadata 0", "which is not a metadata inode"),
         ("path -m /quota/user;write -d core.size 4096", "di_size: 4096, should be 0"),
-        ("path -m /quota;write -d core.nlinkv2 3", "3 links, 2 names"),
+        ("path -m /quota;write -d core.nlinkv2 3", "3 links, but 2 names"),
         ("path -m /quota;write -d core.mode 040700", "di_mode"),
     ];
     for (commands, part) in damages {

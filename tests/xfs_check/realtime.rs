@@ -1,5 +1,5 @@
-//! The space of realtime files: bitmaps, summaries, and the trees of groups. No kernel is needed: xfs_db gives two files their realtime blocks,
-//! without a finding of xfs_repair or ironmap; then each volume is damaged in one place.
+//! The space of realtime files: bitmaps, summaries, and the trees of groups. No kernel support is needed: xfs_db assigns realtime blocks to
+//! two files, and neither xfs_repair nor ironmap finds a fault in the result. Then one fault is made in each volume.
 
 use std::path::Path;
 
@@ -13,16 +13,16 @@ use crate::common::xfsprogs;
 use crate::require;
 use crate::verdict::ironmap;
 
-/// A damage: commands of xfs_db, and the text that a finding must contain.
+/// A fault: commands of xfs_db, and a text that must be in a finding.
 type Damage = (&'static str, &'static str);
 
 const OF_GROUPS: &[Damage] = &[
     ("path -m /rtgroups/1.bitmap;write -d core.projid_lo 2", "di_projid: 2, should be 1"),
     ("path -m /rtgroups/1.bitmap;write -d core.metatype 6", "di_metatype: 6, should be 5"),
-    ("path -m /rtgroups/1.bitmap;write -d core.nlinkv2 2", "2 links, 1 names"),
+    ("path -m /rtgroups/1.bitmap;write -d core.nlinkv2 2", "2 links, but 1 names"),
     ("path -m /rtgroups/1.bitmap;write -d core.mode 0100600", "di_mode"),
     ("path -m /rtgroups;write -d u3.sfdir3.list[4].name \"1.bitmaq\"", "lacks the file 1.bitmap"),
-    ("sb 0;write -d rgcount 1", "sb_rgcount: 1 groups for 16384 extents"),
+    ("sb 0;write -d rgcount 1", "sb_rgcount: 1 realtime groups do not match 16384 extents"),
     ("sb 1;write -d rgcount 1", "sb_rgcount: 1, should be 2"),
     ("sb 0;write -d rgextents 8193", "sb_rgblklog"),
     ("sb 0;write -d frextents 16380", "sb_frextents: 16380, should be 16379"),
@@ -47,8 +47,14 @@ const OF_GROUPS: &[Damage] = &[
     ),
     ("path -m /rtgroups/0.rmap;write -d u3.rtrmapbt.recs[2].startblock 99", "is out of order"),
     ("path -m /rtgroups/0.rmap;write -d u3.rtrmapbt.numrecs 2", "lacks 2 blocks from block 10 on"),
-    ("path -m /rtgroups/0.rmap;write -d u3.rtrmapbt.numrecs 200", "its root has 200 records"),
-    ("path -m /rtgroups/0.rmap;write -d u3.rtrmapbt.level 30", "its root has level 30"),
+    (
+        "path -m /rtgroups/0.rmap;write -d u3.rtrmapbt.numrecs 200",
+        "the root of the tree has 200 records",
+    ),
+    (
+        "path -m /rtgroups/0.rmap;write -d u3.rtrmapbt.level 30",
+        "the root of the tree has the invalid level 30",
+    ),
     ("path -m /rtgroups/0.rmap;write -d core.nblocks 2", "di_nblocks: 2, should be 0"),
     ("path -m /rtgroups/0.rmap;write -d core.metatype 8", "di_metatype: 8, should be 7"),
     ("path -m /rtgroups/0.refcount;write -d u3.rtrefcbt.recs[1].refcount 3", "with count 3"),
@@ -58,7 +64,7 @@ const OF_GROUPS: &[Damage] = &[
     ),
     ("path /one;write -d u3.bmx[0].startblock 9", "realtime blocks: number"),
     ("path /one;write -d u3.bmx[0].startblock 8190", "outside the volume"),
-    ("path /one;write -d v3.reflink 0", "it shares blocks, and has no mark of that"),
+    ("path /one;write -d v3.reflink 0", "the inode shares blocks, but the flag reflink is not set"),
 ];
 const MORE_OF_GROUPS: &[Damage] = &[
     ("path -m /rtgroups/0.rmap;write -d core.format 2", "di_format"),
@@ -69,7 +75,7 @@ const MORE_OF_GROUPS: &[Damage] = &[
     ("path -m /rtgroups/0.summary;write -d core.size 8192", "di_size: 8192, should be 4096"),
     (
         "path -m /rtgroups/0.bitmap;dblock 0;write -d rtwords[300] 0xffffffff",
-        "bits after its last extent",
+        "bits after the last extent",
     ),
     ("path -m /rtgroups/0.summary;dblock 0;write -d suminfo[100] 5", "1 counts of free extents"),
     ("sb 0;write -d rextsize 0", "sb_rextsize"),
@@ -79,13 +85,13 @@ const OF_NO_GROUPS: &[Damage] = &[
     ("inode 129;write -d core.size 8192", "di_size: 8192, should be 4096"),
     ("inode 130;write -d core.size 0", "di_size: 0, should be 4096"),
     ("inode 129;write -d core.nlinkv2 2", "di_nlink: 2, should be 1"),
-    ("inode 129;dblock 0;type data;write fill 0xff 2048 1", "bits after its last extent"),
+    ("inode 129;dblock 0;type data;write fill 0xff 2048 1", "bits after the last extent"),
     ("inode 130;dblock 0;type data;write fill 1 400 1", "1 counts of free extents"),
     ("inode 129;dblock 0;type data;write fill 0xf2 1 1", "realtime blocks: number"),
     ("inode 129;dblock 0;type data;write fill 0x7f 2047 1", "realtime blocks: number"),
     ("inode 130;dblock 0;type data;write fill 0 12 1", "1 counts of free extents differ"),
     ("sb 0;write -d frextents 1", "sb_frextents: 1, should be 16380"),
-    ("path /one;write -d u3.bmx[0].startblock 9", "inode 131 and inode 132 use it"),
+    ("path /one;write -d u3.bmx[0].startblock 9", "by inode 131 and by inode 132"),
     ("path /one;write -d u3.bmx[0].startblock 16383", "outside the volume"),
 ];
 const OF_ZONES: &[Damage] = &[
@@ -94,7 +100,7 @@ const OF_ZONES: &[Damage] = &[
     ("path /one;write -d u3.bmx[0].startblock 9", "of owner 130 at 0x0"),
 ];
 
-/// The verdict of xfs_repair.
+/// The verdict of xfs_repair: whether the volume has no fault, and the output.
 fn passes(image: &Path, world: &World) -> (bool, String) {
     let args = ["-n", "-r", world.device.to_str().unwrap(), image.to_str().unwrap()];
     let output = output(&Tools::NEWER.program("xfs_repair"), &args);
@@ -127,8 +133,8 @@ fn groups_with_trees() {
     each(&TREES, MORE_OF_GROUPS);
 }
 
-/// The only group of a short device has the bitmap and the summary of a full group. If the superblock's fields about groups contradict each other,
-/// the volume is refused.
+/// On a short realtime device, the only group has the bitmap and the summary of a full group. A volume with contradictory superblock fields
+/// about groups is refused.
 #[test]
 fn a_short_group() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);
@@ -159,8 +165,8 @@ fn a_device_without_groups() {
     each(&NO_GROUPS, OF_NO_GROUPS);
 }
 
-/// Linux counts a zone's used blocks in the inode of its tree. xfs_repair ignores that. It reports two superblock fields as wrong, but exits
-/// as for a sound volume.
+/// Linux counts the used blocks of a zone in the inode of its B+tree, and the check verifies this count. xfs_repair ignores the count. It
+/// reports two superblock fields as wrong, but its exit code is that of a valid volume.
 #[test]
 fn zones() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);

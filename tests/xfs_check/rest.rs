@@ -1,4 +1,4 @@
-//! The bytes of a superblock's sector after the fields that the volume has.
+//! The bytes after the last field in the sector of a superblock.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,10 +11,10 @@ use crate::common::xfsprogs;
 use crate::verdict::{ironmap, repair};
 use crate::{note, require};
 
-/// Byte offset of the checksum.
+/// The byte offset of the checksum.
 const CRC: usize = 224;
 
-/// The bytes are in the first superblock and in a copy, in volumes with more and more fields.
+/// The check finds nonzero bytes after the last field, in the first superblock and in a copy. The volumes have different numbers of fields.
 #[test]
 fn bytes_past_the_fields_of_a_superblock_are_found() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_repair")]);

@@ -1,4 +1,4 @@
-//! The stripe fields of a volume: a mount writes them only to the first superblock.
+//! The stripe fields of a volume. A mount with stripe options writes them only to the first superblock, and the check accepts this.
 
 use crate::base::Tools;
 use crate::common::command::run;

@@ -1,7 +1,7 @@
-//! Every field of the superblock with hostile values, one at a time and with the checksum repaired: ironmap opens the volumes that the kernel mounts,
-//! refuses those that it refuses, and its check finds the faults of xfs_repair.
+//! Every field of the superblock gets hostile values, one field at a time and with a valid checksum. ironmap must open the volumes that the
+//! kernel mounts, refuse the volumes that the kernel refuses, and find the faults that xfs_repair finds.
 //!
-//! `IRONMAP_FIELDS=all` tries all values; otherwise each required bit and a sample of the others are tried.
+//! `IRONMAP_FIELDS=all` tries all values; otherwise each required bit and a sample of the other values are tried.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,13 +21,14 @@ use crate::sweep_exceptions::{Exception, NOT_BUILT_IN, NOT_FOUND, READ, REFUSED,
 use crate::verdict::{ironmap, repair};
 use crate::{note, require};
 
-/// Values that are drawn by default.
+/// The default number of values in a sample.
 const SAMPLE: usize = 30;
-/// The number of volumes that are checked at the same time.
+/// The number of cases that are checked at the same time.
 const THREADS: usize = 2;
 
-/// Copies of the volume, whose superblocks are changed for each case. One is for programs, which may refuse an attached image. One is for
-/// the kernel, with a read-only device: no mount changes it, and refusals that happen only on a write do not count.
+/// Two copies of the volume. For each case, the superblocks of the copies are changed. One copy is for ironmap and xfs_repair, which may
+/// refuse an image that is attached to a loop device. The other copy is for the kernel, on a read-only device: a mount does not change it,
+/// and refusals that happen only when the mount writes do not count.
 struct Place {
     image: Image,
     mounted: Image,
@@ -47,7 +48,7 @@ impl Place {
         Self { image, mounted, device, dir }
     }
 
-    /// Whether the kernel mounts the volume read-only, and lists its root. It mounts only one volume with a UUID at a time.
+    /// Whether the kernel can mount the volume read-only and list its root. Only one volume with the same UUID can be mounted at a time.
     fn kernel_mounts(&self) -> bool {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock();
@@ -59,7 +60,7 @@ impl Place {
         lists
     }
 
-    /// The differences of a case that no exception names.
+    /// The differences of a case for which there is no exception.
     fn faults(&self, tools: Tools, sound: &Sector, case: &Case) -> Vec<String> {
         for image in [&self.image, &self.mounted] {
             let file = File::options().write(true).open(image.path()).expect("the copy");
@@ -88,7 +89,8 @@ pub(crate) fn opens(image: &Image) -> ironmap::Result<()> {
     root.read_dir()?.try_for_each(|entry| entry.map(drop))
 }
 
-/// The difference between ironmap and a kernel, unless an exception names it, or the cause is how this kernel was built.
+/// The difference between ironmap and a kernel, if there is no exception for it, and if it is not caused by the build options of the
+/// kernel.
 pub(crate) fn compare(
     sound: &Sector,
     case: &Case,
@@ -124,7 +126,7 @@ fn fields_of_the_superblock_are_judged_as_by_linux() {
     sweep(Tools::SYSTEM, "-s size=512 -m rmapbt=1");
 }
 
-/// The fields of a superblock with metadata directories, some of which exist only there.
+/// The sweep of a superblock with metadata directories, which has additional fields.
 #[test]
 fn fields_of_the_superblock_with_metadata_directories() {
     require!([Need::Root, Need::Variable(xfsprogs::VARIABLE)]);

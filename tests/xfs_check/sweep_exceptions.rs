@@ -1,22 +1,22 @@
-//! Allowed differences in the sweep of the superblock's fields: for each a rule of values, and the reason.
+//! Permitted differences in the sweep of the superblock's fields. Each has a rule for the values, and a reason.
 
 use crate::sweep_cases::{Case, Sector};
 
-/// A rule for the values of a field that only one of the two sides refuses.
+/// A rule for values of a field that only the kernel or only ironmap refuses.
 pub(crate) struct Exception {
     field: &'static str,
-    /// Whether the rule applies to the sound superblock and the changed one.
+    /// Whether the rule applies. The arguments are the valid superblock and the changed superblock.
     holds: fn(&Sector, &Sector) -> bool,
     reason: &'static str,
 }
 
-/// The reason why a difference is right, if it is.
+/// The reason for a difference, if it is permitted.
 pub(crate) fn reason(list: &[Exception], sound: &Sector, case: &Case) -> Option<&'static str> {
     let holds = |one: &&Exception| one.field == case.field && (one.holds)(sound, &case.sector);
     list.iter().find(holds).map(|exception| exception.reason)
 }
 
-/// A number of the superblock.
+/// A big-endian number in the superblock.
 fn number(sector: &Sector, at: usize, len: usize) -> u64 {
     sector[at..at + len].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
@@ -27,7 +27,8 @@ pub(crate) const READ: &[Exception] = &[Exception {
     holds: |_, sector| number(sector, 216, 4) & 0x100 != 0 && number(sector, 176, 2) & 0x49 != 0,
     reason: "Linux looks for files of quota, which are not there; ironmap reads none",
 }];
-/// Exceptions of a kernel that was built without realtime files and names without case, in both directions.
+/// Exceptions for a kernel that was built without realtime files and without case-insensitive names. They permit differences in each
+/// direction.
 pub(crate) const NOT_BUILT_IN: &[Exception] = &[
     Exception {
         field: "rbmino",
@@ -86,5 +87,5 @@ pub(crate) const REFUSED: &[Exception] = &[
         reason: "Linux multiplies in 32 bits",
     },
 ];
-/// Faults that xfs_repair finds and the check does not.
+/// Faults that xfs_repair finds and the check of ironmap does not.
 pub(crate) const NOT_FOUND: &[Exception] = &[];

@@ -1,7 +1,8 @@
-//! The sweep of superblocks with kernels in the lab's machine: volumes that this machine's kernel may not mount, of version 4, with names without
-//! case, and with realtime devices.
+//! The sweep of superblocks with kernels in a virtual machine of the lab. The volumes are of kinds that this machine's kernel may not
+//! mount: of version 4, with case-insensitive names, and with realtime devices.
 //!
-//! By default a sample of each volume is tried with the release's kernel; `IRONMAP_FIELDS=all` tries all values, and the newest packaged kernel too.
+//! By default a sample of values for each volume is tried with the release's kernel. `IRONMAP_FIELDS=all` tries all values, and also uses
+//! the newest packaged kernel.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,17 +21,17 @@ use crate::sweep::{compare, opens, superblock};
 use crate::sweep_cases::{Case, Sector, all, cases};
 use crate::{note, require};
 
-/// Values of each volume that are drawn by default.
+/// The default number of values in a sample for each volume.
 const SAMPLE: usize = 6;
-/// The first free namespace of the machine.
+/// The first unused namespace number of the virtual machine.
 const FIRST: usize = 7;
-/// Machines that run at the same time.
+/// The number of virtual machines that run at the same time.
 const THREADS: usize = 2;
-/// Seconds that the machine may run.
+/// The maximum time that a virtual machine may run, in seconds.
 const SECONDS: &str = "7200";
 const UNAVAILABLE: i32 = 77;
 
-/// A volume of a kind.
+/// A kind of volume.
 struct Kind {
     name: &'static str,
     tools: Tools,
@@ -67,7 +68,7 @@ struct Volume {
 }
 
 impl Volume {
-    /// The volume, or `None` if the tools are missing.
+    /// Makes the volume, or returns `None` if the tools are missing.
     fn new(kind: &'static Kind) -> Option<Self> {
         let newer = Need::Variable(xfsprogs::VARIABLE);
         if let Some(why) = newer.missing().filter(|_| kind.tools.is_newer()) {
@@ -89,7 +90,7 @@ impl Volume {
     }
 }
 
-/// Boots a machine with these volumes. Returns its verdicts on their superblocks, or `None` if there is no machine.
+/// Boots a virtual machine with these volumes. Returns its verdicts on their superblocks, or `None` if no virtual machine is available.
 fn boot(volumes: &[Volume], kernel: &Path) -> Option<String> {
     let files = scratch();
     let (mut list, mut disks) = (String::new(), Vec::new());
@@ -122,7 +123,7 @@ fn boot(volumes: &[Volume], kernel: &Path) -> Option<String> {
 }
 
 impl Volume {
-    /// The differences in a machine's output that no exception names.
+    /// The differences in the output of a virtual machine for which there is no exception.
     fn faults(&self, said: &str) -> Vec<String> {
         let name = self.kind.name;
         let own = |line: &str| {
@@ -155,19 +156,19 @@ impl Volume {
     }
 }
 
-/// Kernels of Debian refuse the same volumes as ironmap, including volumes that this machine's kernel may not support.
+/// Kernels of Debian refuse the same volumes as ironmap. The volumes include kinds that this machine's kernel may not support.
 #[test]
 fn fields_are_judged_as_in_the_lab() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("qemu-system-x86_64")]);
     let volumes: Vec<_> = KINDS.iter().filter_map(Volume::new).collect();
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"), PathBuf::from);
-    // An empty name stands for the newest kernel.
+    // The empty path stands for the newest kernel.
     let kernels = [target.join("lab/kernel"), PathBuf::new()];
     let count = if std::env::var_os("IRONMAP_FIELDS").is_some() { kernels.len() } else { 1 };
     let mut faults = Vec::new();
     for kernel in &kernels[..count] {
-        // All values of all volumes are too many for one machine.
+        // All values of all volumes are too many for one virtual machine.
         let parts = volumes.chunks(if all() { 1 } else { volumes.len() });
         let rest = Mutex::new(parts.collect::<Vec<_>>());
         let found = Mutex::new(Vec::new());

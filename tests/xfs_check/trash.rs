@@ -1,10 +1,10 @@
-//! Bits are flipped by xfs_db's `blocktrash`, in blocks of each type.
+//! Flips bits with xfs_db's `blocktrash`, in blocks of each type.
 
 use crate::common::command::run;
 use crate::common::skip::Need;
 use crate::{damage, require};
 
-/// Types of blocks as xfs_db names them.
+/// The types of blocks, as xfs_db names them.
 const TYPES: &str = "agf,agfl,agi,attr,bmapbta,bmapbtd,bnobt,cntbt,finobt,inobt,inode,refcntbt,rmapbt,sb,symlink,dir";
 
 #[test]

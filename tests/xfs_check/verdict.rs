@@ -1,4 +1,4 @@
-//! The verdicts of xfs_repair and of ironmap on a volume.
+//! The verdicts of xfs_repair and of ironmap about a volume.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::base::Tools;
 use crate::common::command::output;
 use crate::differences::{REPAIR_ALONE, reason};
 
-/// Lines of a verdict that are shown.
+/// The number of lines of a verdict that are printed.
 const SHOWN: usize = 12;
 
 pub(crate) struct Verdict {
@@ -16,9 +16,9 @@ pub(crate) struct Verdict {
     pub(crate) text: String,
 }
 
-/// The verdict of `xfs_repair -n`. Exit code 1: a fault was found.
+/// The verdict of `xfs_repair -n`. Exit code 1 means that a fault was found.
 pub(crate) fn repair(image: &Path, tools: Tools) -> Verdict {
-    // Without the option xfs_repair does not check a volume with a single group.
+    // Without `force_geometry`, xfs_repair does not check a volume with a single group.
     let how = ["-n", "-o", "force_geometry"].map(AsRef::as_ref);
     let output = output(&tools.program("xfs_repair"), &[&how[..], &[image.as_os_str()]].concat());
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -41,7 +41,7 @@ pub(crate) fn repair(image: &Path, tools: Tools) -> Verdict {
     Verdict { clean: code == 0, text: format!("code {code}\n{text}") }
 }
 
-/// Opens the volume, and checks it.
+/// The verdict of ironmap, which opens the volume and checks it.
 pub(crate) fn ironmap(image: &Path) -> Verdict {
     let location = image.to_str().expect("a plain path").parse().expect("a location");
     let report = crate::common::beneath::open(&location, &VolumeOptions::default())
@@ -55,7 +55,7 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// The number of volumes by the tools that find a fault in them.
+/// The number of volumes in which two tools, one tool, or no tool finds a fault.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     both: u32,
@@ -66,7 +66,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Checks a damaged volume with both tools and counts the result. Prints the volume unless both find a fault.
+    /// Checks a damaged volume with both tools and counts the result. Prints the result unless both tools find a fault.
     pub(crate) fn compare(&mut self, what: &str, image: &Path, tools: Tools) {
         let (theirs, ours) = (repair(image, tools), ironmap(image));
         match (theirs.clean, ours.clean) {
@@ -75,7 +75,7 @@ impl Tally {
                 println!("=== {what}");
             }
             (false, false) => self.both += 1,
-            // The check may cover more than xfs_repair.
+            // The check of ironmap may find more than xfs_repair.
             (true, false) => {
                 self.ironmap_alone += 1;
                 println!("+++ {what}\nironmap: {}", ours.text);
@@ -93,7 +93,7 @@ impl Tally {
         }
     }
 
-    /// Asserts that no fault was found only by xfs_repair, and with `many`, that both found some.
+    /// Asserts that xfs_repair alone found no fault. With `many`, also asserts that both tools found some.
     pub(crate) fn end(&self, kind: &str, many: bool) {
         println!("{kind}: {self:?}");
         assert_eq!(self.repair_alone, 0, "{kind}: found by xfs_repair alone");

@@ -1,4 +1,4 @@
-//! Changes of attributes that the log shows as begun: ironmap completes them in memory, with the same result as the kernel's recovery.
+//! Attribute changes that are unfinished in the log. ironmap completes them in memory, with the same result as the kernel's recovery.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::forged::World;
 use crate::require;
 use crate::state::{Mount, copy};
 
-/// The operations, and the field for the name space.
+/// The operations in an attribute intent, and the flags of name spaces.
 const SET: u32 = 1;
 const REMOVE: u32 = 2;
 const REPLACE: u32 = 3;
@@ -31,7 +31,7 @@ const PARENT: u32 = 8;
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// An intent, followed by its names and values.
+/// The regions of an intent item, followed by its names and values.
 fn intent(
     inode: u64,
     (operation, filter): (u32, u32),
@@ -42,7 +42,7 @@ fn intent(
     let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
     let parts: Vec<_> = names.iter().chain(values).filter(|part| !part.is_empty()).collect();
     put(0, &[0x46, 0x12, parts.len() as u8 + 1, 0]);
-    // Each case has a unique number.
+    // Each case has a different ID.
     let id = u64::from(operation) << 16 | u64::from(filter) << 8 | names[0].len() as u64;
     put(8, &(inode << 32 | id).to_le_bytes());
     put(16, &inode.to_le_bytes());
@@ -73,7 +73,7 @@ fn ours(image: &Image, name: &str) -> ironmap::Result<Attributes> {
     Ok(inode.xattrs()?.into_iter().map(|xattr| (xattr.name, xattr.value)).collect())
 }
 
-/// Marks the volume as one whose log has such changes: otherwise the kernel accepts no changes of attributes that users see.
+/// Sets the feature bit of a log with attribute intents. Without the bit, the kernel refuses such intents for attributes that users see.
 fn allow(image: &Image) {
     let path = image.path();
     let path = path.to_str().unwrap();
@@ -83,7 +83,8 @@ fn allow(image: &Image) {
     }
 }
 
-/// Attributes in the inode, in a leaf, and with a value in separate blocks are set, replaced and removed.
+/// Unfinished changes of attributes are completed: attributes in the inode, in a leaf, and with a value in separate blocks are set,
+/// replaced and removed.
 #[test]
 fn begun_changes_of_attributes_are_finished() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -128,7 +129,7 @@ fn begun_changes_of_attributes_are_finished() {
     recovered.check();
 }
 
-/// Changes of parent pointers. No call shows these pointers: a check compares them with the names.
+/// Unfinished changes of parent pointers are completed. No system call shows parent pointers, so a check compares them with the names.
 #[test]
 fn begun_changes_of_parent_pointers_are_finished() {
     require!([Need::Root, Need::Variable(xfsprogs::VARIABLE)]);
@@ -167,7 +168,7 @@ fn begun_changes_of_parent_pointers_are_finished() {
     }
 }
 
-/// A change that no kernel writes is an error with the inode and the field.
+/// A change that no kernel writes is refused with an error that names the inode and the field.
 #[test]
 fn wrong_changes_of_attributes_are_refused() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -194,9 +195,9 @@ fn wrong_changes_of_attributes_are_refused() {
             ("alfi_name_len", intent(one, (SET_PARENT, PARENT), &[b"a/b"], &[&[0; 12]])),
             ("more than", longer(intent(one, (SET, USER), &[b"a"], &[b"b"]))),
             ("alfi_name_len", intent(one, (SET, USER), &[b""], &[b"b"])),
-            ("cut short", cut(intent(one, (SET, USER), &[b"a"], &[b"b"]))),
+            ("truncated", cut(intent(one, (SET, USER), &[b"a"], &[b"b"]))),
             (
-                "cut short",
+                "truncated",
                 intent(one, (SET, USER), &[b"a"], &[b"b"])[..1]
                     .iter()
                     .map(|bytes| bytes[..20].to_vec())
@@ -220,7 +221,7 @@ fn wrong_changes_of_attributes_are_refused() {
     }
 }
 
-/// As many changes of one inode as fit into the log are completed in time. A missing inode is reported.
+/// Changes of one inode that fill the log are completed in time. A missing inode is reported.
 #[test]
 fn many_changes_of_attributes_end() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);

@@ -1,4 +1,4 @@
-//! Changes that write all kinds of items to a log. After the volume is shut down each call fails, and the load ignores the errors.
+//! Changes that write log items of all kinds. After the volume is shut down, every call fails, and the load ignores these errors.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -12,20 +12,20 @@ use rustix::fs::{
 use crate::common::command::output;
 use crate::common::rng::Rng;
 
-/// The number of directories of a thread, and of names in each of them.
+/// The number of directories of a thread, and the number of names in each directory.
 const DIRECTORIES: u64 = 5;
 const NAMES: u64 = 60;
-/// The size of large files.
+/// The maximum size of a large file.
 const REACH: u64 = 1 << 20;
 
-/// One thread of the load, in its own directory.
+/// A thread of the load, with its own directory.
 pub(crate) struct Changes<'a> {
     rng: Rng,
     root: PathBuf,
-    /// The directory of the other thread, with which the load exchanges names.
+    /// The directory of another thread. The load moves names between the two directories.
     other: PathBuf,
     done: &'a AtomicU64,
-    /// An xfs_io that exchanges ranges of two files, if the volume supports that.
+    /// The program xfs_io, if it is to exchange ranges of two files, which the volume must support.
     exchanges: Option<&'a str>,
 }
 
@@ -36,13 +36,13 @@ impl<'a> Changes<'a> {
         Self { rng, root: of(thread), other: of(thread ^ 1), done, exchanges: None }
     }
 
-    /// Lets the load exchange ranges of files too.
+    /// Lets the load exchange ranges of files too, if a program is given.
     pub(crate) fn exchanging(mut self, xfs_io: Option<&'a str>) -> Self {
         self.exchanges = xfs_io;
         self
     }
 
-    /// Changes the volume until the stop flag is set.
+    /// Changes the volume until `stop` is set.
     pub(crate) fn run(mut self, stop: &AtomicBool) {
         for dir in 0..DIRECTORIES {
             let _ = std::fs::create_dir_all(self.root.join(format!("d{dir}")));
@@ -53,15 +53,15 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Writes and syncs one file together with other threads until the stop flag is set: if several wait for one record, their next transactions
-    /// begin in one record too, with the same inode.
+    /// Writes and syncs one file together with other threads, until `stop` is set. If several threads wait for the same log record, their
+    /// next transactions also begin in one record, with the same inode.
     pub(crate) fn share(mut self, stop: &AtomicBool) {
         while !stop.load(Relaxed) {
             let _ = self.step_of_sharing();
         }
     }
 
-    /// Copies files, so that they share blocks, and writes to the copies, until the stop flag is set.
+    /// Copies files so that they share blocks, and writes to the copies, until `stop` is set.
     pub(crate) fn copy_on_write(mut self, stop: &AtomicBool) {
         let _ = std::fs::create_dir_all(&self.root);
         while !stop.load(Relaxed) {
@@ -70,7 +70,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Fragments files, and lets `xfs_fsr` replace their maps, until the stop flag is set.
+    /// Fragments files, and lets `xfs_fsr` replace their maps, until `stop` is set.
     pub(crate) fn defragment(mut self, stop: &AtomicBool) {
         let _ = std::fs::create_dir_all(&self.root);
         while !stop.load(Relaxed) {
@@ -82,7 +82,8 @@ impl<'a> Changes<'a> {
     fn step_of_fragments(&mut self) -> std::io::Result<()> {
         let path = self.root.join(format!("pieces{}", self.rng.below(3)));
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
-        // The last blocks come first, each with a sync: the map gets so many extents that it is a tree, and its replacement may be one too.
+        // Blocks are written from the last to the first, each with a sync. So the map has many extents and becomes a B+tree, and the new
+        // map of `xfs_fsr` may be a B+tree too.
         let gap = 1 + self.rng.below(2);
         for block in (0..200).rev() {
             file.write_all_at(&self.rng.bytes(4096), (gap * block) << 12)?;
@@ -130,7 +131,7 @@ impl<'a> Changes<'a> {
         let root = if self.rng.below(20) == 0 { &self.other } else { &self.root };
         let dir = root.join(format!("d{}", self.rng.below(DIRECTORIES)));
         let number = self.rng.below(NAMES);
-        // Some names are long, so that few of them fill a block of a directory.
+        // Some names are long, so that a few of them fill a directory block.
         let long = if number.is_multiple_of(7) { "-long".repeat(40) } else { String::new() };
         dir.join(format!("n{number}{long}"))
     }
@@ -194,7 +195,7 @@ impl<'a> Changes<'a> {
                 rustix::fs::utimensat(CWD, self.path(), &times, AtFlags::SYMLINK_NOFOLLOW)?;
             }
             24 => std::fs::hard_link(self.path(), self.path())?,
-            // These are small commits, one after the other, several of which begin in one record.
+            // These are small commits in succession, several of which begin in one log record.
             25..=26 => {
                 let file = self.open()?;
                 for _ in 0..1 + self.rng.below(4) {
@@ -205,7 +206,7 @@ impl<'a> Changes<'a> {
             27 => self.pieces()?,
             28 => File::create(self.path())?.set_len(0)?,
             29 => {
-                // The file is unlinked, and stays open until the end of the load or shortly before.
+                // The file is removed while it is open, and remains open until the end of the load or shortly before it.
                 let file = self.open()?;
                 let _ = std::fs::remove_file(self.path());
                 file.write_all_at(&self.rng.bytes(5000), 0)?;
@@ -223,7 +224,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Grows a tree, or removes it with its content: chunks of inodes are allocated and freed.
+    /// Makes a tree of files, or removes it, so that inode chunks are allocated and freed.
     fn tree(&mut self) -> std::io::Result<()> {
         let top = self.root.join(format!("tree{}", self.rng.below(3)));
         if std::fs::remove_dir_all(&top).is_ok() {
@@ -239,7 +240,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Makes or removes hundreds of names in one directory, so that the directory changes its form.
+    /// Makes or removes hundreds of names in one directory, so that the directory changes its format.
     fn crowd(&mut self) -> std::io::Result<()> {
         let dir = self.root.join("crowd");
         let _ = std::fs::create_dir(&dir);
@@ -249,7 +250,7 @@ impl<'a> Changes<'a> {
         let is_made = self.rng.below(2) == 0;
         for number in from..from + count {
             let name = dir.join(format!("{number:0width$}", width = 4 + number as usize % 80));
-            // Names may exist already, or be missing: these errors are ignored.
+            // A name may exist already or be missing, so errors are ignored.
             let _ = if is_made {
                 std::fs::hard_link(&original, name)
             } else {
@@ -259,7 +260,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Exchanges the beginnings of two files, or their whole content, also between maps that are trees.
+    /// Exchanges a range at the beginning of two files, or their entire content. Their maps may be B+trees.
     fn exchange(&mut self) -> std::io::Result<()> {
         let Some(xfs_io) = self.exchanges else { return Ok(()) };
         let (one, other) = (self.path(), self.path());
@@ -294,7 +295,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Makes a file of so many pieces that its map becomes a tree.
+    /// Makes a file of so many extents that its map becomes a B+tree.
     fn pieces(&mut self) -> std::io::Result<()> {
         let file = self.open()?;
         let step = 8192 << self.rng.below(3);

@@ -1,5 +1,6 @@
-//! New inodes in logs, for every version, block size and inode size. Kernels mount blocks above the page size only with version 5, so these logs are
-//! forged: mkfs.xfs's own inodes are moved from the device into the log, in Linux's form for new inodes, and recovery must restore them.
+//! New inodes in logs, for every version, block size and inode size. Kernels mount blocks above the page size only with version 5, so these
+//! logs are forged. Inodes that mkfs.xfs made are moved from the device into the log, in the form in which Linux logs new inodes. The
+//! recovery must restore them.
 
 use std::os::unix::fs::FileExt;
 
@@ -10,13 +11,13 @@ use crate::common::skip::Need;
 use crate::forged::World;
 use crate::require;
 
-/// The number of inodes in a chunk, which XFS creates together unless a block has more.
+/// The number of inodes in a chunk. XFS creates one chunk at a time, or one block of inodes if a block contains more.
 const CHUNK: u64 = 64;
-/// The largest buffer, and the bytes that a bit of its map stands for.
+/// The maximum length of a buffer, and the number of bytes for each bit of its map.
 const BUFFER: u64 = 64 << 10;
 const PART: usize = 128;
 
-/// A way to make a volume: version, bytes of a block and of an inode.
+/// The version, the block size and the inode size of a volume.
 type Sizes = (u64, u64, u64);
 
 fn table() -> Vec<Sizes> {
@@ -38,7 +39,7 @@ fn world((version, block, inode): Sizes) -> World {
     World::made_by("mkfs.xfs", &["-m", crc, "-b", block, "-i", inode], |_| {})
 }
 
-/// A log item that creates this number of inodes from a block of the first group on.
+/// A log item that creates this number of inodes, beginning with a block of the first group.
 fn made(block: u64, count: u64, inode: u64, blocks: u64) -> Vec<u8> {
     let mut item = vec![0x3F, 0x12, 1, 0];
     for value in [0, block, count, inode, blocks, 7] {
@@ -47,7 +48,7 @@ fn made(block: u64, count: u64, inode: u64, blocks: u64) -> Vec<u8> {
     item
 }
 
-/// An item with the parts of a buffer that are not zeros.
+/// A log item with those parts of a buffer that contain nonzero bytes.
 fn buffer(at: u64, content: &[u8]) -> Vec<Vec<u8>> {
     let mut map = vec![0_u32; content.len().div_ceil(32 * PART)];
     let mut parts: Vec<Vec<u8>> = Vec::new();
@@ -71,10 +72,10 @@ fn buffer(at: u64, content: &[u8]) -> Vec<Vec<u8>> {
     [vec![item], parts].concat()
 }
 
-/// The content of the inodes that are in use, with zeros for the others.
+/// The content of a chunk, in which unused inodes are replaced by zeros.
 fn in_use(chunk: &[u8], inode: u64) -> Vec<u8> {
     let each = chunk.chunks(inode as usize).flat_map(|one| {
-        // `di_mode`.
+        // The field `di_mode` is not zero.
         let is_used = one[2..4] != [0; 2];
         one.iter().map(move |byte| if is_used { *byte } else { 0 })
     });
@@ -108,7 +109,7 @@ fn new_inodes_of_every_version_and_size_come_back() {
         let report = volume.fs().check(&mut |_| {}).unwrap();
         assert!(report.is_clean(), "{what}: {:#?}", report.findings);
         drop(volume);
-        // The number exceeds the inodes that are created together.
+        // The number is larger than the number of inodes that are created at a time.
         world.transaction(tail, &[create(2 * count)]);
         let error = world.image.open().map(drop).expect_err("too many inodes");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");

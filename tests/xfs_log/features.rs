@@ -1,4 +1,4 @@
-//! Unknown features of the log matter only if it needs recovery.
+//! Unknown features of the log prevent an open only if the log needs recovery.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,11 +11,11 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::state::{Mount, Variant, copy, make};
 
-/// Byte offsets of `sb_features_log_incompat` and of the checksum.
+/// The byte offsets of `sb_features_log_incompat` and of the checksum.
 const LOG_INCOMPAT: usize = 220;
 const CRC: usize = 224;
 
-/// Sets these features of the log, and the right checksum.
+/// Sets these features of the log, and updates the checksum.
 fn set(image: &Image, features: u32) {
     let file = File::options().read(true).write(true).open(image.path()).unwrap();
     let mut sector = [0; 512];

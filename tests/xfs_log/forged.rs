@@ -1,4 +1,4 @@
-//! Logs that no kernel has written: a recovery ends in time, and shows no data of another file.
+//! Forged logs that no kernel writes. A recovery ends in time, and shows no data of other files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,12 +11,12 @@ use crate::require;
 use ironmap::fs::Follow;
 use ironmap::{ErrorKind, Location, VolumeOptions};
 
-/// Bytes of a block of the log, and of the data of a record.
+/// The block size of the log, and the maximum length of the data in a record.
 const BLOCK: usize = 512;
 const RECORD: usize = 32 << 10;
 /// The time limit of a recovery.
 const LONG: Duration = Duration::from_secs(30);
-/// Byte offsets in an inode of version 3.
+/// Byte offsets of fields in an inode of version 3.
 const FORMAT: usize = 5;
 const SIZE: usize = 56;
 const FORK_OFFSET: usize = 82;
@@ -25,13 +25,13 @@ const LSN: usize = 112;
 const FORK: usize = 176;
 const REALTIME: u8 = 1;
 
-/// A volume with two files of a block each, `one` and `other`, whose log the tests forge.
+/// A volume with the files `one` and `other`, each of one block. The tests forge its log.
 pub(crate) struct World {
     pub(crate) image: Image,
     pub(crate) device: File,
     layout: Layout,
     pub(crate) numbers: [u64; 2],
-    /// The block of the log for the next record, and the start of the log.
+    /// The log block for the next record, and the position of the log.
     pub(crate) next: u32,
     log: u64,
     uuid: [u8; 16],
@@ -42,7 +42,7 @@ impl World {
         Self::made_by("mkfs.xfs", &[], |_| {})
     }
 
-    /// A volume made by this mkfs.xfs, and changed before its log is read.
+    /// Makes a volume with this mkfs.xfs. `change` modifies the volume before its log is read.
     pub(crate) fn made_by(mkfs: &str, options: &[&str], change: impl FnOnce(&Image)) -> Self {
         let dir = scratch();
         let path = dir.path();
@@ -71,7 +71,7 @@ impl World {
         Self { image, device, layout, numbers, next: head.1, log, uuid }
     }
 
-    /// Writes a record whose data are these operations.
+    /// Writes a log record whose data consist of these operations.
     fn record(&mut self, tail: u32, operations: &[Vec<u8>]) {
         let mut data: Vec<u8> = operations.concat();
         assert!(data.len() <= RECORD, "{}", data.len());
@@ -100,7 +100,7 @@ impl World {
         self.next += (header.len() / BLOCK) as u32;
     }
 
-    /// A record with one transaction of these items, each with its regions.
+    /// Writes a record with one transaction that contains these items. Each item consists of regions.
     pub(crate) fn transaction(&mut self, tail: u32, items: &[Vec<Vec<u8>>]) {
         let mut head = vec![0; 16];
         head[..4].copy_from_slice(&0x5452_414E_u32.to_le_bytes());
@@ -111,7 +111,7 @@ impl World {
         self.record(tail, &operations);
     }
 
-    /// The number of the root, and the position of an inode on the device.
+    /// The inode number of the root directory.
     pub(crate) fn root(&self) -> u64 {
         let mut bytes = [0; 8];
         self.device.read_exact_at(&mut bytes, 56).unwrap();
@@ -143,7 +143,7 @@ fn operation(flags: u8, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An intent that maps blocks of a file elsewhere: `(first, len)` each, all to the same block.
+/// An intent to change mappings of a file: `(first, len)` for each range. All ranges are mapped to the same block.
 fn mappings(id: u64, owner: u64, changes: impl Iterator<Item = (u64, u32)>) -> Vec<u8> {
     let (mut bytes, mut count) = (vec![0; 16], 0_u32);
     for (first, len) in changes {
@@ -160,7 +160,7 @@ fn mappings(id: u64, owner: u64, changes: impl Iterator<Item = (u64, u32)>) -> V
     bytes
 }
 
-/// An intent to exchange ranges.
+/// An intent to exchange ranges of two files.
 fn exchange(inodes: [u64; 2], generations: [u32; 2], blocks: u64, flags: u64) -> Vec<u8> {
     let mut bytes = vec![0; 16];
     bytes[..4].copy_from_slice(&[0x48, 0x12, 1, 0]);
@@ -172,14 +172,14 @@ fn exchange(inodes: [u64; 2], generations: [u32; 2], blocks: u64, flags: u64) ->
     bytes
 }
 
-/// The log is full of changes of one map.
+/// A recovery ends in time if the log is full of changes to one map.
 #[test]
 fn a_million_changes_of_a_map_end() {
     require!([Need::Tool("mkfs.xfs")]);
     let mut world = World::new();
     let (tail, [one, _]) = (world.next, world.numbers);
     for number in 0..600 {
-        // Every other block of the file.
+        // The changes are to every second block of the file.
         let changes = (0..1000).map(|index| (2 * (number * 1000 + index), 1));
         world.transaction(tail, &[vec![mappings(number, one, changes)]]);
     }
@@ -187,12 +187,13 @@ fn a_million_changes_of_a_map_end() {
     let volume = world.image.open().unwrap();
     assert!(volume.xfs().unwrap().log().recovered);
     let inode = volume.fs().resolve(b"one", Follow::All).unwrap();
-    // One more block belongs to the list.
+    // One more block is used by the list of extents.
     assert_eq!(inode.stat().blocks, 600_001 * 8);
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// The intent names no realtime device, and the blocks of the file are not on the volume's own.
+/// Changes to the map of a realtime file are completed, and its content is not read from the same blocks of the data device. Here the
+/// realtime device is not given.
 #[test]
 fn changes_of_realtime_files_show_no_other_blocks() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -213,14 +214,15 @@ fn changes_of_realtime_files_show_no_other_blocks() {
         let error = read.expect_err("blocks of the data device");
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         if by_exchange {
-            // The other file gets no such blocks either.
+            // The other file has these realtime blocks after the exchange, and cannot be read either.
             let read = volume.read("other").map(|content| content[0]);
             assert_eq!(read.expect_err("realtime blocks").kind(), ErrorKind::Unsupported);
         }
     }
 }
 
-/// If the realtime device is given, a change of its blocks is completed, and a change of blocks on the volume's device is refused.
+/// If the realtime device is given, changes that map realtime blocks are completed. A change that maps blocks of the data device is
+/// refused.
 #[test]
 fn changes_of_realtime_files_are_finished() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -256,7 +258,8 @@ fn changes_of_realtime_files_are_finished() {
     }
 }
 
-/// All nodes of a tree refer to one child, and items change the tree's owner as often as the log has space.
+/// A recovery ends in time if all nodes of a B+tree refer to one child, and items change the owner of the B+tree's blocks as often as the
+/// log has space for.
 #[test]
 fn owners_of_a_tree_that_is_none_end() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -279,7 +282,7 @@ fn owners_of_a_tree_that_is_none_end() {
     }
     world.change_inode(one, |inode| {
         inode[FORMAT] = 3;
-        // The inode is newer than the item, so that only the owner changes.
+        // The inode has a newer log position than the item, so only the owner of the blocks changes.
         inode[LSN..LSN + 8].copy_from_slice(&(u64::MAX - 1).to_be_bytes());
         let root = &mut inode[FORK..];
         let room = (root.len() - 4) / 16;
@@ -293,7 +296,7 @@ fn owners_of_a_tree_that_is_none_end() {
     let (cluster, within) = (place / 512, 0_u32);
     let mut item = vec![0; 56];
     item[..4].copy_from_slice(&[0x3B, 0x12, 2, 0]);
-    // The item sets the fields, and another owner of the data.
+    // The item sets the core fields and the owner of the data fork's blocks.
     item[4..8].copy_from_slice(&0x201_u32.to_le_bytes());
     item[16..24].copy_from_slice(&one.to_le_bytes());
     item[40..48].copy_from_slice(&cluster.to_le_bytes());
@@ -311,7 +314,7 @@ fn owners_of_a_tree_that_is_none_end() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// The root of an attribute tree is set in an inode without space for one.
+/// An item that sets the root of an attribute B+tree is refused if the inode has no space for this root.
 #[test]
 fn a_root_without_a_fork_is_refused() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -323,7 +326,7 @@ fn a_root_without_a_fork_is_refused() {
     core[FORK_OFFSET] = 0;
     let mut item = vec![0; 56];
     item[..4].copy_from_slice(&[0x3B, 0x12, 3, 0]);
-    // The item sets the fields, and the root of the attribute tree.
+    // The item sets the core fields and the root of the attribute B+tree.
     item[4..8].copy_from_slice(&0x101_u32.to_le_bytes());
     item[16..24].copy_from_slice(&one.to_le_bytes());
     item[40..48].copy_from_slice(&(place / 512).to_le_bytes());
@@ -333,7 +336,7 @@ fn a_root_without_a_fork_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// Many pieces of two files are exchanged one by one.
+/// An exchange of two files with many extents, one extent after another, ends in time.
 #[test]
 fn an_exchange_of_many_pieces_ends() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -355,8 +358,8 @@ fn an_exchange_of_many_pieces_ends() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// An exchange that a crash interrupted may have changed one size already. Linux gives each file the present size of the other, not the size in the
-/// intent, which is 0 here.
+/// A crash can interrupt an exchange after one size was changed. As in Linux, each file gets the present size of the other file, and not
+/// the size in the intent, which is 0 here.
 #[test]
 fn an_exchange_takes_the_sizes_of_the_inodes() {
     require!([Need::Tool("mkfs.xfs")]);

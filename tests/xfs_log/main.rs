@@ -1,8 +1,8 @@
 //! Dirty logs of XFS: ironmap recovers them in memory, the kernel recovers them on the device, and the results must be the same.
 //!
-//! `IRONMAP_XFS_STATES` is the number of states of each layout, for long runs; a state that the kernel refuses is copied to the directory
-//! `IRONMAP_XFS_KEEP`, if that is set. A failure names the layout and the seed; the seed alone
-//! does not determine the progress of the load's threads before the shutdown.
+//! `IRONMAP_XFS_STATES` is the number of states for each layout, for long runs. A state that the kernel refuses is copied to the directory
+//! `IRONMAP_XFS_KEEP`, if this is set. A failure names the layout and the seed. The seed does not fully determine a state, because the
+//! progress of the threads before the shutdown varies.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -27,25 +27,25 @@ use common::xfsprogs;
 use state::{End, Mount, Tally, Variant, Work, compare, load, make};
 
 const SEED: u64 = 0x0d14_7106;
-/// States of each layout by default.
+/// The default number of states for each layout.
 const STATES: u64 = 5;
-/// The largest number of steps of the load before a shutdown.
+/// The maximum number of steps of a load before a shutdown.
 const STEPS: u64 = 700;
-/// The steps of a load of copies.
+/// The maximum number of steps for a load that copies files.
 const STEPS_OF_COPIES: u64 = 60;
-/// The steps of a load of exchanges.
+/// The maximum number of steps for a load that exchanges maps.
 const STEPS_OF_FRAGMENTS: u64 = 6;
-/// The number of files. Their inodes are not all in one block, however many a block has.
+/// The number of files. They need several blocks of inodes, even with the largest block size.
 const FILES: u64 = 300;
-/// The number of steps that fills the smallest log about once.
+/// The number of steps that fill the smallest log about once.
 const STEPS_AROUND: u64 = 6000;
 
 fn states() -> u64 {
     std::env::var("IRONMAP_XFS_STATES").map_or(STATES, |number| number.parse().expect("a number"))
 }
 
-/// Shuts a volume down several times. After each shutdown both sides must see the same, and the load continues on the kernel's recovery. At the end
-/// the volume is unmounted.
+/// Shuts a volume down several times. After each shutdown ironmap and the kernel must see the same, and the load continues on the volume
+/// that the kernel has recovered. At the end the volume is unmounted.
 fn rounds(variant: &Variant, work: (Work, u64), states: u64) -> Tally {
     let rng = &mut Rng::new(SEED ^ common::reads::hash(variant.name.as_bytes()));
     let image = make(variant);
@@ -99,7 +99,8 @@ layouts! {
     synchronous: "96M", "-m rmapbt=1", "rw,wsync";
 }
 
-/// A crash between the steps of a copy on write leaves intents in the log. The recovery completes them, which changes the maps of files.
+/// Unfinished copies on write are completed. A crash between the steps of such a copy leaves intents in the log, whose completion changes
+/// the maps of files.
 #[test]
 fn copies_on_write_are_finished() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -109,8 +110,8 @@ fn copies_on_write_are_finished() {
     }
 }
 
-/// Files exchange their maps. With reverse-mapping trees the kernel logs intents; without them it logs a new owner for the map's blocks. The kernel
-/// refuses a log that frees such blocks later, so the test makes several volumes.
+/// Exchanged maps are recovered. With reverse-mapping B+trees the kernel logs intents; without them it logs a new owner for the blocks of
+/// the maps. The kernel refuses a log that frees such blocks later, so the test makes several volumes.
 #[test]
 fn maps_are_exchanged() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_fsr")]);
@@ -144,7 +145,7 @@ newer_layouts! {
     exchange_of_ranges: "-i exchange=1 -n parent=1";
 }
 
-/// Inodes are created in chunks of 64, or in whole blocks if a block has more.
+/// New inodes are recovered. XFS creates them in chunks of 64, or in whole blocks if a block contains more.
 #[test]
 fn new_inodes_of_every_number_in_a_block() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -170,13 +171,13 @@ fn new_inodes_of_every_number_in_a_block() {
     }
 }
 
-/// The smallest log, which the records wrap around: heads before their tails and after them.
+/// A small log that wraps around is recovered. The head of the log may be before or after its tail.
 #[test]
 fn small_logs_wrap() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
     let variant =
         Variant { name: "small_logs_wrap", size: "32M", mkfs: "", mount: "rw", newer: false };
-    // The position of a shutdown relative to the head is random.
+    // The shutdown happens at a random position relative to the head, so several attempts may be needed.
     let both = (0..5).any(|_| {
         let tally = rounds(&variant, (Work::All, STEPS_AROUND), states());
         tally.wrapped > 0 && tally.not_wrapped > 0

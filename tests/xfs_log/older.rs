@@ -1,5 +1,6 @@
-//! Logs that do not fit the metadata: the log of an older state under newer metadata of the same volume, the reverse, and logs whose tail is
-//! lost. If the kernel refuses the mount, ironmap refuses by name; if the kernel recovers, both have the same tree.
+//! Logs that do not match the metadata: an older log with newer metadata of the same volume, a newer log with older metadata, and logs
+//! whose tail is lost. If the kernel refuses the mount, ironmap refuses with an error that names the reason. If the kernel recovers the
+//! log, the kernel and ironmap see the same tree.
 
 use crate::common::image::Image;
 use crate::common::rng::Rng;
@@ -9,19 +10,19 @@ use crate::state::{End, Variant, Work, copy, load, make};
 use crate::torn::{Log, Outcomes, judge};
 
 const SEED: u64 = 0x01DE;
-/// The largest number of steps of each load.
+/// The maximum number of steps of each load.
 const STEPS: u64 = 250;
-/// Damages of the tail of each volume.
+/// The number of different damages to the tail of each log.
 const DAMAGES: u64 = 2;
 
-/// An image with the log of another state of the volume.
+/// A copy of an image, with the log of another state of the volume.
 fn with_log_of(image: &Image, other: &Image) -> Image {
     let copy = copy(image);
     Log::of(&copy).write(0, &Log::of(other).bytes());
     copy
 }
 
-/// Two successive states of a volume, whose loads end in these ways.
+/// Two successive states of a volume. `ends` says how the load before each state ends.
 fn states(variant: &Variant, ends: [End; 2], rng: &mut Rng) -> [Image; 2] {
     let image = make(variant);
     ends.map(|end| {
@@ -30,7 +31,7 @@ fn states(variant: &Variant, ends: [End; 2], rng: &mut Rng) -> [Image; 2] {
     })
 }
 
-/// An image whose log has lost its tail: some blocks from there on are zeros, or from the previous cycle.
+/// A copy of an image whose log has lost its tail: some blocks at the tail contain zeros, or data of the previous cycle.
 fn without_tail(image: &Image, rng: &mut Rng) -> (Image, String) {
     let copy = copy(image);
     let volume = image.open().expect("a dirty volume");

@@ -1,8 +1,8 @@
-//! Power cuts: the kernel's XFS runs on a device that records its writes and flushes. ironmap in memory and the kernel on the device recover each
-//! possible state.
+//! Power cuts: the kernel's XFS runs on a device that records its writes and flushes. ironmap in memory and the kernel on the device
+//! recover each possible state.
 //!
-//! `IRONMAP_XFS_CUTS` is the number of states of each layout, for long runs. A failure names the layout, the seed and the state. The seed
-//! alone does not determine the order of the threads: `IRONMAP_XFS_KEEP` keeps the image.
+//! `IRONMAP_XFS_CUTS` is the number of states for each layout, for long runs. A failure names the layout, the seed and the state. The seed
+//! does not determine the order of the threads, so `IRONMAP_XFS_KEEP` names a directory in which the image is stored.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -26,41 +26,42 @@ use crate::torn::Log;
 use crate::{STEPS_AROUND, STEPS_OF_COPIES, STEPS_OF_FRAGMENTS, require};
 
 const SEED: u64 = 0x00c0_77ed;
-/// States of each layout by default.
+/// The default number of states for each layout.
 const STATES: u64 = 4;
-/// States of one recorded load, at most.
+/// The maximum number of states from one recorded load.
 const STATES_OF_LOAD: u64 = 20;
-/// The number of further loads, until one covers the case.
+/// The maximum number of further loads to record until one covers the case.
 const MORE_LOADS: u32 = 10;
-/// Steps of a load, at most.
+/// The maximum number of steps of a load.
 const STEPS: u64 = 300;
-/// States at each cut, besides the one with all writes and the one with only the durable writes.
+/// The number of random states at each cut. In addition there is a state with all writes, and a state with only the durable writes.
 const RANDOM: u32 = 6;
-/// The most requests by which a completion is delayed, so that their order differs from that of submission.
+/// The maximum delay of a completion, in requests. Delays make the order of completions differ from the order of submissions.
 const LATENCY: u32 = 8;
 
 const SECTOR: u64 = 512;
 const BLOCK: u64 = 4096;
-/// Blocks of directories are larger than those of the volume, and begin anywhere: no write is torn.
+/// A unit for volumes whose directory blocks are larger than the volume's blocks and can begin at any block: no write is torn.
 const WHOLE: u64 = u64::MAX;
-/// The magic numbers of directory blocks and tree nodes: free space, inodes, owners, maps, shared blocks.
+/// The magic numbers of blocks in directories and B+trees: directories, free space, inodes, owners, maps, shared blocks.
 const MAGICS: [&[u8]; 9] =
     [b"XDB3", b"XDD3", b"AB3B", b"AB3C", b"IAB3", b"FIB3", b"RMB3", b"BMA3", b"R3FC"];
-/// The bytes of the headers of a group, a sector for each.
+/// The length of the headers of a group, each of which has one sector.
 const HEADERS: u64 = 4 * SECTOR;
 
 fn states() -> u64 {
     std::env::var("IRONMAP_XFS_CUTS").map_or(STATES, |number| number.parse().expect("a number"))
 }
 
-/// The requests of the kernel to a device that holds `base` when it is mounted, changed and unmounted; and the device afterwards.
+/// Records the kernel's requests to a device with the content `base`, while the kernel mounts, changes and unmounts it. Also returns the
+/// device afterwards.
 fn record(base: &Ram, variant: &Variant, seed: u64, work: (Work, u64)) -> (device::Log, Ram) {
     let dir = scratch_in(Path::new("/dev/shm"));
     let below = Arc::new(base.snapshot());
     let faults = Faults { seed, latency: LATENCY, ..Faults::default() };
     let record = Arc::new(Record::new(Arc::new(Sim::new(below.clone(), faults))));
     let file = Watched::new(record.clone(), &dir.path().join("device"));
-    // With direct I/O the loop device submits a write before the previous one is complete.
+    // With direct I/O, the loop device submits a write before the previous write has completed.
     let device = LoopDevice::with(&["--direct-io=on"], file.path());
     let mount = Mount::of(device, dir.path().join("mnt"), variant.mount);
     let mount = mount.unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -86,7 +87,7 @@ impl Parts {
         Self { log: Log::of(image).range(), headers: headers.collect(), size }
     }
 
-    /// Blocks of directories and trees that were written: the entry of the log, and the byte of its data.
+    /// The metadata blocks that were written: the index of the log entry, and the byte in its data.
     fn metadata(&self, log: &device::Log) -> Vec<(usize, usize)> {
         let blocks = |(index, entry): (usize, &Entry)| {
             let data = match entry {
@@ -100,8 +101,8 @@ impl Parts {
         log.entries().iter().enumerate().flat_map(blocks).collect()
     }
 
-    /// The states of a load. XFS recovers from any torn write to its log, but not from a torn metadata block: the first sector of such a block
-    /// claims that the log is older.
+    /// The crash states of a load. XFS recovers from any torn write to its log, but not from a torn metadata block: the log position in the
+    /// block's first sector makes the recovery skip the block. So metadata blocks are not torn.
     fn crashes(&self, base: &Ram, log: device::Log, block: u64) -> Crashes {
         let bytes = |range: Range<u64>| DevOffset(range.start)..DevOffset(range.end);
         let sectors = self.headers.iter().cloned().map(|range| (range, SECTOR));
@@ -112,7 +113,7 @@ impl Parts {
     }
 }
 
-/// A load on a volume, and the requests to its device.
+/// A load on a volume, and the requests that the device received.
 struct Recorded {
     seed: u64,
     base: Ram,
@@ -121,8 +122,8 @@ struct Recorded {
     states: u64,
 }
 
-/// Records loads until there are enough states, and one load covers the case. Each begins with the volume of the previous one. A short
-/// load writes little before its unmount, so all of its states may be clean.
+/// Records loads until there are enough states, and until one load covers the case. Each load begins with the volume of the previous load.
+/// A short load may write so little before its unmount that all of its states are clean.
 fn record_all(
     variant: &Variant,
     work: (Work, u64),
@@ -146,7 +147,7 @@ fn record_all(
     }
 }
 
-/// Asserts that the log holds everything on the device, and that the kernel used the device like a disk: with flushes, and several writes at a time.
+/// Asserts that the log contains all writes to the device, and that the kernel used flushes and several writes at a time.
 fn assert_recorded(base: &Ram, log: &device::Log, after: &Ram) {
     let all = CrashState { seed: 0, cut: log.len(), subset: 1 };
     let all = Crashes::new(base, log.clone()).state(all);
@@ -176,12 +177,13 @@ fn image_of(state: &Ram) -> Image {
     image
 }
 
-/// Both sides recover each state, with the same result. The kernel may refuse only a log that changes the owners of map blocks: it verifies
-/// the checksum of a recovered inode before it computes it. No power cut tears blocks of this size.
+/// Compares the recoveries by ironmap and by the kernel for each state. The kernel may refuse only a log that changes the owners of map
+/// blocks, because it verifies the checksum of a recovered inode before it updates the checksum. Power cuts do not tear blocks of the
+/// length `block`.
 fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
     let gives_owners = variant.name == "owners";
     let mut tally = Tally::default();
-    // The kernel refuses about half of them.
+    // The kernel refuses about half of these states.
     let states = if gives_owners { states().max(16) } else { states() };
     record_all(variant, work, states, |parts, load| {
         let rng = &mut Rng::new(load.seed);
@@ -189,7 +191,7 @@ fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
         let names = crashes.names(load.seed, RANDOM);
         let mut chosen: Vec<_> =
             (0..load.states).map(|_| names[rng.below(names.len() as u64) as usize]).collect();
-        // This order needs the least work.
+        // States in the order of their cuts can be computed with the least work.
         chosen.sort_by_key(|name| name.cut);
         for name in chosen {
             let what = format!("{variant:?}, seed {:#x}, state {name}", load.seed);
@@ -254,15 +256,15 @@ newer_layouts! {
     tree_of_metadata: "-m metadir=1,uquota,gquota", BLOCK;
 }
 
-/// A recovery skips a block of metadata with a newer first sector, so that a torn block stays torn. The kernel then refuses the volume.
-/// ironmap opens it, and finds the damage.
+/// If a metadata block is torn and its first sector is newer than the log, the recovery skips the block, and the block remains torn. The
+/// kernel then refuses the volume. ironmap opens the volume, and its check finds the damage.
 #[test]
 fn torn_blocks_are_found() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
     let name = "torn_blocks";
     let variant = Variant { name, size: "96M", mkfs: "-m rmapbt=1", mount: "rw", newer: false };
     let (mut tally, mut refused) = (Tally::default(), 0);
-    // The kernel refuses about half of them.
+    // The kernel refuses about half of these states.
     record_all(&variant, ALL, states().max(32), |parts, load| {
         let rng = &mut Rng::new(load.seed);
         let mut crashes = Crashes::new(&load.base, load.log.clone());
@@ -270,7 +272,7 @@ fn torn_blocks_are_found() {
         for _ in 0..load.states {
             let (cut, start) = blocks[rng.below(blocks.len() as u64) as usize];
             let Entry::Write { at, data, .. } = &load.log.entries()[cut] else { unreachable!() };
-            // The record in the log becomes durable.
+            // The state before the write contains the log record of the change. Then only the first sector of the block is written.
             let state = crashes.state(CrashState { seed: load.seed, cut, subset: 0 });
             let first = IoSlice::new(&data[start..start + SECTOR as usize]);
             state.write_all_at(&[first], DevOffset(at.0 + start as u64), false).expect("a sector");

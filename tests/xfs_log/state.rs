@@ -1,4 +1,4 @@
-//! Volumes that are shut down under load, and their states after recovery by the kernel and by ironmap.
+//! Volumes that are shut down under load, and their states after a recovery by the kernel and by ironmap.
 
 use std::hash::Hasher;
 use std::os::unix::fs::FileExt;
@@ -27,27 +27,27 @@ use crate::common::view::{Subject, View};
 use crate::common::xfsprogs;
 
 const DEPTH: Depth = Depth { random: 2, stretches: 100 };
-/// The number of inodes in use without a name: the bitmap and the summary of real-time extents.
+/// The number of inodes in use that have no name: the bitmap and the summary of realtime extents.
 const HIDDEN: u64 = 2;
-/// The number of threads that also write to one shared file. A random half of the loads has them.
+/// The number of additional threads that write to one shared file. About half of the loads have them.
 const SHARING: u64 = 5;
 
-/// A way to make and mount a volume.
+/// The options to make and to mount a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variant {
     pub(crate) name: &'static str,
     pub(crate) size: &'static str,
     pub(crate) mkfs: &'static str,
     pub(crate) mount: &'static str,
-    /// Whether a newer mkfs.xfs than the system's makes the volume.
+    /// Whether a newer mkfs.xfs than the installed one makes the volume.
     pub(crate) newer: bool,
 }
 
-/// An image in memory.
+/// Makes a volume in an image in memory.
 pub(crate) fn make(variant: &Variant) -> Image {
     let image = Image::no_xfs();
     run("truncate", &["-s".as_ref(), variant.size.as_ref(), image.path().as_os_str()]);
-    // With these variables mkfs.xfs accepts volumes below its minimum size, with small logs.
+    // With these variables, mkfs.xfs makes volumes below its minimum size, which have small logs.
     let mkfs = if variant.newer { xfsprogs::newer("mkfs.xfs") } else { "mkfs.xfs".to_owned() };
     let mut args = words("QA_CHECK_FS=1 TEST_DIR=1 TEST_DEV=1");
     args.extend([&mkfs, "-q", "-f"]);
@@ -64,10 +64,10 @@ pub(crate) fn copy(image: &Image) -> Image {
     copy
 }
 
-/// A mount by the kernel, unmounted on drop.
+/// A kernel mount. Dropping this value unmounts it.
 pub(crate) struct Mount {
     dir: PathBuf,
-    // The device is detached after the unmount.
+    // The drop of this field detaches the device after the unmount.
     _device: LoopDevice,
 }
 
@@ -76,7 +76,7 @@ impl Mount {
         Self::of(LoopDevice::new(image.path()), image.beside("mnt"), options)
     }
 
-    /// The mount of a device at a directory that is made for it.
+    /// Mounts a device at a new directory.
     pub(crate) fn of(device: LoopDevice, dir: PathBuf, options: &str) -> Result<Self, String> {
         std::fs::create_dir_all(&dir).expect("a mount point");
         let place = dir.to_str().expect("a plain path");
@@ -106,19 +106,19 @@ pub(crate) enum End {
     Unmount,
 }
 
-/// The work of a load.
+/// The kind of changes that a load makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Changes of all kinds.
     All,
-    /// Writes to shared blocks, which get copies.
+    /// Writes to shared blocks, which are copied.
     CopyOnWrite,
-    /// Files of many extents get other maps by `xfs_fsr`.
+    /// `xfs_fsr` replaces the maps of files with many extents.
     Defragment,
 }
 
-/// Mounts a volume, and changes it until some steps are done. Then the volume is shut down under the changes, or they stop and it is
-/// unmounted.
+/// Mounts a volume, and changes it until some steps are done. Then either the volume is shut down during further changes, or the changes
+/// stop and the volume is unmounted.
 pub(crate) fn load(image: &Image, variant: &Variant, seed: u64, work: (Work, u64), end: End) {
     let mount = Mount::new(image, variant.mount).unwrap_or_else(|refusal| panic!("{refusal}"));
     change(&mount, variant, seed, work, end);
@@ -136,7 +136,7 @@ pub(crate) fn change(
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let steps = 20 + rng.below(most);
     let sharing = [0, SHARING][rng.below(2) as usize];
-    // A shutdown writes the records in memory first, or discards them.
+    // A shutdown either writes the log records in memory first, or discards them.
     let how = ["shutdown", "shutdown -f"][rng.below(2) as usize];
     let xfs_io = variant.mkfs.contains("exchange=1").then(|| xfsprogs::newer("xfs_io"));
     std::thread::scope(|scope| {
@@ -161,7 +161,7 @@ pub(crate) fn change(
     });
 }
 
-/// Stops a load, also when the test fails.
+/// Stops a load on drop, so also when the test fails.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -170,7 +170,7 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-/// Counts of states, for the report.
+/// Counts of states for the report.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) states: u64,
@@ -178,27 +178,29 @@ pub(crate) struct Tally {
     pub(crate) transactions: u64,
     pub(crate) wrapped: u64,
     pub(crate) not_wrapped: u64,
-    /// States with unfinished intents.
+    /// The number of states with unfinished intents.
     pub(crate) unfinished: u64,
-    /// Changes of maps and attributes that were finished.
+    /// The number of changes to maps and attributes that were completed.
     pub(crate) finished: u64,
-    /// States with such changes of attributes.
+    /// The number of states with completed changes to attributes.
     pub(crate) of_attributes: u64,
     pub(crate) with_orphans: u64,
-    /// The number of states without orphans and intents, for which free blocks were compared.
+    /// The number of states without orphans and intents. Only for these states, free blocks are compared.
     pub(crate) with_usage: u64,
 }
 
-/// A state that the kernel does not recover to a sound volume. Each is reported: in a small volume about one in some hundred states is one.
+/// A state that the kernel does not recover to a valid volume. Each such state is reported. In small volumes they are about one in some
+/// hundred states.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Unsound {
-    /// The kernel does not mount it.
+    /// The kernel refuses to mount the volume.
     Refused,
-    /// The kernel's recovery has the same damage as ironmap's, and xfs_repair finds it.
+    /// The volumes that the kernel and ironmap have recovered have the same damage, and xfs_repair finds it.
     SameDamage,
 }
 
-/// Lets both sides recover the same state, and compares them. Afterwards the image is the one that the kernel has recovered.
+/// Recovers a state by ironmap and by the kernel, and compares the results. Afterwards the image contains the volume that the kernel has
+/// recovered.
 pub(crate) fn compare(
     image: &Image,
     what: &str,
@@ -213,7 +215,7 @@ pub(crate) fn compare(
     })
 }
 
-/// Compares a state. ironmap reads a copy of the image.
+/// Compares a state. ironmap recovers `ours`, which is a copy of the image.
 fn compare_with(
     image: &Image,
     ours: &Image,
@@ -258,8 +260,8 @@ fn compare_with(
     }
     checked.assert_clean(what);
     after.assert_clean(&format!("{what}, recovered by the kernel"));
-    // A crash can leave a value of an attribute half written. The kernel's recovery keeps it, and xfs_repair would remove it.
-    if !after.notes.iter().any(|note| note.contains("whose change did not end")) {
+    // A crash can leave a half-written value of an attribute. The kernel's recovery keeps the value, and xfs_repair would remove it.
+    if !after.notes.iter().any(|note| note.contains("because its change was interrupted")) {
         image.check_by(&repair);
     }
     tally.count(&log);
@@ -271,7 +273,7 @@ fn compare_with(
     drop(subject);
     let mut subject = Subject::open(ours);
     if log.finished_attributes > 0 {
-        // Changes of attributes also change times and blocks of files.
+        // A completed change of attributes also changes times and block counts of files.
         tally.of_attributes += 1;
         for record in expected.values_mut() {
             (record.blocks, record.changed) = (None, None);
@@ -281,7 +283,7 @@ fn compare_with(
     assert_same(&expected, &actual, what);
     assert_contents(&expected, &mut subject, &actual, what);
     if compare_usage(&expected, (&usage, &statfs), &log, what, tally) {
-        // The kernel counts the blocks of trees of free space apart, and may make such blocks at once.
+        // The kernel counts the blocks of free space B+trees separately, and may allocate such blocks immediately after the mount.
         assert_eq!(free, free_after, "{what}: free blocks");
         assert_eq!(usage_after.free.blocks, statfs.f_bfree, "{what}: free blocks, in recovered");
     }
@@ -289,7 +291,7 @@ fn compare_with(
     Ok(log)
 }
 
-/// Copies a state from which the kernel does not recover well, if a directory is given.
+/// Copies a state that the kernel does not recover to a valid volume, if a directory is given.
 fn keep(image: &Image, seed: u64) {
     if let Some(dir) = std::env::var_os("IRONMAP_XFS_KEEP") {
         let copy = Path::new(&dir).join(format!("{seed:#x}"));
@@ -297,12 +299,12 @@ fn keep(image: &Image, seed: u64) {
     }
 }
 
-/// Linux removes the attributes of a removed inode in several transactions: first the blocks of values and the content of leaves, later the leaves
-/// themselves. A crash in between leaves an inode with references to freed blocks. If the kernel's recovery needs these, it reports
-/// corruption and keeps the inode in the list of removed ones, and xfs_repair finds it.
+/// Linux removes the attributes of a removed inode in several transactions: first the blocks of values and the content of leaves, later the
+/// leaves themselves. A crash between these transactions leaves an inode with references to freed blocks. If the kernel's recovery reads
+/// these blocks, it reports corruption and keeps the inode in the list of removed inodes, and xfs_repair finds the damage.
 const SAME_DAMAGE: &str = "the kernel's recovery leaves the same damage, and xfs_repair finds it";
 
-/// The structure of attributes that name the parents of a file.
+/// The name of the structure in findings about parent pointers.
 const PARENTS: &str = "parent pointers";
 
 /// The findings of a check.
@@ -320,7 +322,7 @@ impl Checked {
         Self { notes: notes.iter().map(ToString::to_string).collect(), wrong }
     }
 
-    /// Leaves out damage of attributes of inodes that the kernel's recovery has removed.
+    /// Removes findings about attributes of inodes that the kernel's recovery has removed.
     fn forget_removed(&mut self, by_kernel: &Self, recovered: &Volume) {
         let is_removed = |finding: &Finding| {
             let place = finding.site.place;
@@ -331,7 +333,7 @@ impl Checked {
         self.wrong.retain(|finding| by_kernel.wrong.contains(finding) || !is_removed(finding));
     }
 
-    /// Whether there is damage, all of which is in the kernel's recovery too.
+    /// Whether there is damage, and all of it also exists after the kernel's recovery.
     fn is_damage_of_linux(&self, by_kernel: &Self) -> bool {
         !self.wrong.is_empty() && self.wrong.iter().all(|finding| by_kernel.wrong.contains(finding))
     }
@@ -342,15 +344,15 @@ impl Checked {
     }
 }
 
-/// The kernel's view of a mount for reading only.
+/// The kernel's view of a read-only mount.
 pub(crate) fn theirs(mount: &Mount, seed: u64) -> (View, rustix::fs::StatVfs) {
     let mut view = kernel::view_with_maps(mount.dir(), DEPTH, seed);
     kernel::add_flags(mount.dir(), &mut view);
     (view, rustix::fs::statvfs(mount.dir()).expect("the usage"))
 }
 
-/// Free inodes, and whether free blocks can be compared. Files without names, which an open file or a slow removal leaves, are gone after the
-/// kernel's recovery.
+/// Compares the numbers of free inodes, and returns whether free blocks can be compared. Files without names, which were open or being
+/// removed, no longer exist after the kernel's recovery.
 fn compare_usage(
     view: &View,
     (ours, theirs): (&Usage, &rustix::fs::StatVfs),
@@ -367,7 +369,7 @@ fn compare_usage(
     assert!(used.0 >= named, "{what}: {} inodes in use, of which {named} have names", used.0);
     let has_orphans = used.0 > named;
     tally.with_orphans += u64::from(has_orphans);
-    // The kernel may allocate blocks for its trees to complete intents or to remove files.
+    // The kernel may allocate blocks for its B+trees when it completes intents or removes files.
     let is_same = log.unfinished.is_empty() && log.finished == 0 && !has_orphans;
     tally.with_usage += u64::from(is_same);
     is_same
@@ -386,7 +388,7 @@ impl Tally {
     }
 }
 
-/// A hash of all data of a sparse file, and of their positions.
+/// A hash of the data in a sparse file and of their positions.
 fn hash_of(path: &Path) -> u64 {
     let file = std::fs::File::open(path).expect("the image");
     let mut hasher = std::hash::DefaultHasher::new();

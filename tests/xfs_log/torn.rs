@@ -1,4 +1,4 @@
-//! Logs whose last records are torn or damaged: ironmap and the kernel treat the same records as whole.
+//! Logs whose last records are torn or damaged. ironmap and the kernel accept the same records as complete.
 
 use std::fs::File;
 use std::ops::Range;
@@ -16,13 +16,13 @@ use crate::state::{End, Mount, Variant, Work, copy, load, make, theirs};
 
 const SEED: u64 = 0x7042;
 const BLOCK: u64 = 512;
-/// `h_magicno`.
+/// The value of `h_magicno`.
 const MAGIC: u32 = 0xfeed_babe;
-/// The largest number of steps of the load: then no metadata of the last records are at their place yet.
+/// The maximum number of steps of a load. With so few steps, the metadata of the last records are not yet written to their positions.
 const STEPS: u64 = 250;
-/// The steps that fill a small log: lost records may have begun to overwrite its tail.
+/// The number of steps that fill a small log. Lost records may then have overwritten a part of the tail.
 const STEPS_AROUND: u64 = 6000;
-/// Damages to each volume.
+/// The number of different damages to each volume.
 const DAMAGES: u64 = 12;
 
 /// The log of an image, as a ring of blocks.
@@ -46,7 +46,7 @@ impl Log {
         Self { file, start, count: u32_at(96) * block / BLOCK }
     }
 
-    /// The byte range of the log on the device.
+    /// The range of the log on the device, in bytes.
     pub(crate) fn range(&self) -> Range<u64> {
         self.start..self.start + self.count * BLOCK
     }
@@ -72,18 +72,18 @@ impl Log {
         self.file.write_all_at(bytes, self.at(block)).expect("write the log");
     }
 
-    /// The first blocks of the last records before a head, the last one first.
+    /// The first blocks of the last records before a head, in reverse order.
     fn records(&self, head: u64, most: usize) -> Vec<u64> {
         let before = (1..self.count).map(|back| (head + self.count - back) % self.count);
         before.filter(|block| word(&self.read(*block), 0) == MAGIC).take(most).collect()
     }
 
-    /// Blocks from one to another.
+    /// The number of blocks from one block to another.
     fn between(&self, from: u64, to: u64) -> u64 {
         (to + self.count - from) % self.count
     }
 
-    /// Makes a block look as if it was not written in this cycle.
+    /// Gives a block the content that it could have if it was not written in this cycle.
     pub(crate) fn make_old(&self, block: u64, rng: &mut Rng) {
         let bytes = self.read(block);
         let is_header = word(&bytes, 0) == MAGIC;
@@ -104,7 +104,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// Damages the log before its head, and returns a description.
+/// Damages the log before its head. Returns a description.
 fn damage(log: &Log, head: u64, rng: &mut Rng) -> String {
     let records = log.records(head, 14);
     let which = rng.below(records.len() as u64) as usize;
@@ -154,14 +154,15 @@ fn damage(log: &Log, head: u64, rng: &mut Rng) -> String {
     }
 }
 
-/// Counts of outcomes.
+/// Counts of results.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     pub(crate) alike: u64,
     pub(crate) refused_by_both: u64,
-    /// The kernel mounts the volume, and then finds damage: metadata are in place although their records are lost. ironmap's check finds it too.
+    /// The kernel mounts the volume and then finds damage, because metadata were written whose log records are lost. ironmap's check finds
+    /// this damage too.
     contradictory: u64,
-    /// The volumes that the kernel refuses and ironmap opens.
+    /// Volumes that the kernel refuses and that ironmap opens.
     pub(crate) only_opened: Vec<String>,
 }
 
@@ -173,7 +174,7 @@ fn compare(dirty: &Image, variant: &Variant, seed: u64, outcomes: &mut Outcomes)
     judge(&image, &format!("{variant:?}, seed {seed:#x}, {how}"), seed, outcomes);
 }
 
-/// Lets the kernel and ironmap open an image.
+/// Opens an image with the kernel and with ironmap, and compares the results.
 pub(crate) fn judge(image: &Image, what: &str, seed: u64, outcomes: &mut Outcomes) {
     let ours = copy(image);
     let opened = ours.open();

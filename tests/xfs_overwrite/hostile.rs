@@ -1,4 +1,4 @@
-//! Damaged and hostile volumes that are open for overwrites.
+//! Damaged and hostile volumes that are opened for overwrites.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,10 +11,10 @@ use crate::{filled, for_writing, known, open, require};
 use ironmap::fs::Follow;
 use ironmap::{ErrorKind, QueueOptions, Volume};
 
-/// Byte offset of the data fork in an inode.
+/// The byte offset of the data fork in an inode.
 const FORK: usize = 176;
 
-/// The time limit for any damage.
+/// The time limit for an operation on a damaged volume.
 const LONG: Duration = Duration::from_secs(20);
 
 fn number(image: &Image, name: &str) -> u64 {
@@ -26,13 +26,13 @@ fn device(image: &Image) -> File {
     File::options().read(true).write(true).open(image.path()).unwrap()
 }
 
-/// The root of a group's tree of shared blocks: its position, and its block.
+/// The root block of a group's refcount B+tree: its position, and its content.
 fn shared_root(image: &Image, group: u64) -> (u64, Vec<u8>) {
     let device = device(image);
     let layout = Layout::of(&device);
     let start = group * layout.group_len();
     let mut root = [0; 4];
-    // `agf_refcount_root`, in the second sector.
+    // The field `agf_refcount_root` in the second sector.
     device.read_exact_at(&mut root, start + 512 + 88).unwrap();
     let at = start + u64::from(u32::from_be_bytes(root)) * layout.block;
     let mut block = vec![0; layout.block as usize];
@@ -48,7 +48,7 @@ fn write_sealed(image: &Image, at: u64, mut block: Vec<u8>) {
     device(image).write_all_at(&block, at).unwrap();
 }
 
-/// The headers of groups belong to no file. Linux refuses a map with such blocks.
+/// The headers of groups cannot be overwritten through a file. Linux refuses a map that contains these blocks.
 #[test]
 fn headers_of_groups_are_not_overwritten() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -58,7 +58,7 @@ fn headers_of_groups_are_not_overwritten() {
         let device = device(&image);
         let layout = Layout::of(&device);
         let mut inode = layout.read(&device, number);
-        // One block of the file is the superblock's block.
+        // The file's block is the block of the superblock.
         inode[FORK..FORK + 16].copy_from_slice(&1_u128.to_be_bytes());
         layout.forge(&device, &inode, number);
     }
@@ -77,11 +77,11 @@ fn headers_of_groups_are_not_overwritten() {
     std::fs::read(mount.dir().join("small")).unwrap_err();
 }
 
-/// A leaf without records that follows itself.
+/// A search in the refcount B+tree ends if an empty leaf is its own successor.
 #[test]
 fn a_circle_of_empty_leaves_ends() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("truncate")]);
-    // The group is large, so that it has many blocks for a cycle.
+    // The group is large, so that it has many blocks for which the search could continue.
     let dir = scratch();
     let (content, proto) = (vec![7; 4096], dir.path().join("proto"));
     std::fs::write(dir.path().join("content"), content).unwrap();
@@ -97,7 +97,7 @@ fn a_circle_of_empty_leaves_ends() {
     let device = device(&image);
     let layout = Layout::of(&device);
     let mut inode = layout.read(&device, number);
-    // The file may share blocks.
+    // The flag says that the file may share blocks.
     inode[127] |= 2;
     layout.forge(&device, &inode, number);
     drop(device);
@@ -115,7 +115,7 @@ fn a_circle_of_empty_leaves_ends() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// Only a write needs to know whether blocks are shared, and which attributes a file has.
+/// Damage in structures that only a write needs does not prevent reads: the refcount B+tree, and attributes.
 #[test]
 fn damage_that_only_a_write_meets_prevents_no_reading() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
@@ -138,7 +138,7 @@ fn damage_that_only_a_write_meets_prevents_no_reading() {
     assert_eq!(file.write_at(&mut queue, &[1; 4096], 0).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// An open volume of millions of groups holds no memory for most of them.
+/// An open volume with millions of groups allocates memory only for groups that are used.
 #[test]
 fn many_groups_take_no_memory() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -146,7 +146,7 @@ fn many_groups_take_no_memory() {
     let device = device(&image);
     let mut sector = vec![0; 512];
     device.read_exact_at(&mut sector, 0).unwrap();
-    // Changes the superblock to a volume of 2 PiB with groups of 16 MiB, the minimum.
+    // The superblock is changed to that of a volume of 2 PiB with groups of 16 MiB, the minimum.
     let (blocks, group_log) = (2_u64 << 40, 14);
     let group = 1_u32 << group_log;
     device.set_len(blocks << 10).unwrap();
@@ -154,7 +154,7 @@ fn many_groups_take_no_memory() {
     sector[84..88].copy_from_slice(&group.to_be_bytes());
     sector[88..92].copy_from_slice(&((blocks / u64::from(group)) as u32).to_be_bytes());
     sector[124] = group_log;
-    // Moves the log to 512 blocks of group 100.
+    // The log is moved to 512 blocks of group 100.
     let log = 100_u64 << group_log;
     sector[48..56].copy_from_slice(&log.to_be_bytes());
     sector[96..100].copy_from_slice(&512_u32.to_be_bytes());
@@ -162,7 +162,7 @@ fn many_groups_take_no_memory() {
     let sum = crc32c::crc32c(&sector);
     sector[224..228].copy_from_slice(&sum.to_le_bytes());
     device.write_all_at(&sector, 0).unwrap();
-    // The header of the first group's inodes has the length of the group, and its checksum.
+    // The AGI header of the first group contains the length of the group, so it is changed too.
     device.read_exact_at(&mut sector, 2 * 512).unwrap();
     sector[12..16].copy_from_slice(&group.to_be_bytes());
     sector[312..316].fill(0);

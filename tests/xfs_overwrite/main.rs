@@ -1,5 +1,5 @@
-//! Overwrites of files of XFS volumes: the kernel reads the written data, and no other byte of the volume changes. A
-//! failure names the options of mkfs.xfs and the seed.
+//! Overwrites of files on XFS volumes: the kernel reads the written data, and no other byte of the volume changes. A failure names the
+//! options of mkfs.xfs and the seed.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -28,15 +28,15 @@ use rustix::fs::{FallocateFlags, fallocate};
 const SIZE: &str = "512M";
 const SEED: u64 = 0x006f_7665_7277;
 
-/// A file as the kernel reports it: its content, and where the content lies.
+/// A file as the kernel reports it: the content, and its position on the device.
 struct Known {
     content: Vec<u8>,
-    /// Ranges of the file with data that it does not share, and the byte of the device where each begins.
+    /// The ranges of the file whose data are not shared, each with its position on the device.
     own: Vec<(Range<u64>, u64)>,
 }
 
 impl Known {
-    /// Whether the whole range may be overwritten.
+    /// Whether the entire range may be overwritten.
     fn takes(&self, range: Range<u64>) -> bool {
         if range.end > self.content.len() as u64 {
             return false;
@@ -51,7 +51,7 @@ impl Known {
     }
 }
 
-/// An image with files of every kind, not mounted; `None` if mkfs.xfs or the kernel does not support these options.
+/// An unmounted image with files of every kind. `None` if mkfs.xfs or the kernel does not support these options.
 fn filled(options: &[&str], block: u64) -> Option<Image> {
     let image = match Image::mkfs_xfs(SIZE, options) {
         Ok(image) => image,
@@ -75,7 +75,7 @@ fn fill(dir: &Path, block: u64) {
     create("whole").write_all_at(&rng.bytes(1 << 20), 0).unwrap();
     create("odd-end").write_all_at(&rng.bytes(3 * block as usize + 77), 0).unwrap();
     create("small").write_all_at(b"seven b", 0).unwrap();
-    // Two files that grow in turns have no adjacent blocks.
+    // The two files are extended alternately, so that neither has adjacent blocks.
     let (one, other) = (create("pieces"), create("other-pieces"));
     for index in 0..300 {
         one.write_all_at(&rng.bytes(block as usize), index * block).unwrap();
@@ -89,7 +89,7 @@ fn fill(dir: &Path, block: u64) {
         mixed.write_all_at(&rng.bytes(block as usize), index * block).unwrap();
     }
     mixed.write_all_at(&rng.bytes(block as usize), 100 * block).unwrap();
-    // Blocks past the end.
+    // These blocks are past the end of the file.
     fallocate(&mixed, FallocateFlags::KEEP_SIZE, 101 * block, 8 * block).unwrap();
     std::fs::write(dir.join("shared"), rng.bytes(64 * block as usize)).unwrap();
     let share = |to: &str| {
@@ -98,19 +98,19 @@ fn fill(dir: &Path, block: u64) {
         common::command::output("cp", &args).status.success()
     };
     if share("copy") {
-        // Some blocks belong only to this file again, and two files share the others.
+        // Overwrites in the copy unshare some blocks. The two files share the other blocks.
         let copy = File::options().write(true).open(dir.join("copy")).unwrap();
         for index in [0, 1, 9, 30, 63] {
             copy.write_all_at(&rng.bytes(block as usize), index * block).unwrap();
         }
-        // After this no block is shared.
+        // After these writes no block of the file is shared.
         assert!(share("once-shared"));
         let alone = File::options().write(true).open(dir.join("once-shared")).unwrap();
         alone.write_all_at(&rng.bytes(64 * block as usize), 0).unwrap();
     }
 }
 
-/// Each file in the root, as the kernel reports it.
+/// All files in the root, as the kernel reports them.
 fn known(image: &Image) -> BTreeMap<String, Known> {
     let mount = image.mount("ro,norecovery");
     let entries = std::fs::read_dir(mount.dir()).unwrap().map(|entry| entry.unwrap());
@@ -123,7 +123,7 @@ fn known(image: &Image) -> BTreeMap<String, Known> {
     files.map(of).collect()
 }
 
-/// Ranges with data that are not shared, by FIEMAP.
+/// The ranges of a file whose data are not shared, from FIEMAP.
 fn own_ranges(path: &Path) -> Vec<(Range<u64>, u64)> {
     let output = run("filefrag", &["-v".as_ref(), "-b1".as_ref(), path.as_os_str()]);
     let text = String::from_utf8(output).unwrap();
@@ -147,7 +147,7 @@ fn for_writing() -> FileOptions {
     FileOptions::new().write(true)
 }
 
-/// Fails if a byte of the image differs from `before` outside the written data.
+/// Asserts that the image differs from `before` only in the written data.
 fn assert_only_data(image: &Image, before: &[u8], known: &BTreeMap<String, Known>, what: &str) {
     let mut after = std::fs::read(image.path()).unwrap();
     for (file, known) in known {

@@ -1,4 +1,4 @@
-//! Power cuts during overwrites: each sector of the data is old or new, synced data exist, and only data were written.
+//! Power cuts during overwrites: each sector of the data is old or new, synced data exist, and nothing but data was written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -18,24 +18,24 @@ use crate::{Known, SEED, filled, for_writing, known, require};
 
 const SECTOR: u64 = 512;
 const STEPS: usize = 500;
-/// The largest number of requests in flight.
+/// The maximum number of requests in flight.
 const IN_FLIGHT: usize = 6;
-/// The most calls by which a completion is delayed, so that their order differs from that of submission.
+/// The maximum delay of a completion, in calls. Delays make the order of completions differ from the order of submissions.
 const LATENCY: u32 = 6;
-/// The number of states to check, and of random states at each cut.
+/// The number of states to check, and the number of random states at each cut.
 const STATES: usize = 300;
 const RANDOM: u32 = 2;
 
-/// The content of a sector after a write. Times are numbers of events.
+/// The content of a sector after a write. Times are event numbers.
 struct Version {
     content: [u8; SECTOR as usize],
     issued: u64,
     acknowledged: Option<u64>,
-    /// The event from which on this version, or a later one, is durable.
+    /// The event after which this version, or a later one, is durable.
     durable: Option<u64>,
 }
 
-/// The versions of each sector that was written, by their order.
+/// For each written sector, its versions in the order of the writes.
 type Sectors = BTreeMap<u64, Vec<Version>>;
 
 /// A load, and the device on which it runs.
@@ -47,9 +47,9 @@ struct Load<'a> {
     rng: Rng,
     event: u64,
     sectors: Sectors,
-    /// The sectors of requests in flight, and whether these are durable at their end, by their tokens.
+    /// For each token in flight, the written sectors as a range in `written`, and whether the write is durable at its completion.
     flights: HashMap<u64, (Range<usize>, bool)>,
-    /// The sectors of all requests.
+    /// The sectors of all requests, in order.
     written: Vec<u64>,
 }
 
@@ -70,7 +70,7 @@ impl Load<'_> {
         }
     }
 
-    /// Writes to data that the file does not share, with any alignment.
+    /// Writes to data that the file does not share. The range has any alignment.
     fn write(&mut self, submit: bool) {
         let which = self.rng.below(self.files.len() as u64) as usize;
         let known = self.files[which].1;
@@ -132,7 +132,7 @@ impl Load<'_> {
         }
     }
 
-    /// The version that was issued at this event is acknowledged.
+    /// Records that the versions of this event are acknowledged.
     fn acknowledge(&mut self, issued: u64) {
         let now = self.event();
         let (range, durable) = self.flights.remove(&issued).unwrap();
@@ -145,7 +145,7 @@ impl Load<'_> {
         self.record.mark(now);
     }
 
-    /// Makes acknowledged writes durable, but not necessarily those in flight.
+    /// Syncs a file or the volume. Acknowledged writes are then durable; writes in flight may not be.
     fn sync(&mut self) {
         let which = self.rng.below(self.files.len() as u64) as usize;
         self.files[which].0.sync(&mut self.queue).unwrap();
@@ -159,7 +159,7 @@ impl Load<'_> {
     }
 }
 
-/// The sectors of the device that hold a range of a file: for each, the bytes in it, and their start in the range.
+/// The device sectors of a range of a file. Each has the range of bytes in the sector, and the position of these bytes in the range.
 fn pieces(known: &Known, pos: u64, len: u64) -> Vec<(u64, (Range<usize>, usize))> {
     let mut pieces = Vec::new();
     let mut at = pos;
@@ -211,7 +211,7 @@ fn run(base: &Ram, files: &BTreeMap<String, Known>, seed: u64) -> (Log, Sectors)
     (record.log(), sectors)
 }
 
-/// Fails if the device received a write to a sector without overwritten data.
+/// Asserts that the device received writes only to sectors of overwritten data.
 fn assert_only_data(log: &Log, sectors: &Sectors, what: &str) {
     for entry in log.entries() {
         match entry {
@@ -226,7 +226,7 @@ fn assert_only_data(log: &Log, sectors: &Sectors, what: &str) {
     }
 }
 
-/// The first sector of a state that does not have one of its permitted versions.
+/// The first sector in a state that contains none of its permitted versions.
 fn fault(state: &Ram, base: &Ram, sectors: &Sectors, now: u64) -> Option<String> {
     sectors.iter().find_map(|(&sector, versions)| {
         let is_durable = |version: &Version| version.durable.is_some_and(|durable| durable <= now);
@@ -244,7 +244,7 @@ fn fault(state: &Ram, base: &Ram, sectors: &Sectors, now: u64) -> Option<String>
     })
 }
 
-/// The first state with a fault, and the number of checked states.
+/// Checks the states. Returns their number, or the first fault.
 fn check(base: &Ram, log: &Log, sectors: &Sectors, seed: u64) -> Result<usize, String> {
     let mut crashes = Crashes::new(base, log.clone());
     let names = crashes.names(seed, RANDOM);
@@ -286,7 +286,7 @@ fn sectors_are_old_or_new_and_synced_data_are_there() {
     }
 }
 
-/// The check detects devices that lose durable data.
+/// The check detects a device that loses durable data.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

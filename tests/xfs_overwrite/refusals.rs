@@ -69,18 +69,18 @@ fn operations_that_need_the_log_are_refused_by_name() {
     let file = handle(&volume, "whole", for_writing());
     assert_says(file.append(&mut queue, &[1; 512], DioFlags::empty()), Unsupported, "past the end");
     let fresh = handle(&volume, "pieces", for_writing());
-    // The new handle has not read the map yet.
+    // The new handle has not yet read the map of the file.
     let refused = fresh.write_at_with(&mut queue, &[1; 4096], 0, DioFlags::NOWAIT);
     assert_eq!(refused.unwrap_err().kind(), WouldBlock);
     let fs = volume.fs();
     let number = file.inode();
-    let data = "only data are overwritten";
+    let data = "only the data of files can be overwritten";
     assert_says(fs.writable().map(drop), ReadOnly, data);
     assert_says(volume.remove_file("/whole"), ReadOnly, data);
     let inode = fs.inode(number).unwrap();
     let cut = volume.open_inode(inode, for_writing().truncate(true)).err().unwrap();
     assert_says(Err::<(), _>(cut), ReadOnly, data);
-    // The files of the file system itself have numbers, but no names.
+    // The internal files of the file system have inode numbers and no names.
     for number in [129, 130] {
         let file = volume.open_inode(InodeNo(number), for_writing()).unwrap();
         assert_says(file.write_at(&mut queue, &[0; 1], 0), NotPermitted, "file system's own");
@@ -91,7 +91,7 @@ fn operations_that_need_the_log_are_refused_by_name() {
     assert!(before == std::fs::read(image.path()).unwrap(), "the image was written");
 }
 
-/// Set-id bits stay if the writer may keep them.
+/// Set-id bits remain if the writer has the privilege to keep them.
 #[test]
 fn set_id_bits_are_kept_for_privileged_writers() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -114,7 +114,8 @@ fn set_id_bits_are_kept_for_privileged_writers() {
     assert_eq!(std::fs::metadata(file).unwrap().mode() & 0o7777, 0o6755);
 }
 
-/// Refused are a log that needs recovery, a separate log device, and features that are supported for reading only.
+/// An open for writing is refused for a log that needs recovery, for a separate log device, and for features that are supported only for
+/// reading.
 #[test]
 fn volumes_that_are_only_read_are_not_opened_for_writing() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_db")]);
@@ -134,7 +135,7 @@ fn volumes_that_are_only_read_are_not_opened_for_writing() {
     image.open().unwrap();
     assert!(before == std::fs::read(image.path()).unwrap(), "the image was written");
 
-    // Bit 31 of `sb_features_ro_compat`, with a checksum that fits.
+    // Bit 31 of `sb_features_ro_compat` is set, with a valid checksum.
     let mut sector = vec![0; 512];
     let file = File::options().read(true).write(true).open(clean.path()).unwrap();
     file.read_exact_at(&mut sector, 0).unwrap();

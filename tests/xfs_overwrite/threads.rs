@@ -1,4 +1,4 @@
-//! Several threads overwrite one file.
+//! Several threads overwrite one file at the same time.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use ironmap::fs::Follow;
 const THREADS: usize = 4;
 const WRITES: usize = 400;
 
-/// Each thread writes bytes in every sector: a write of a part of a sector loses no bytes of other threads.
+/// Each thread writes some bytes in every sector. A write of a part of a sector does not lose bytes that other threads write in the same
+/// sector.
 #[test]
 fn neighbours_within_a_sector_lose_nothing() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

@@ -9,7 +9,8 @@ use crate::Result;
 /// Programs that tests start, and that may outlive a killed test.
 const SERVERS: [&str; 5] = ["nbdkit", "qemu-nbd", "nbd-server", "ceph-mon", "ceph-osd"];
 
-/// The directory where benches and tests keep a file for each zram device, with the number of the process that made it.
+/// The directory with the mark files of benches and tests: a file for each zram device, which contains the ID of the process that made the
+/// device.
 const ZRAM: &str = "/run/ironmap-bench-zram";
 
 pub(crate) fn run() -> Result {
@@ -68,7 +69,7 @@ fn output(program: &str, args: &[&str]) -> Result<String> {
     Err(format!("{program} {}: {status}: {}", args.join(" "), said.trim()).into())
 }
 
-/// Ends servers of killed tests. Their arguments or environment contain the directory of such a test.
+/// Ends servers of killed tests. The arguments or the environment of a server contain the directory of its test.
 fn end_servers() -> Result {
     for process in fs::read_dir("/proc")?.flatten() {
         let read = |name: &str| fs::read(process.path().join(name)).unwrap_or_default();

@@ -33,7 +33,7 @@ pub(crate) fn summary(tests: &str, skips: &str) -> String {
     text + &format!("\n{passed} passed, {failed} failed, {} skipped\n", skips.len())
 }
 
-/// The output of each failed test, up to its backtrace. cargo test prints it after all tests of a program, far from the summary.
+/// The output of each failed test, up to its backtrace. cargo test prints this output after all tests of a program, far from the summary.
 fn reasons(tests: &str) -> String {
     const LINES: usize = 30;
     const CHARS: usize = 300;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the Debian package, installs it into an empty root, uses it there, and removes it without a rest.
+# Builds the Debian package, installs the package into an empty root directory, uses the program there, and checks that the removal leaves
+# no file.
 source "$(dirname "$0")/../../../tests/lib.sh"
 needs="dpkg, dpkg-shlibdeps, strip, gzip, xz, chroot, ldd, mount, umount, unshare"
 # shellcheck disable=SC2086  # a list of words
@@ -19,10 +20,10 @@ mknod "$root/dev/null" c 1 3
 mknod "$root/dev/urandom" c 1 9
 mknod "$root/dev/fuse" c 10 229
 
-# The libraries belong to no package there.
+# In this root, no package contains the libraries, so dpkg must ignore missing dependencies.
 own_dpkg() { dpkg --force-depends --log=/dev/null --root "$root" "$@"; }
 within() { chroot "$root" "$@"; }
-# Copies the libraries that a program there loads, at their paths.
+# Copies the libraries that a program loads to the same paths in the root.
 copy_libraries() {
     local library
     ldd "$root/$1" | grep -o '/[^ ]*' | while read -r library; do install -D "$library" "$root$library"; done
@@ -34,7 +35,7 @@ for file in man/man1/ironmap{,-mount}.1.gz bash-completion/completions/ironmap z
     [ -s "$root/usr/share/$file" ] || die "the package lacks usr/share/$file"
 done
 size=$(stat -c %s "$root/usr/bin/ironmap")
-# The goal.
+# The maximum size of the program in bytes.
 [ "$size" -le 10000000 ] || die "the installed program has $size bytes, more than 10000000"
 cp /usr/bin/mount /usr/bin/umount "$root/usr/bin/"
 for program in mount umount ironmap; do copy_libraries "usr/bin/$program"; done
@@ -44,13 +45,13 @@ for image in first second; do
     within /usr/bin/ironmap mkfs -q "/$image.img" 16M
 done
 within /usr/bin/ironmap ls first.img:/ | grep -q lost+found || die "the installed program does not list its own volume"
-# As mount(8) calls it with -f: it only reads the options. mount(8) looks for these names below /sbin.
+# Calls the helpers as mount(8) does with -f: the program only parses the options. mount(8) looks for these names below /sbin.
 for helper in mount.ironmap mount.fuse.ironmap; do
     within "/usr/sbin/$helper" /first.img /usr -f -o ro
 done
 
-# By both names that mount(8) looks for, written to and read back; umount(8) once, and once the program, which waits for the server's end. A mount
-# namespace takes everything with it, also after a failure.
+# Mounts volumes by both names that mount(8) looks for, and writes a file. umount(8) unmounts the first volume, and the program unmounts the
+# second, because it waits until the server has ended. The end of the mount namespace removes all mounts, even after a failure.
 if [ -e /dev/fuse ]; then
     (cd "$root" && unshare --mount sh -exc "
         mount -t proc proc proc

@@ -1,10 +1,10 @@
 //! Formats access control lists as `getfacl` prints them.
 //!
-//! A value has the form of the system calls: a version and entries of eight bytes (`include/uapi/linux/posix_acl_xattr.h`).
+//! A value has the format of the xattr system calls: a version, then entries of eight bytes (`include/uapi/linux/posix_acl_xattr.h`).
 
 use crate::show::Owners;
 
-/// The extended attributes that hold the lists.
+/// The extended attributes that contain the lists.
 pub(crate) const NAMES: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 /// For each of the attributes, the prefix that `getfacl` prints before the entries.
 const PREFIXES: [&str; 2] = ["", "default:"];
@@ -85,7 +85,7 @@ fn letters(rights: u16) -> String {
 mod tests {
     use super::*;
 
-    /// A value that violates the form is not shown as a list.
+    /// A value in a wrong format is not shown as a list.
     #[test]
     fn an_invalid_acl_is_not_changed() {
         let owners = Owners::new(true);

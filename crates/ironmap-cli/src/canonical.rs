@@ -7,7 +7,7 @@ use ironmap_image::source::Source;
 /// The maximum number of links that Linux follows on one path.
 const MAX_LINKS: usize = 40;
 
-/// The path of a file without links, `.` and `..`. The last name may be missing.
+/// The path of a file without symbolic links, `.` and `..`. A file with the last name need not exist.
 pub(crate) fn path_without_links(source: &Source, path: &[u8]) -> ironmap::Result<Vec<u8>> {
     let fs = source.fs();
     // `stack`: the names of the directories so far, with their inodes. `rest`: the remaining components in reverse order.
@@ -53,7 +53,7 @@ pub(crate) fn path_without_links(source: &Source, path: &[u8]) -> ironmap::Resul
     Ok(if path.is_empty() { b"/".to_vec() } else { path })
 }
 
-/// The names of a path in reverse order. An empty name stands for a slash at the end, which requires a directory.
+/// The names of a path in reverse order. A slash at the end of the path becomes an empty name, which requires a directory.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let end: &[&[u8]] = if path.ends_with(b"/") { &[b""] } else { &[] };

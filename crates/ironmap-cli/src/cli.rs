@@ -57,11 +57,12 @@ const READS: [&str; 18] = [
     "check", "dump", "undelete", "cp", "tar", "mount", "complete",
 ];
 
-/// Commands that open no volume, or open a volume only as a device. They refuse the options, because the options would have no effect.
+/// Commands that open no volume, or open a volume only as a device. They refuse the options for damaged volumes, because these options
+/// would have no effect.
 const NO_VOLUME: [&str; 8] =
     ["bench", "clone", "completions", "demo", "host", "integrity", "man", "umount"];
 
-/// The command line. The help of a command shows the options for damaged volumes only if they apply to it.
+/// The command line. The help of a command shows the options for damaged volumes only if they apply to the command.
 pub(crate) fn command() -> clap::Command {
     let mut command = Cli::command();
     let rescue = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(RESCUE));
@@ -91,7 +92,7 @@ impl Cli {
     }
 }
 
-/// The option for damaged volumes that the user gave to a command.
+/// The first option for damaged volumes that the user gave to a command, if any.
 fn given_to_rescue(command: &clap::Command, given: &ArgMatches) -> Option<String> {
     let rescue = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(RESCUE));
     let named = |arg: &clap::Arg| {
@@ -100,7 +101,7 @@ fn given_to_rescue(command: &clap::Command, given: &ArgMatches) -> Option<String
     rescue.filter(|arg| named(arg)).find_map(clap::Arg::get_long).map(str::to_owned)
 }
 
-/// The command that a command line names, for example `ironmap integrity format`. The rest of the command line may be wrong.
+/// The command that a command line names, for example `ironmap integrity format`. The rest of the command line may be invalid.
 pub(crate) fn path_of(words: &[OsString]) -> String {
     let mut command = &Cli::command();
     let mut path = command.get_name().to_owned();
@@ -191,7 +192,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the command. Failures after which it continues go to the report; the failure that ends it is returned.
+    /// Runs the command. If the command continues after a failure, the failure is reported. Returns the failure that ends the command.
     pub(crate) fn run(&self, report: &mut Report) -> Result<(), Failure> {
         match self {
             Self::Info(args) => info::run(args, report),
@@ -244,7 +245,7 @@ impl Command {
     }
 }
 
-/// Runs a command given by its words.
+/// Parses the words of a command line, and runs the command.
 fn run_line(words: &[&str], report: &mut Report) -> Result<(), Failure> {
     let cli = Cli::parse_words([&["ironmap"], words].concat().into_iter().map(OsString::from));
     let cli = cli.map_err(|error| Failure::new(error.to_string()))?;

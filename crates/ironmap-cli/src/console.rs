@@ -1,4 +1,5 @@
-//! Prints a job's lines on standard error and standard output, and shows the progress of a copy below them if standard error is a terminal.
+//! Prints the messages of a job on standard error and standard output. If standard error is a terminal, shows the progress of a copy below
+//! the messages.
 
 use std::fmt::Write;
 use std::io;
@@ -14,7 +15,7 @@ use crate::failure::print;
 use crate::interrupt;
 use crate::terminal::{one_line, print_line};
 
-/// The program's functions for a job.
+/// The functions that the program provides to a job.
 pub(crate) struct Console {
     /// The bar of the last copy. Lines are printed above it.
     bar: Mutex<ProgressBar>,
@@ -58,7 +59,7 @@ impl Caller for Console {
 /// Shows files, bytes, rate and remaining time.
 struct CopyBar {
     bar: ProgressBar,
-    /// Files that are done.
+    /// The number of files that are done.
     files: Arc<AtomicU64>,
 }
 
@@ -101,7 +102,7 @@ fn files(done: &Arc<AtomicU64>, total: Option<u64>) -> impl Files {
     let done = Arc::clone(done);
     move |_: &ProgressState, out: &mut dyn Write| {
         let done = HumanCount(done.load(Ordering::Relaxed));
-        // Formatting into text does not fail.
+        // The formatting of text cannot fail.
         let _ = match total {
             Some(total) => write!(out, "{done}/{} files", HumanCount(total)),
             None => write!(out, "{done} files"),

@@ -1,7 +1,7 @@
 //! Reads `SOURCE_DATE_EPOCH`, which reproducible builds set. With it, all timestamps are this time, and no value is random.
 
 const VARIABLE: &str = "SOURCE_DATE_EPOCH";
-/// The last second of a timestamp of ext4, which has 34 bits from 1901 on.
+/// The last second that a timestamp of ext4 can store. A timestamp has 34 bits and begins in 1901.
 const LAST: i64 = (3 << 32) + i32::MAX as i64;
 
 /// The time in seconds since 1970, or `None` if the variable is not set.

@@ -9,12 +9,12 @@ use ironmap_image::{Failure, Reason};
 
 use crate::terminal::one_line;
 
-/// The exit code of the worst failure; the help of the program and docs/CLI.md describe them. With `one_code` each failure has code 1, as in the programs of
-/// e2fsprogs.
+/// The exit code of the worst failure. The help of the program and docs/CLI.md describe the exit codes. With `one_code` each failure has
+/// code 1, as in the programs of e2fsprogs.
 pub(crate) fn exit_code(worst: Option<Reason>, one_code: bool) -> ExitCode {
     let code = match worst {
         None | Some(Reason::Unread) => 0,
-        // As shells have it.
+        // The exit code that shells use for a process that a signal ended.
         Some(Reason::Stopped(signal)) => 128 + signal as u8,
         Some(_) if one_code => 1,
         Some(reason) => of_failure(reason),
@@ -31,8 +31,8 @@ fn of_failure(reason: Reason) -> u8 {
     }
 }
 
-/// Prints a message on standard error, as one line. A failure to print, such as a closed terminal, is ignored: the program goes on, and the exit code
-/// stays.
+/// Prints a message on standard error, as one line. If the message cannot be printed (the terminal is closed, for example), the program
+/// continues, and its exit code does not change.
 pub(crate) fn print(message: impl Display) {
     let _ = writeln!(io::stderr(), "ironmap: {}", one_line(&message.to_string()));
 }
@@ -44,7 +44,8 @@ pub(crate) fn reported(code: i32) -> Failure {
     Failure::with(reason.unwrap_or(Reason::Failed), "")
 }
 
-/// The output of the command line's parser: help and version as they are, an error as one line that names the help of the command.
+/// The output of the command line's parser: the help or the version is printed unchanged. An error is printed as one line, which names the
+/// help of the command.
 pub(crate) fn usage(error: &clap::Error, command: &str, one_code: bool) -> ExitCode {
     if matches!(error.kind(), ClapKind::DisplayHelp | ClapKind::DisplayVersion) {
         let printed = error.print().and_then(|()| io::stdout().flush()).map_err(Failure::stdout);

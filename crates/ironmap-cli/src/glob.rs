@@ -14,7 +14,7 @@ pub(crate) struct Glob {
 #[derive(Clone, Debug)]
 struct Way {
     pattern: Vec<Unit>,
-    /// Upper and lower case letters are equal.
+    /// Whether upper and lower case letters are equal.
     ignore_case: bool,
     utf8: bool,
 }
@@ -56,7 +56,8 @@ impl Way {
     /// Whether a text of `len` units matches.
     fn matches(&self, len: usize, text: impl Fn(usize) -> Option<Unit>) -> bool {
         let (mut pattern, mut at) = (&self.pattern[..], 0);
-        // The pattern after the last star, and the end of the star's match in the text. After a mismatch, only the last star need match more.
+        // The pattern after the last star, and the end of the text that this star matches. After a mismatch, it is enough to let the last
+        // star match one more unit.
         let mut star = None;
         loop {
             if let [Unit::Char('*'), rest @ ..] = pattern {
@@ -82,7 +83,7 @@ impl Way {
         }
     }
 
-    /// If the first element of a pattern matches this unit, the rest of the pattern.
+    /// The rest of the pattern if its first element matches this unit, otherwise `None`.
     fn one<'p>(&self, pattern: &'p [Unit], unit: Unit) -> Option<&'p [Unit]> {
         let fold = |unit| if self.ignore_case { folded(unit) } else { unit };
         let is = |literal: &Unit| fold(*literal) == fold(unit);
@@ -94,7 +95,7 @@ impl Way {
                 // If the set has no end, `[` is a literal.
                 None => is(&Unit::Char('[')).then_some(rest),
             },
-            // A backslash at the end has no character to quote.
+            // A backslash at the end quotes no character, so it matches nothing.
             [Unit::Char('\\')] | [] => None,
             [literal, rest @ ..] => is(literal).then_some(rest),
         }
@@ -105,14 +106,14 @@ impl Way {
 enum Element {
     One(Unit),
     Class(String),
-    /// A class of equal characters, which has one member in this locale.
+    /// A class of equivalent characters. In the locale C.UTF-8, a class has only one member.
     Equal(Unit),
-    /// An element of several characters, which no locale here has.
+    /// A collating element of several characters. The locales C and C.UTF-8 have none.
     Unknown,
 }
 
-/// Whether a unit is in the set that begins after `[`, and the pattern after the set. `None` if the set has no end. `fold` maps the case of letters
-/// and ranges, but not of classes.
+/// Returns whether a unit is in the set at the beginning of `text`, which follows `[`, and the pattern after the set. `None` if the set has
+/// no end. `fold` maps the case of single letters and of ranges, but not of classes.
 fn set(text: &[Unit], unit: Unit, fold: impl Fn(Unit) -> Unit) -> Option<(bool, &[Unit])> {
     let negated = matches!(text.first(), Some(Unit::Char('!' | '^')));
     let mut rest = &text[usize::from(negated)..];
@@ -180,7 +181,7 @@ fn element(text: &[Unit]) -> Option<(Element, &[Unit])> {
 
 /// Whether a unit is in a POSIX class. `None` if the class does not exist, so that the pattern matches nothing.
 fn is_of_class(unit: Unit, class: &str) -> Option<bool> {
-    // A byte that is not part of a character is in no class, like this character.
+    // A byte that is not part of a character is in no class. U+FFFD is in no class either, so it is used for such a byte.
     let it = if let Unit::Char(it) = unit { it } else { char::REPLACEMENT_CHARACTER };
     let known = it != char::REPLACEMENT_CHARACTER;
     let alphabetic = it.is_alphabetic() || !it.is_ascii() && it.is_numeric();

@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// The request to stop, which signal handlers set. It is static because signal handlers belong to the process.
+/// The request to stop, which signal handlers set. It is static because signal handlers are global to the process.
 static CAUGHT: LazyLock<Stop> = LazyLock::new(Stop::default);
 
 /// The request to stop, which signals set.
@@ -20,7 +20,7 @@ pub(crate) fn stop() -> &'static Stop {
     &CAUGHT
 }
 
-/// The signals to handle: all except signals that the parent process has set to be ignored, as nohup does.
+/// The signals to handle. A signal that the parent process has set to be ignored, as nohup does, stays ignored.
 fn heard() -> impl Iterator<Item = i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -28,13 +28,15 @@ fn heard() -> impl Iterator<Item = i32> {
     SIGNALS.into_iter().filter(move |signal| ignored & 1 << (signal - 1) == 0)
 }
 
-/// Installs handlers: the first signal is recorded, and a second one ends the program immediately. A volume with a journal recovers from that.
+/// Installs handlers: the first signal is recorded, and a second signal ends the program immediately. A volume with a journal is then
+/// recovered when it is next opened.
 pub(crate) fn catch() {
     static HANDLERS: Once = Once::new();
     HANDLERS.call_once(|| {
         let ends = Arc::new(AtomicBool::new(false));
         for signal in heard() {
-            // The handlers run in this order, so `ends` is unset at the first signal, which therefore does not end the program.
+            // The handlers run in this order, so `ends` is still false when the first signal arrives. Therefore the first signal does not
+            // end the program.
             let _ = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&ends));
             let _ = flag::register(signal, Arc::clone(&ends));
         }

@@ -1,4 +1,4 @@
-//! The `ironmap` program: accesses files of unmounted volumes, and of mounted file systems, from the command line.
+//! The `ironmap` program: commands that access files of unmounted volumes, and read files of mounted file systems.
 
 mod acl;
 mod bench;

@@ -13,7 +13,7 @@ struct Step {
     who: u32,
     how: How,
     what: What,
-    /// The set-id bits that the step names. Other set-id bits of a directory are not changed.
+    /// The set-id bits that the step names. The other set-id bits of a directory are not changed.
     named: u32,
 }
 
@@ -36,7 +36,7 @@ enum What {
 }
 
 impl ModeChange {
-    /// The parser of a MODE argument.
+    /// Parses a MODE argument.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("invalid mode: '{text}'");
         if text.starts_with(|first: char| first.is_ascii_digit()) {

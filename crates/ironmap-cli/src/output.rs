@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 use crate::show::{mode_string, rfc3339};
 use crate::terminal::{Out, stdout};
 
-/// A progress bar on standard error, if that is a terminal.
+/// A progress bar on standard error. The bar is hidden if standard error is not a terminal.
 pub(crate) fn progress(what: &'static str, steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}");
     let bar = ProgressBar::new(steps).with_message(what);
@@ -28,7 +28,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// A JSON array that is written element by element, one per line, so that it need not fit in memory.
+/// A JSON array that is written element by element, one element per line, so that the array need not fit in memory.
 pub(crate) struct JsonArray {
     out: Out,
     empty: bool,
@@ -51,7 +51,8 @@ impl JsonArray {
     }
 }
 
-/// The encoding of the byte strings of one JSON object: unchanged if all are UTF-8, otherwise all percent-escaped.
+/// The encoding of the byte strings of one JSON object: if all strings are UTF-8, they are unchanged. Otherwise, all strings are
+/// percent-escaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Utf8,
@@ -178,7 +179,7 @@ struct XattrRecord {
 }
 
 impl FileRecord {
-    /// A record with the attributes of `stat`, and the extended attributes if they are given.
+    /// A record with the attributes of `stat`, and with the extended attributes if there are any in the arguments.
     pub(crate) fn new(
         path: &[u8],
         stat: &Stat,
@@ -215,12 +216,12 @@ impl FileRecord {
         }
     }
 
-    /// Adds the volume that holds the file.
+    /// Adds the volume that contains the file.
     pub(crate) fn of_volume(self, volume: &Location) -> Self {
         Self { volume: Some(volume.to_string()), ..self }
     }
 
-    /// Makes the record one for a file of a mounted file system. The kernel does not report its generation.
+    /// Changes the record for a file of a mounted file system. The generation is removed, because the kernel does not report it.
     pub(crate) fn of_host(self, served: Option<Served>) -> Self {
         Self { generation: None, served, ..self }
     }

@@ -8,8 +8,8 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    /// Parses `USER[:GROUP]`: `ann`, `ann:staff`, `:staff`, `1000:100`. `ann:` stands for ann and her own group. Names are looked up on
-    /// the host.
+    /// Parses `USER[:GROUP]`: `ann`, `ann:staff`, `:staff`, `1000:100`. `ann:` means the user ann and the primary group of ann. Names are
+    /// looked up on the host.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (user, group) = match text.split_once(':') {
             None => (text, None),
@@ -32,7 +32,7 @@ impl Ownership {
     }
 }
 
-/// The user's ID, and the ID of the user's group if the user has a name. A `+` marks a number.
+/// The user's ID, and the ID of the user's group if the user has a name. A name that begins with `+` is always a number.
 fn find_user(name: &str) -> Option<(u32, Option<u32>)> {
     if let Some(user) = uzers::get_user_by_name(name) {
         return Some((user.uid(), Some(user.primary_group_id())));

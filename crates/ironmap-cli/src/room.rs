@@ -1,4 +1,4 @@
-//! Prepares the image file for a new volume: makes a new file, or extends an existing one.
+//! Prepares the image file for a new volume: makes a new file, or extends an existing file.
 
 use std::fmt::Display;
 use std::fs::{File, Metadata, OpenOptions};
@@ -31,7 +31,7 @@ pub(crate) enum Room {
 }
 
 impl Room {
-    /// Undoes the change after a failure. If this fails too, the image stays longer.
+    /// Undoes the change after a failure. If the undo fails too, the image keeps its new length.
     pub(crate) fn undo(self) {
         if let Self::Extended { path, from } = self {
             let _ = set_len(&path, from);
@@ -46,16 +46,17 @@ impl Room {
     }
 }
 
-/// An image file that this command has created. Dropping it removes the file, unless it was kept.
+/// An image file that this command has created. The drop removes the file if it was not kept.
 pub(crate) struct NewImage {
-    /// An `O_PATH` descriptor. Any other descriptor would prevent a lease, and a lease shows whether a loop device uses the image.
+    /// An `O_PATH` descriptor. Another open descriptor would prevent a lease on the file, and a lease is needed to check whether a loop
+    /// device uses the image.
     file: File,
     path: PathBuf,
     kept: bool,
 }
 
 impl NewImage {
-    /// Creates an image. `None` if the file exists. If the name is a symbolic link to a missing file, that file is created.
+    /// Creates an image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of the link is created.
     pub(crate) fn create(path: &Path) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let target = target_of(path);
@@ -86,7 +87,7 @@ impl NewImage {
         let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
         let file = OpenOptions::new().write(true).custom_flags(no_follow).open(&self.path);
         let file = file.map_err(failed)?;
-        // The name may belong to another file, if another program has replaced this one.
+        // Another program may have replaced the file, so the name may belong to another file.
         if !self.is(&file.metadata().map_err(failed)?) {
             return Err(replaced(&self.path));
         }
@@ -113,7 +114,7 @@ impl NewImage {
 impl Drop for NewImage {
     fn drop(&mut self) {
         if !self.kept && self.has_name() {
-            // An error leaves the file, and a destructor cannot report it.
+            // After an error, the file remains. A destructor cannot report the error.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -127,7 +128,7 @@ fn replaced(path: &Path) -> Failure {
     Failure::new(format!("{}: another program has replaced the image", path.display()))
 }
 
-/// The target of a path. All links are followed, even if the last one leads to a missing file.
+/// The target of a path. All symbolic links are followed, even if the last link leads to a missing file.
 pub(crate) fn target_of(path: &Path) -> PathBuf {
     let mut target = path.to_owned();
     // The kernel follows at most 40 symbolic links.
@@ -138,10 +139,11 @@ pub(crate) fn target_of(path: &Path) -> PathBuf {
     target
 }
 
-/// Creates an image file of this size, or extends one. An existing image must be empty unless `force` overwrites it.
+/// Creates an image file of this size, or extends an existing image file. Without `force`, an existing image must be empty.
 pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure> {
     let Some(image) = NewImage::create(path)? else {
-        // An extension would move the end of the file away from tags, or from the backup of a partition table.
+        // Guard tags and the backup of a partition table are found from the end of the file. An extension would move the end away from
+        // them.
         if !force && path.is_file() {
             let file = BlockFile::open(path, &OpenMode { write: true, ..OpenMode::default() });
             let file = file.map_err(|error| Failure::open(&error))?;
@@ -153,8 +155,8 @@ pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure>
     Ok(Room::New(image))
 }
 
-/// Refuses to write a raw image under a name that suggests another format, unless `holds` says that the content has that format. With `force`,
-/// an existing file is overwritten.
+/// Refuses to write a raw image under a name that suggests another format, except if the content has the format `holds`. With `force`, an
+/// existing file is overwritten.
 pub(crate) fn refuse_name(
     target: &Location,
     holds: Option<&str>,
@@ -188,14 +190,14 @@ fn other_name(path: &Path, content: &str, instead: &str) -> Failure {
     Failure::usage(format!("{}: the name is not one for {content}: {instead}", path.display()))
 }
 
-/// The way to create an image of the format that a name suggests; `None` for other names.
+/// The way to create an image of the format that a name suggests; `None` if the name suggests no such format.
 fn instead_of(path: &Path) -> Option<String> {
     let name = path.display();
     Some(match format_of(path).as_deref() {
         Some("qcow2") => {
             format!("write qcow2:{name}, an image that qemu-img create -f qcow2 makes")
         }
-        // ironmap can only read these formats, and only with their prefix.
+        // ironmap can only read these formats, and only if the name has the prefix of the format.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
                 "{format}:{name} is only read; qemu-img convert -O {format} makes one from a raw image"
@@ -221,10 +223,10 @@ pub(crate) fn missing(volume: &Location, error: Error) -> Error {
     Error::new(ErrorKind::NotFound, what).at(volume)
 }
 
-/// The option that overwrites a device with content.
+/// The hint in errors: the option that overwrites a device with content.
 pub(crate) const FORCED: &str = "-F overwrites it";
 
-/// Refuses a device with content. The error suggests `instead`.
+/// Refuses a device with content. The error message suggests `instead`.
 pub(crate) fn check_empty(
     device: &dyn Device,
     place: impl Display,
@@ -254,7 +256,7 @@ pub(crate) fn check_replaced(path: &Path, instead: &str) -> Result<(), Failure> 
     }
 }
 
-/// Extends an image file that is too short. A device, or an image that is long enough, is not changed.
+/// Extends an image file that is too short. A device is not changed, and neither is an image that is long enough.
 pub(crate) fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
     let failed = |error| Failure::host(path.display(), error);
     let metadata = path.metadata().map_err(failed)?;

@@ -9,7 +9,7 @@ pub(crate) fn mode_string(stat: &Stat) -> String {
     permissions(stat.file_type, stat.mode)
 }
 
-/// Formats a type and a mode, which may differ from the file's mode.
+/// Formats a file type and a mode. The caller may give a mode that differs from the mode of the file.
 pub(crate) fn permissions(file_type: FileType, mode: u32) -> String {
     let kind = match file_type {
         FileType::Regular => '-',
@@ -53,7 +53,7 @@ pub(crate) fn human(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// The letters of the flags of inodes, each in its place, after chattr(1) and `lsattr` of e2fsprogs 1.47.
+/// The letters of the inode flags, in the order in which `lsattr` shows them. Source: chattr(1) and `lsattr` of e2fsprogs 1.47.
 const FLAG_LETTERS: [(char, u32); 22] = [
     ('s', 0x1),
     ('u', 0x2),
@@ -135,7 +135,7 @@ pub(crate) fn rfc3339(at: Timestamp) -> String {
     }
 }
 
-/// The instant of a timestamp. Its nanoseconds count upwards, even before 1970. `None` beyond the year 9999.
+/// The instant of a timestamp. The nanoseconds of a timestamp count upwards, even before 1970. `None` beyond the year 9999.
 fn instant(at: Timestamp) -> Option<jiff::Timestamp> {
     let second = jiff::Timestamp::from_second(at.seconds).ok()?;
     second.checked_add(jiff::SignedDuration::from_nanos(i64::from(at.nanoseconds))).ok()
@@ -144,7 +144,7 @@ fn instant(at: Timestamp) -> Option<jiff::Timestamp> {
 /// Looks up the names of owners in the account data of this host.
 pub(crate) struct Owners {
     cache: UsersCache,
-    /// Numbers are shown, not names.
+    /// Whether numbers are shown instead of names.
     pub(crate) numeric: bool,
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &OsStr) -> Result<Target, String> {
     Ok(Target { volume, path: bytes[colon + 1..].to_vec() })
 }
 
-/// Parses `VOLUME:/PATH`, or `VOLUME`, which stands for its root.
+/// Parses `VOLUME:/PATH`, or `VOLUME`, which means the root of the volume.
 pub(crate) fn parse_tree(text: &OsStr) -> Result<Target, String> {
     if end_of_volume(text.as_bytes()).is_some() {
         return parse(text);
@@ -38,24 +38,24 @@ fn prefix_of_volume(text: &[u8]) -> usize {
     })
 }
 
-/// The end of the host of an address that begins at `at`. `None` if no address begins there.
+/// The end of the host name in the address that begins at `at`. `None` if no address begins there.
 fn end_of_host(text: &[u8], at: usize) -> Option<usize> {
     let rest = text.get(at..).filter(|rest| Address::is_one(rest))?;
     let slashes = rest.windows(3).position(|window| window == b"://")? + 3;
     let host =
         rest[slashes..].iter().position(|byte| *byte == b'/').unwrap_or(rest.len() - slashes);
-    // If the address ends with its host, a colon and a path in the volume follow.
+    // If the host name ends with a colon, the colon is not part of it: a path in the volume follows.
     let ends = host > 0 && rest[..slashes + host].ends_with(b":");
     Some(at + slashes + host - usize::from(ends))
 }
 
-/// The end of a prefix at `at` that names the format of an image. `None` if no prefix begins there.
+/// The end of the prefix at `at`, if the prefix names the format of an image. `None` if no prefix begins there.
 fn end_of_format(text: &[u8], at: usize) -> Option<usize> {
     image::Address::prefix_of(text.get(at..)?).map(|(_, len)| at + len)
 }
 
-/// The end of the volume in `VOLUME:/PATH`: the first `:/`, except those of `integrity:/...`, `nbd://...` and `qcow2:/...`; or the first
-/// `:<12>`.
+/// The end of the volume in `VOLUME:/PATH`: the position of the first `:/` that does not belong to `integrity:/...`, `nbd://...` or
+/// `qcow2:/...`, or of the first `:<12>`.
 pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
     let prefix = prefix_of_volume(text);
     let begin = |at| end_of_host(text, at).or_else(|| end_of_format(text, at));
@@ -78,7 +78,7 @@ fn refuse_host(text: &OsStr) -> Result<(), String> {
     Ok(())
 }
 
-/// The prefix of the path of a file of a mounted file system.
+/// The prefix for a path to a file of a mounted file system.
 const HOST: &[u8] = b"host:";
 
 /// Parses `host:FILE`. Any other text is passed to `parse`.
@@ -112,7 +112,7 @@ fn parse_anywhere(text: &OsStr) -> Result<Subject, String> {
 pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     refuse_host(text)?;
     let link = link_of_tag(text);
-    // A missing link must be an error, because a command would otherwise create a file in the memory file system of /dev.
+    // A missing link must be an error. Otherwise, a command could create a file with this name in /dev, which is a file system in memory.
     if let Some(link) = link.as_ref().filter(|link| !Path::new(link).exists()) {
         let (text, link) = (text.display(), link.display());
         return Err(format!(
@@ -122,7 +122,8 @@ pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     Location::parse(link.as_deref().unwrap_or(text)).map_err(|error| error.to_string())
 }
 
-/// The link of udev to a device with this tag, in the syntax of mount(8): `LABEL=data`. An existing file of that name takes precedence.
+/// The symbolic link that udev makes to the device with a tag. The tag has the syntax of mount(8): `LABEL=data`. `None` if a file with the
+/// name of the tag exists.
 fn link_of_tag(text: &OsStr) -> Option<OsString> {
     let (tag, value) = text.to_str()?.split_once('=')?;
     let (dir, value) = match tag {
@@ -135,7 +136,7 @@ fn link_of_tag(text: &OsStr) -> Option<OsString> {
     if value.is_empty() || Path::new(text).exists() {
         return None;
     }
-    // The encoding of link names of udev(7).
+    // Encodes the value as udev(7) does for the names of links.
     let plain =
         |char: char| char.is_alphanumeric() || !char.is_ascii() || "#+-.:=@_".contains(char);
     let name = value.chars().map(|char| match plain(char) {
@@ -145,7 +146,7 @@ fn link_of_tag(text: &OsStr) -> Option<OsString> {
     Some(format!("/dev/disk/by-{dir}/{}", name.collect::<String>()).into())
 }
 
-/// Parses `VOLUME`, or the volume of `VOLUME:/PATH`.
+/// Parses `VOLUME`, or `VOLUME:/PATH` and returns only the volume.
 pub(crate) fn parse_volume_of(text: &OsStr) -> Result<Location, String> {
     match parse(text) {
         Ok(target) => Ok(target.volume),
@@ -153,8 +154,8 @@ pub(crate) fn parse_volume_of(text: &OsStr) -> Result<Location, String> {
     }
 }
 
-/// Splits the arguments of a command like `mv` into sources and destination. `directory` is the value of `-t`, and `no_directory` is `-T`. The
-/// last value is `Some(true)` if the destination must be a directory, and `Some(false)` if it is always the name itself.
+/// Splits the arguments of a command like `mv` into sources and destination. `directory` is the value of `-t`, and `no_directory` is `-T`.
+/// The last value is `Some(true)` if the destination must be a directory, and `Some(false)` if the destination is always the new name.
 pub(crate) fn split_destination<'a, T>(
     targets: &'a [T],
     directory: Option<&'a T>,
@@ -193,18 +194,18 @@ pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| parse(&text))
 }
 
-/// The parser of a `VOLUME:/PATH` argument, in which `VOLUME` without a path stands for its root.
+/// The parser of a `VOLUME:/PATH` argument. `VOLUME` without a path means the root of the volume.
 pub(crate) fn tree() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| parse_tree(&text))
 }
 
-/// Adds the name of the volume to an error, unless the error already names the volume or its device.
+/// Adds the name of the volume to an error that names neither the volume nor its device.
 pub(crate) fn named(volume: &Location, error: Error) -> Error {
     let (name, medium) = (volume.to_string(), volume.data().medium.to_string());
     if error.names(&name) || error.names(&medium) { error } else { error.at(name) }
 }
 
-/// The parser of an argument `VOLUME:/PATH`, or else a path of the host with or without `host:`.
+/// The parser of an argument that is `VOLUME:/PATH`, or a path of the host with or without `host:`.
 pub(crate) fn anywhere() -> impl TypedValueParser<Value = Subject> {
     OsStringValueParser::new().try_map(|text: OsString| parse_anywhere(&text))
 }
@@ -214,7 +215,7 @@ pub(crate) fn subject() -> impl TypedValueParser<Value = Subject> {
     OsStringValueParser::new().try_map(|text: OsString| parse_subject(&text, parse))
 }
 
-/// The parser of a `VOLUME:/PATH` or `host:FILE` argument, in which `VOLUME` without a path stands for its root.
+/// The parser of a `VOLUME:/PATH` or `host:FILE` argument. `VOLUME` without a path means the root of the volume.
 pub(crate) fn subject_or_tree() -> impl TypedValueParser<Value = Subject> {
     let parse = |text: OsString| parse_subject(&text, parse_tree);
     OsStringValueParser::new().try_map(parse)

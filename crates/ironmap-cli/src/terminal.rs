@@ -1,7 +1,9 @@
-//! Makes text from a volume (names, targets, labels, attributes, and messages that contain them) safe for a terminal. Only this module does that.
+//! Makes text from a volume (names, targets, labels, attributes, and messages that contain them) safe for a terminal. No other module does
+//! this.
 //!
-//! Such text can contain escape sequences that change a terminal's title or clipboard. All commands write to standard output through [`Out`], which
-//! does not pass them to a terminal. Names are quoted first, so that users can distinguish and copy them. A pipe gets every byte unchanged.
+//! Text from a volume can contain escape sequences that change a terminal's title or clipboard. All commands write to standard output
+//! through [`Out`], which does not pass these sequences to a terminal. Names are quoted first, so that users can distinguish and copy them.
+//! A pipe gets every byte unchanged.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
@@ -45,7 +47,7 @@ impl Out {
         octal(text, special, self.terminal)
     }
 
-    /// Writes text unchanged. The caller has made it safe for a terminal, and may have added colours.
+    /// Writes text unchanged. The caller has made the text safe for a terminal, and may have added colours.
     pub(crate) fn write_styled(&mut self, text: &[u8]) -> io::Result<()> {
         self.to.write_all(text)
     }

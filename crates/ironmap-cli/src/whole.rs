@@ -1,4 +1,4 @@
-//! Files of the host that get their names only after their content is complete and durable.
+//! Output files of the host. A file gets its name only when its content is complete and durable.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,21 +12,22 @@ use ironmap_image::spared::Spared;
 
 use crate::room;
 
-/// A file being written. An existing file is not changed until [`keep`](Self::keep). A drop before that removes the new file. Only a file that
-/// cannot be replaced is written directly.
+/// A file being written. An existing file is not changed until [`keep`](Self::keep). If there was no `keep`, the drop removes the new file.
+/// Only a file that cannot be replaced is written directly.
 pub(crate) struct Whole {
     path: PathBuf,
-    /// The path of the temporary file, or `None` if the file itself is written.
+    /// The path of the temporary file, or `None` if the file is written directly.
     part: Option<PathBuf>,
     /// A duplicate of the writer's descriptor; `None` for a pipe or a terminal, which cannot be synced.
     file: Option<File>,
-    /// The existing file keeps its inode, because it has several names or another owner.
+    /// Whether the content of the existing file is overwritten, so that the file keeps its inode: the file has several names or another
+    /// owner.
     in_place: bool,
 }
 
 impl Whole {
-    /// Begins a file that will replace the existing file with this name. Without `force`, the existing file must not be in `spared`, and must not
-    /// hold a known format. The error suggests `instead`.
+    /// Begins a file that will replace the existing file with this name. Without `force`, the existing file must not be in `spared`, and
+    /// must not contain a known format. The error message suggests `instead`.
     ///
     /// # Errors
     /// The existing file must not be replaced, or an operation of the host failed.
@@ -87,7 +88,7 @@ impl Whole {
         Ok((Self { path, part: None, file: same, in_place: false }, file))
     }
 
-    /// Gives the file its name after its content is durable: a power cut leaves the old file or the new one.
+    /// Makes the content durable, and then gives the file its name. After a power cut, either the old file or the complete new file exists.
     ///
     /// # Errors
     /// The errors of the host.
@@ -102,7 +103,7 @@ impl Whole {
         match renamed {
             Ok(true) => self.part = None,
             Ok(false) => copy(part, &self.path).map_err(failed)?,
-            // The file is a mount point.
+            // The existing file is a mount point, so it cannot be replaced.
             Err(error) if is_mount(&error) => copy(part, &self.path).map_err(failed)?,
             Err(error) => return Err(failed(error)),
         }
@@ -111,15 +112,15 @@ impl Whole {
     }
 }
 
-/// Copies a file over another one, which keeps its inode.
+/// Overwrites the file `to` with the content of `from`. The file `to` keeps its inode.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut file = File::options().write(true).truncate(true).open(to)?;
     io::copy(&mut File::open(from)?, &mut file)?;
     file.sync_all()
 }
 
-/// If a file is standard output or standard error of this process (/dev/stdout, for example), a descriptor for it. Such a file may have no name,
-/// and its content is kept.
+/// Returns a descriptor if the file is standard output or standard error of this process (/dev/stdout, for example). The file may have no
+/// name, and its existing content is kept.
 fn inherited(there: &fs::Metadata) -> Option<File> {
     let streams =
         [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];

@@ -9,8 +9,8 @@ use ironmap::fs::Follow;
 
 use crate::spared::Spared;
 
-/// Visits a file of the host and, if it is a directory, everything below it, except the files to skip. With `follow`, `root` may be a symbolic
-/// link, which is followed. Symbolic links below it are not followed.
+/// Visits a file of the host and, if it is a directory, everything below it, except the files to skip. With `follow`, `root` may be a
+/// symbolic link, which is followed. Symbolic links below `root` are not followed.
 ///
 /// # Errors
 /// A directory cannot be read, or `visit` failed. The walk ends with the first error.

@@ -1,7 +1,7 @@
 //! The engine that copies trees: between the host, tar archives, OCI images and volumes.
 //!
-//! A caller makes one [`Context`], which holds the caller's functions ([`context::Caller`]), the options for opening volumes and the request to stop. A
-//! [`Report`] collects the failures of one job. The crate has no global state.
+//! A caller makes one [`Context`], which contains the caller's functions ([`context::Caller`]), the options for opening volumes and the
+//! request to stop. A [`Report`] collects the failures of one job. The crate has no global state.
 
 mod acl;
 pub mod ahead;

@@ -82,8 +82,8 @@ impl Progress {
         }
     }
 
-    /// Runs `count` in a thread, unless the progress is hidden. The argument of `count` returns whether to stop. `count` returns `None` if the totals
-    /// cannot be known.
+    /// If the progress is shown, runs `count` in a thread. The argument of `count` returns whether to stop. `count` returns `None` if the
+    /// totals cannot be known.
     pub(crate) fn count(
         &mut self,
         count: impl FnOnce(&dyn Fn() -> bool) -> Option<Total> + Send + 'static,

@@ -31,7 +31,7 @@ pub(crate) struct Writing {
 
 #[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
 enum Route {
-    /// A queue of a device. Each file has its own device number in the queue.
+    /// A queue of a device, and for each file the number under which the queue serves the file.
     Device(AnyQueue, Vec<Dev>),
     File(Vec<File>, Queue),
 }

@@ -38,7 +38,8 @@ pub(crate) struct Source {
 
 #[derive(Clone)]
 pub(crate) enum Shared {
-    /// A device, and the files of its integrity or image layer that its queues serve too.
+    /// A raw device, or the first file of a `kernel:` target, with the further files of this target. The queues of the device serve all
+    /// these files.
     Device(Arc<dyn Device>, Vec<Arc<BlockFile>>),
     Volume(Volume, Vec<File>),
     Host(Host, File),

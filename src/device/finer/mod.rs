@@ -1,10 +1,11 @@
-//! A device over a device whose shortest request is longer than the blocks of the volume on it: an export with a minimum block size, an
-//! integrity device with larger sectors, a namespace with sectors of 4096 bytes.
+//! A device that accepts shorter requests than the device below it. It is used if the blocks of a volume are shorter than the shortest
+//! request of its device: an export with a minimum block size, an integrity device with larger sectors, or a namespace with sectors of 4096
+//! bytes.
 //!
-//! Requests of whole units are passed on unchanged. A read of a part of a unit reads the unit. A write of a part reads the unit, changes
-//! the part, and writes the unit. The other bytes of the unit are written with their old values, so a power cut that tears the unit never
-//! changes them. This requires that no other write to the unit runs at the same time, which `units` ensures among all threads and queues
-//! of the device. A unit that cannot be read is not written.
+//! A unit has the length of the shortest request of the device below. Requests of whole units are passed on unchanged. A read of a part of
+//! a unit reads the unit. A write of a part reads the unit, changes the part, and writes the unit. The other bytes of the unit are written
+//! with their old values, so they do not change even if a power cut tears the unit. This requires that no other write to the unit runs at
+//! the same time, which `units` ensures for all threads and queues of the device. A unit that cannot be read is not written.
 
 mod queue;
 #[cfg(test)]
@@ -41,16 +42,16 @@ pub struct Finer {
 #[derive(Debug)]
 struct Inner {
     below: Arc<dyn Device>,
-    /// The length of the shortest request below.
+    /// The length of the shortest request to the device below.
     unit: u64,
-    /// The longest copy, in whole units.
+    /// The most bytes that one step copies: a multiple of the unit.
     most: u64,
     units: Units,
 }
 
 impl Finer {
-    /// Returns the device for a volume with blocks of `block` bytes. If this is another device over the given one, also returns a line for
-    /// the user. `block` is called only if the given device does not accept the shortest requests.
+    /// Returns the device for a volume with blocks of `block` bytes: the given device, or a new device over it with a line for the user.
+    /// `block` is called only if the given device does not accept requests of 512 bytes.
     #[must_use]
     pub fn for_blocks(
         device: Arc<dyn Device>,
@@ -67,7 +68,7 @@ impl Finer {
         (Arc::new(Self::over(device)), Some(notice))
     }
 
-    /// The line for the user of a device with blocks, or sectors, of `block` bytes over one with requests of `unit` bytes.
+    /// The line for the user, for blocks or sectors of `block` bytes on a device whose requests have at least `unit` bytes.
     pub(crate) fn notice(block: usize, unit: u32) -> String {
         format!(
             "blocks have {block} bytes, but requests have at least {unit}: a write of less than {unit} bytes reads the rest first"
@@ -82,10 +83,10 @@ impl Finer {
         let most = u64::from(limits.max_transfer).min(MOST) / unit * unit;
         let limits = Limits {
             logical_block: limits.logical_block.min(SECTOR),
-            // A write of a part of a unit needs several requests below.
+            // A write of a part of a unit needs several requests to the device below.
             atomic_write: 0,
             through_flushes: match limits.through_flushes {
-                // Queued writes of parts are made by calls.
+                // A queued write of a part of a unit is carried out by calls, so it may flush too.
                 ThroughFlushes::OfCalls => ThroughFlushes::Always,
                 other => other,
             },
@@ -97,7 +98,7 @@ impl Finer {
 }
 
 impl Inner {
-    /// Whether requests below can have this position and this length.
+    /// Whether the device below accepts a request with this position and this length.
     fn fits(&self, at: u64, len: usize) -> bool {
         at.is_multiple_of(self.unit) && (len as u64).is_multiple_of(self.unit)
     }
@@ -155,7 +156,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the first and the last unit of a piece that begins at `start`, if the range `written` does not cover them wholly.
+    /// Reads the first and the last unit of a piece that begins at `start`, if the range `written` does not cover these units completely.
     fn read_edges(&self, piece: &mut [u8], start: u64, written: Range<u64>) -> Result<()> {
         let unit = self.unit as usize;
         let stop = start + piece.len() as u64;
@@ -263,7 +264,7 @@ impl Device for Finer {
     }
 }
 
-/// A fence whose block is a part of a unit. The device below reads and writes the units around the block.
+/// A fence whose block may be a part of a unit. The device below reads and writes the units that contain the block.
 #[derive(Debug)]
 struct Wider {
     fence: Arc<dyn Fence>,

@@ -1,7 +1,7 @@
-//! A queue of a device whose requests may be parts of the units below.
+//! A queue whose requests may be shorter than the units of the device below.
 //!
-//! Reads, and requests of whole units, are in flight below. A write of a part is finished when `submit` returns. It holds a lock, which
-//! must be released no matter when a thread takes its completions.
+//! Reads, and requests of whole units, are in flight in the queue below. A write of a part of a unit is complete when `submit` returns. It
+//! locks its units, and the lock must be released even if no thread pops the completion.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -18,7 +18,7 @@ use crate::units::DevOffset;
 pub(super) struct FinerQueue {
     below: AnyQueue,
     inner: Arc<Inner>,
-    /// The bios below. A bio below contains an index of this table instead of its own end.
+    /// The bios in flight in the queue below. Such a bio contains an index of this table instead of the caller's `BioEnd`.
     flying: Vec<Option<Flying>>,
     done: VecDeque<Done>,
     depth: usize,
@@ -27,7 +27,7 @@ pub(super) struct FinerQueue {
 enum Flying {
     /// The caller's bio, and the ticket if the bio is a write of whole units.
     Whole { end: BioEnd, ticket: Option<u64> },
-    /// A read of the units around the caller's bio.
+    /// A read of all units that the caller's bio touches.
     Around(Bio),
 }
 
@@ -73,7 +73,8 @@ impl FinerQueue {
         sent
     }
 
-    /// Reads the units around a request. The read stays in flight if one request below covers all the units.
+    /// Reads all units that a read touches. If one request to the queue below can cover these units, the read is in flight there; otherwise
+    /// it is carried out by calls.
     fn read_around(&mut self, mut bio: Bio) -> Result<(), Bio> {
         let units = self.inner.around(bio.at.0, bio.memory.len() as u64);
         let [start, stop] = [units.start, units.end].map(|at| at.saturating_mul(self.inner.unit));
@@ -95,7 +96,7 @@ impl FinerQueue {
         let mut own = Some(bio);
         let sent = self.send(around, |_| match own.take() {
             Some(bio) => Flying::Around(bio),
-            // Not reached: `send` calls this once.
+            // Not reached, because `send` calls this closure only once.
             None => Flying::Whole { end, ticket: None },
         });
         match (sent, own) {
@@ -169,13 +170,13 @@ impl FinerQueue {
         if let Ok(count) = done.result {
             let bufs = done.bio.memory.buffers();
             let bufs: Vec<_> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
-            // The test of short transfers applies to the first write only.
+            // The write is repeated by a call, which supports only DSYNC of the flags and is never short.
             let flags = done.bio.flags & BioFlags::DSYNC;
             done.result = self.write(&bufs, done.bio.at, flags).map(|_| count);
         }
     }
 
-    /// The caller's bio with its part of the units that were read around it.
+    /// The caller's bio with its part of the units that were read.
     fn parted(&self, mut bio: Bio, around: &Done) -> Done {
         let skip = (bio.at.0 % self.inner.unit) as usize;
         let [units] = around.bio.memory.buffers() else {

@@ -11,10 +11,10 @@ use crate::units::{FilePos, InodeNo};
 
 const UNIT: usize = 4096;
 
-/// Accepts whole units only, as a server with a minimum block size does.
+/// A layer that accepts only whole units, like a server with a minimum block size.
 #[derive(Default)]
 struct Strict {
-    /// Whether a request was refused.
+    /// Whether any request was refused, because it did not consist of whole units.
     met: AtomicBool,
 }
 
@@ -56,7 +56,7 @@ fn bio(op: BioOp, at: u64, fills: &[u8]) -> Bio {
     Bio { op, flags: BioFlags::empty(), dev: Dev::OWN, at, memory, end }
 }
 
-/// The first byte of each sector. All bytes of a sector are the same.
+/// The first byte of each sector. All bytes of a sector must be equal.
 fn sectors(bytes: &[u8]) -> Vec<u8> {
     let each = bytes.chunks(512).map(|sector| {
         assert!(sector.iter().all(|byte| *byte == sector[0]), "a torn sector");
@@ -71,7 +71,7 @@ fn content(device: &dyn Device) -> Vec<u8> {
     sectors(&bytes)
 }
 
-/// Each method of writing, at each position and length within three units, and each method of reading.
+/// Each method of writing is tested at each position and length within three units. Each method of reading must return the same data.
 #[test]
 fn all_positions_are_written_and_read() {
     let ram = Arc::new(Ram::new(8 * UNIT as u64));
@@ -121,7 +121,7 @@ fn all_positions_are_written_and_read() {
     assert_eq!((queue.in_flight(), queue.room()), (0, 4));
 }
 
-/// A read reaches the end of a device within a unit, and no request reaches past it.
+/// A device may end within a unit. A read can reach the end of the device, and no request past the end succeeds.
 #[test]
 fn the_last_unit_may_be_shorter() {
     let ram = Arc::new(Ram::new(UNIT as u64 + 1536));
@@ -138,7 +138,8 @@ fn the_last_unit_may_be_shorter() {
     assert_eq!(content(&finer), [7; 11]);
 }
 
-/// Threads write their own sectors of the same units, each by a call, at once and queued. No thread loses a write to another thread.
+/// Threads write different sectors of the same units, by calls of the device, by synchronous requests and by queued requests. No write is
+/// lost.
 #[test]
 fn neighbours_are_not_lost() {
     let finer = over(Arc::new(Ram::new(4 * UNIT as u64)));
@@ -170,8 +171,9 @@ fn neighbours_are_not_lost() {
     assert_eq!(content(&finer), [200; 32]);
 }
 
-/// A queued write of whole units is in flight while a call writes a part of one of them, perhaps with older bytes around it. After its completion
-/// the bytes of the queued write are present. No call waits for a queue whose thread takes no completions.
+/// A queued write of whole units is in flight while a call writes a part of one of these units. The call may also write older bytes to the
+/// rest of the unit. After the completion of the queued write its bytes are present. The call does not wait for the queue, whose thread may
+/// pop no completions.
 #[test]
 fn a_queued_write_is_not_lost_to_a_call() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));
@@ -179,18 +181,18 @@ fn a_queued_write_is_not_lost_to_a_call() {
     let mut queue = finer.queue(&QueueOptions::new()).unwrap();
     queue.submit(bio(BioOp::Write, 0, &[5; 16])).unwrap();
     finer.write_all_at(&[IoSlice::new(&buffer(&[6]))], DevOffset(512), false).unwrap();
-    // The content after a call that has read the unit before the queued write.
+    // Simulates a call that read the unit before the queued write, and wrote the old bytes after it.
     ram.write_all_at(&[IoSlice::new(&buffer(&[0; 3]))], DevOffset(1024), false).unwrap();
     queue.wait(1).unwrap();
     assert_eq!(queue.pop().unwrap().result, Ok(2 * UNIT));
     assert_eq!(content(&finer)[..16], [5; 16]);
-    // A queued write without such a call is written once.
+    // Without such a call the data of a queued write are written only once.
     queue.submit(bio(BioOp::Write, 0, &[8; 8])).unwrap();
     ram.write_all_at(&[IoSlice::new(&buffer(&[9]))], DevOffset(0), false).unwrap();
     queue.wait(1).unwrap();
     assert_eq!(queue.pop().unwrap().result, Ok(UNIT));
     assert_eq!(content(&finer)[..9], [9, 8, 8, 8, 8, 8, 8, 8, 5]);
-    // A dropped queue leaves no request.
+    // After the drop of a queue, none of its requests is in flight.
     queue.submit(bio(BioOp::Write, 0, &[1; 8])).unwrap();
     drop(queue);
     assert!(!finer.inner.units.end(2));
@@ -212,7 +214,7 @@ fn an_unreadable_unit_is_not_written() {
     assert_eq!(content(&*ram), [3; 32]);
 }
 
-/// Zeros and discards of parts of units keep the other bytes of the units.
+/// Zeroes and discards of parts of units do not change the other bytes of the units.
 #[test]
 fn zeros_and_discards_keep_their_neighbours() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));
@@ -234,8 +236,8 @@ fn zeros_and_discards_keep_their_neighbours() {
     }
 }
 
-/// After a cut at any sector of any write, each sector has a content that was written to it, and none older than the last flush has made durable. So
-/// no write of a part tears or loses the other bytes of a unit.
+/// After a power cut at any sector of any write, each sector has a content that was written to this sector and is not older than its
+/// content at the last flush. So no write of a part tears or loses the other bytes of a unit.
 #[test]
 fn a_cut_never_tears_a_neighbour() {
     for seed in 0..8_u64 {
@@ -244,7 +246,7 @@ fn a_cut_never_tears_a_neighbour() {
         let finer = over(record.clone());
         let mut queues: Vec<_> =
             (0..2).map(|_| finer.queue(&QueueOptions::new().depth(8)).unwrap()).collect();
-        // The contents of each sector, with the number of events at their acknowledgement.
+        // The contents of each sector in order, each with the length of the log when its write was issued.
         let mut written: Vec<Vec<(usize, u8)>> = vec![vec![(0, 0)]; 24];
         let mut state = seed * 77 + 1;
         let mut random = |below: u64| {
@@ -256,7 +258,7 @@ fn a_cut_never_tears_a_neighbour() {
         for fill in 1..=60_u8 {
             let start = random(24) as usize;
             let len = 1 + random((24 - start) as u64) as usize;
-            // A write touches sectors at random.
+            // The write begins at a random sector.
             let at = DevOffset(start as u64 * 512);
             let issued = record.log().len();
             let queue = &mut queues[random(2) as usize];
@@ -297,7 +299,7 @@ fn a_cut_never_tears_a_neighbour() {
     }
 }
 
-/// The fence of a volume is called with its own block, and the device below with whole units.
+/// The fence of a volume is called with its own block, although the device below reads and writes whole units.
 #[test]
 fn a_fence_gets_its_own_block() {
     #[derive(Debug)]

@@ -13,7 +13,7 @@ pub(super) struct Units {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The units that calls are writing. No two calls write the same unit.
+    /// The units that calls are writing. Two calls never write the same unit at the same time.
     busy: Vec<Range<u64>>,
     queued: Vec<Queued>,
     next: u64,
@@ -24,11 +24,11 @@ struct State {
 struct Queued {
     ticket: u64,
     units: Range<u64>,
-    /// A call wrote a unit of this write while the write was in flight, perhaps with older bytes.
+    /// A call wrote a unit of this write while the write was in flight. The call may have written older bytes.
     contested: bool,
 }
 
-/// The units that a call has locked. Dropping this value unlocks them.
+/// The units that a call has locked. The units are unlocked on drop.
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     of: &'a Units,
@@ -40,8 +40,8 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Units {
-    /// Waits until no other call has locked any of the units. The wait ends, because a call holds only one lock and, while it holds the
-    /// lock, waits only for its device.
+    /// Waits until no other call has locked any of the units. The wait always ends, because a call has only one lock at a time, and waits
+    /// only for its device in the meantime.
     pub(super) fn lock(&self, units: Range<u64>) -> Locked<'_> {
         let mut state = self.state.lock();
         while state.busy.iter().any(|busy| overlap(busy, &units)) {
@@ -52,8 +52,8 @@ impl Units {
         Locked { of: self, units }
     }
 
-    /// Begins a queued write of whole units without waiting for calls. Calls do not wait for it either, because its queue's thread may be
-    /// slow to take completions.
+    /// Begins a queued write of whole units without waiting for calls. Calls also do not wait for this write, because the thread of its
+    /// queue may pop the completion late.
     pub(super) fn begin(&self, units: Range<u64>) -> u64 {
         let mut state = self.state.lock();
         let contested = state.busy.iter().any(|busy| overlap(busy, &units));
@@ -63,8 +63,8 @@ impl Units {
         ticket
     }
 
-    /// Ends a queued write before its issuer gets the completion. Returns true if the caller must write the data once more, because a call
-    /// may have written older bytes over them.
+    /// Ends a queued write before its issuer receives the completion. Returns true if the caller must write the data again, because a call
+    /// may have overwritten them with older bytes.
     pub(super) fn end(&self, ticket: u64) -> bool {
         let mut state = self.state.lock();
         let place = state.queued.iter().position(|queued| queued.ticket == ticket);

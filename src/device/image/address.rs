@@ -3,16 +3,16 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The format of an image. ironmap never guesses the format, because the guest of a raw image can write the header of another
-/// format into it.
+/// The format of an image. The user must state the format. ironmap never guesses it, because the guest of a raw image can write the header
+/// of another format into the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ImageFormat {
-    /// QEMU's format, which is read and written.
+    /// QEMU's format. Images can be read and written.
     Qcow2,
-    /// VMware's format, which is only read.
+    /// VMware's format. Images can only be read.
     Vmdk,
-    /// Hyper-V's format, which is only read.
+    /// Hyper-V's format. Images can only be read.
     Vhdx,
 }
 
@@ -41,12 +41,12 @@ impl fmt::Display for ImageFormat {
 pub struct Address {
     /// The format of the image.
     pub format: ImageFormat,
-    /// The file of the image. If a VMDK image has several files, this is the descriptor.
+    /// The file of the image. If a VMDK image has several files, this is the path of the descriptor.
     pub path: PathBuf,
 }
 
 impl Address {
-    /// The format that a location names, and the length of its prefix.
+    /// The format that the prefix of a location names, and the length of the prefix.
     #[must_use]
     pub fn prefix_of(text: &[u8]) -> Option<(ImageFormat, usize)> {
         ImageFormat::ALL.into_iter().find_map(|format| {
@@ -55,7 +55,7 @@ impl Address {
         })
     }
 
-    /// The same address with the path that `path` returns, if it returns one.
+    /// The same address with the path that `path` returns. If `path` returns `None`, the path is unchanged.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let Self { format, path: own } = self;

@@ -1,4 +1,5 @@
-//! A qcow2 image with its backing files. They are opened by name, and each is checked before the next is opened.
+//! A qcow2 image with its backing files. Backing files are opened by the names in the images. Each file is checked before the next file is
+//! opened.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +20,7 @@ pub(super) struct Link {
     pub(super) header: Option<Header>,
 }
 
-/// Opens an image and its backing files, the image first. Only the image is opened for writing.
+/// Opens an image and its backing files. The result begins with the image. Only the image is opened for writing.
 pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> {
     let mut links: Vec<Link> = Vec::new();
     let mut seen: Vec<Identity> = Vec::new();
@@ -58,7 +59,7 @@ fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, 
     let shown = path.display();
     let colon = name.iter().position(|byte| *byte == b':');
     let slash = name.iter().position(|byte| *byte == b'/');
-    // QEMU reads a name as a protocol if a colon comes before the first slash.
+    // QEMU interprets a name as a protocol and an address if a colon precedes the first slash.
     if colon.is_some_and(|colon| slash.is_none_or(|slash| colon < slash)) {
         return Err(Error::unsupported(format!(
             "the backing file {shown} is not named by a path, but by a protocol and an address"

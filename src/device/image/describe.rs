@@ -1,4 +1,4 @@
-//! The description of an image for its user: format, size and chain of backing files. Only headers are read.
+//! The description of an image for the user: format, size and chain of backing files. Only headers are read.
 
 use super::driver::Driver as _;
 use super::vhdx::Vhdx;

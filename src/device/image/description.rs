@@ -1,4 +1,4 @@
-//! The properties of an image, for its user.
+//! The properties of an image, for the user.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub struct Description {
     pub virtual_size: u64,
     /// The unit of allocation in bytes; 0 if the format has no such unit.
     pub cluster_size: u64,
-    /// The reason why the image cannot be written; `None` if it can.
+    /// The reason why the image cannot be written; `None` if it can be written.
     pub read_only: Option<String>,
     /// The files of the image, each with its format: the image itself first, then its backing files or extents.
     pub files: Vec<(PathBuf, &'static str)>,

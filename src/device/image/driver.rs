@@ -1,4 +1,4 @@
-//! The interface to the bytes of an image's disk, for each format. All ranges have been checked against the size.
+//! The common interface of all image formats to the bytes of the disk. The callers have checked all ranges against the size of the disk.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::error::{Errno, Error, Result};
 
-/// An open image. Only some formats are written.
+/// An open image. Images of some formats can only be read.
 pub(super) trait Driver: Send + Sync {
     /// The size of the disk in bytes.
     fn size(&self) -> u64;
@@ -18,8 +18,8 @@ pub(super) trait Driver: Send + Sync {
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()>;
 
-    /// The first range between `at` and `end` that may contain nonzero bytes; an empty range at `end` if there is none. `end` is the end of
-    /// the disk or of a part.
+    /// The first range between `at` and `end` that may contain nonzero bytes; an empty range at `end` if there is no such range. `end` is
+    /// the end of the disk or of a part.
     fn data_from(&self, at: u64, end: u64) -> Result<Range<u64>> {
         Ok(at..end)
     }
@@ -36,7 +36,7 @@ pub(super) trait Driver: Send + Sync {
         Err(Error::io(Errno::EOPNOTSUPP, "images of this format can only be read"))
     }
 
-    /// Makes a range read as zeros without writing them.
+    /// Zeroes a range without writing zeros.
     fn write_zeroes(&self, _at: u64, _len: u64) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, "images of this format can only be read"))
     }

@@ -1,4 +1,4 @@
-//! The file of an image: a regular file, opened through the page cache.
+//! The file of an image: a regular file, whose reads and writes use the page cache.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
@@ -23,7 +23,7 @@ pub(super) struct ImageFile {
 /// The device and the inode number of a file.
 pub(super) type Identity = (u64, u64);
 
-/// The identity of a regular file. An image may name any file, so other kinds are refused before they are opened.
+/// The identity of a regular file. An image may contain the name of any file, so other kinds of files are refused before an open.
 pub(super) fn identity_of(path: &Path) -> Result<Identity> {
     let failed = |errno: OsErrno| Error::io(errno, path.display().to_string());
     let stat = rustix::fs::stat(path).map_err(failed)?;
@@ -35,7 +35,7 @@ pub(super) fn identity_of(path: &Path) -> Result<Identity> {
 }
 
 impl ImageFile {
-    /// Opens the file, and locks it unless only a description is wanted.
+    /// Opens the file, and locks it if `locked` is set.
     pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Self> {
         identity_of(path)?;
         let mode = OpenMode { direct: false, exclusive: locked, write, window: None };
@@ -52,7 +52,7 @@ impl ImageFile {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Fills the buffers from `at`, with zeros past the end.
+    /// Fills the buffers from `at`. Bytes past the end of the file are zeros.
     pub(super) fn read(&self, mut bufs: &mut [IoSliceMut<'_>], at: u64) -> Result<(), Errno> {
         let mut at = at;
         while bufs.iter().any(|buf| !buf.is_empty()) {

@@ -1,4 +1,5 @@
-//! The header of a qcow2 image, read and checked here. imago sees only fields that passed, and no name from the image.
+//! The header of a qcow2 image. This module reads and checks the header. The crate imago receives only checked fields, and no names from
+//! the image.
 //!
 //! Source: `docs/interop/qcow2.txt` of QEMU.
 
@@ -9,34 +10,34 @@ use crate::error::{Error, ErrorKind, Place, Result};
 
 /// The first four bytes of a qcow2 image: `QFI\xfb`.
 pub(super) const MAGIC: &[u8; 4] = b"QFI\xFB";
-/// The length of a header of version 2, and the least length of one of version 3.
+/// The length of a header of version 2, and the least length of a header of version 3.
 pub(super) const V2_LEN: usize = 72;
 const V3_LEN: usize = 104;
-/// The length of the header that imago sees: a header of version 3 with the end of the list of extensions.
+/// The length of the header that imago receives: a header of version 3, followed by an empty list of extensions.
 pub(super) const SEEN_LEN: usize = V3_LEN + 8;
 /// The largest L1 table in entries, and the largest refcount table in bytes. These are QEMU's limits.
 const MAX_L1: u64 = 4 << 20;
 const MAX_REFCOUNT_TABLE: u64 = 8 << 20;
-/// The largest L1 table of an image that is written. The positions of all its L2 tables are kept in memory, so that data are not written
-/// over a table.
+/// The largest L1 table, in entries, of an image that is opened for writing. The positions of all L2 tables are kept in memory, so that no
+/// write of data overwrites a table.
 const MAX_WRITTEN_L1: u64 = 1 << 20;
 /// The longest name of a backing file.
 const MAX_NAME: u32 = 1023;
 const BACKING_FORMAT: u32 = 0xE279_2ACA;
 
-/// The positions in the file of the fields that change during writing.
+/// The positions of the header fields that change when the image is written.
 pub(super) const REFCOUNTS: std::ops::Range<usize> = 48..60;
 pub(super) const INCOMPATIBLE: usize = 72;
 pub(super) const AUTOCLEAR: usize = 88;
 
-/// The incompatible features: an implementation that does not know one must refuse the image.
+/// The incompatible features. An implementation must refuse an image with an unknown incompatible feature.
 pub(super) const DIRTY: u64 = 1;
 const CORRUPT: u64 = 1 << 1;
 const DATA_FILE: u64 = 1 << 2;
 const COMPRESSION: u64 = 1 << 3;
 const EXTENDED_L2: u64 = 1 << 4;
 
-/// The fields of a header, within the bounds of the format and of the file.
+/// The fields of a header, after the check that the format permits them and that the tables lie in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
     pub(super) version: u32,
@@ -126,7 +127,7 @@ impl Header {
         self.incompatible & CORRUPT != 0
     }
 
-    /// The reason why the image at this path is only read: its state or features would make writes unsafe.
+    /// The reason why the image at this path cannot be written: with its state or features, writes would be unsafe.
     pub(super) fn refuse_writing(&self, path: &Path) -> Option<String> {
         let repair = format!("qemu-img check -r all {} repairs it", path.display());
         if self.is_corrupt() {
@@ -241,7 +242,7 @@ impl Header {
         Ok(Some((name, self.read_backing_format(file, header_len)?)))
     }
 
-    /// The stated format of the backing file, from the extensions of the header.
+    /// The format of the backing file, if an extension of the header states it.
     fn read_backing_format(&self, file: &ImageFile, header_len: u64) -> Result<Option<String>> {
         let mut at = header_len;
         loop {
@@ -270,7 +271,7 @@ impl Header {
         }
     }
 
-    /// The range of the refcount table, from a header that imago writes.
+    /// The range of the refcount table, from the bytes of a header that imago writes.
     pub(super) fn refcounts_of(bytes: &[u8]) -> Option<std::ops::Range<u64>> {
         let bytes = bytes.get(..V2_LEN)?;
         let (at, clusters) = (u64_at(bytes, 48), u64::from(u32_at(bytes, 56)));
@@ -279,7 +280,7 @@ impl Header {
         Some(at..at.checked_add(len)?)
     }
 
-    /// The header that imago sees: the fields that it needs, no names, no snapshots, no features.
+    /// The header that imago receives: the fields that imago needs, without names, snapshots and features.
     pub(super) fn seen(&self) -> [u8; SEEN_LEN] {
         let mut bytes = [0; SEEN_LEN];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);

@@ -1,9 +1,10 @@
-//! The file of one image of a chain, as imago reads and writes it. The layer determines the order of the writes, and the fields of the
-//! header that writes may change.
+//! The file of one image of a chain. The crate imago reads and writes the file through this layer. The layer determines the order of
+//! writes, and the header fields that writes may change.
 //!
-//! imago writes tables in an order, but does not make one table durable before it writes the next. It also writes the pointer to a new L2
-//! table before the refcount of the table's cluster is in the file. So an image is marked dirty from an allocation to the next flush;
-//! after a crash this mark makes the refcounts void. This layer makes the target of a pointer durable before the pointer is written.
+//! imago writes tables in a fixed order, but does not make one table durable before it writes the next table. imago also writes the pointer
+//! to a new L2 table before it writes the refcount of the table's cluster. So an image is marked dirty from an allocation until the next
+//! flush. After a crash, this mark states that the refcounts are invalid. The layer makes the target of a pointer durable before the
+//! pointer is written.
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,7 +19,7 @@ use super::metadata::{L2_OFFSET, Metadata, table};
 use crate::error::{Errno, Error, Result};
 use crate::sys::image_storage::Store;
 
-/// The largest credible distance of an allocation past the end of the file. A larger distance comes from wrong refcounts.
+/// The largest plausible distance of an allocation past the end of the file. A larger distance shows that the refcounts are wrong.
 const MAX_GAP: u64 = 64 << 20;
 
 /// The file of a raw image, or of a qcow2 image with its checked header.
@@ -43,12 +44,12 @@ struct Tables {
 /// The state of the file's writes.
 #[derive(Debug)]
 struct Order {
-    /// The L2 tables to which the L1 table leads.
+    /// The positions of the L2 tables, from the L1 table.
     l2: HashSet<u64>,
-    /// The blocks of refcounts to which the refcount table leads.
+    /// The positions of the refcount blocks, from the refcount table.
     refcount_blocks: HashSet<u64>,
     refcounts: Range<u64>,
-    /// `l2_written`: some writes to L2 tables are not durable. `written`: some other writes are not durable.
+    /// `l2_written`: a write to an L2 table may not be durable. `written`: another write may not be durable.
     l2_written: bool,
     written: bool,
     dirty: bool,
@@ -61,7 +62,7 @@ impl Layer {
         Self { file, seen, tables: None, broken: AtomicBool::new(false) }
     }
 
-    /// Opens the layer of an image that is to be written. Refuses states in which writes could damage it.
+    /// Creates the layer of an image for writing. Refuses an image in a state in which writes could damage it.
     pub(super) fn for_writing(file: ImageFile, header: &Header) -> Result<Self> {
         if let Some(what) = header.refuse_writing(&file.path()) {
             return Err(Error::unsupported(what));
@@ -92,7 +93,7 @@ impl Layer {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Prepares the first write: clears the autoclear features, which are void after a change of the content.
+    /// Prepares the first write: clears the autoclear features, which are invalid after a change of the content.
     pub(super) fn begin(&self) -> Result<(), Errno> {
         let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
         let mut order = tables.order.lock();
@@ -116,7 +117,8 @@ impl Layer {
         Ok(())
     }
 
-    /// Removes the mark after a flush, when all tables are durable. If a crash undoes the removal, the image is only marked unnecessarily.
+    /// Removes the mark after a flush, when all tables are durable. The removal itself need not be durable: after a crash the image would
+    /// only be marked unnecessarily.
     pub(super) fn unmark(&self) -> Result<(), Errno> {
         let Some(tables) = &self.tables else { return Ok(()) };
         let mut order = tables.order.lock();
@@ -153,7 +155,7 @@ impl Layer {
         self.made_durable(self.file.write(&[IoSlice::new(bytes)], at))
     }
 
-    /// Records a failure of a flush. The kernel reports a failure only once, so all later writes must fail.
+    /// Records a failed write or flush. The kernel reports a failure only once, so all later writes must fail.
     fn made_durable(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         if result.is_err() {
             self.give_up();
@@ -167,9 +169,8 @@ impl Layer {
         Ok(())
     }
 
-    /// Replaces the refcount table by a larger table that imago has written. imago writes a new header to do so. The header's other
-    /// fields must equal those that imago has seen; otherwise the write is a table that is placed over the header because of wrong
-    /// refcounts.
+    /// Replaces the refcount table by a larger table that imago has written. For this, imago writes a new header. Its other fields must be
+    /// those that imago has received. Otherwise the write is not a header, but a table that wrong refcounts have placed at position 0.
     fn move_refcounts(&self, order: &mut Order, header: &[u8]) -> Result<(), Errno> {
         let is_header = |seen: [u8; SEEN_LEN]| {
             let known = [0..REFCOUNTS.start, REFCOUNTS.end..header.len()];
@@ -190,7 +191,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Carries out a write of imago: a table, a part of one, or data that it copies.
+    /// Carries out a write of imago: a table, a part of a table, or data that imago copies.
     fn write_table(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<(), Errno> {
         let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
@@ -239,7 +240,7 @@ impl Layer {
 }
 
 impl Tables {
-    /// Whether a range contains no table that leads to data.
+    /// Whether a range overlaps neither the header nor a table.
     fn may_hold_data(&self, order: &Order, range: Range<u64>) -> bool {
         let meets = |other: &Range<u64>| range.start < other.end && other.start < range.end;
         let first = range.start / self.cluster * self.cluster;
@@ -262,7 +263,7 @@ impl Store for Layer {
         let mut slices: Vec<_> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
         self.file.read(&mut slices, at).map_err(os_error)?;
         let Some(seen) = &self.seen else { return Ok(()) };
-        // imago sees the checked header in place of the file's.
+        // imago receives the checked header instead of the file's header.
         let mut pos = at;
         for buf in bufs {
             let from = usize::try_from(pos).unwrap_or(usize::MAX);
@@ -281,7 +282,7 @@ impl Store for Layer {
             return Err(os_error(Errno::EIO));
         }
         let result = self.write_table(bufs, at);
-        // A failed write may have written half of a table.
+        // A failed write may have written a part of a table.
         self.made_durable(result).map_err(os_error)
     }
 

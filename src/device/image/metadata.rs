@@ -1,5 +1,5 @@
-//! The clusters of a qcow2 image that hold its tables. An image is written only if each of these clusters has one use and the refcount 1.
-//! Otherwise an allocation could treat the cluster as free.
+//! The clusters of a qcow2 image that contain its tables. An image is written only if each of these clusters has one use and the refcount
+//! 1. Otherwise an allocation could treat a cluster of a table as free.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,11 +8,12 @@ use super::header::Header;
 use crate::error::{Place, Result};
 use crate::units::FsBlock;
 
-/// The bits of an entry of the L1 table that are the offset of an L2 table, and the bit that states that no other entry refers to it.
+/// The bits of an entry of the L1 table that contain the offset of an L2 table, and the bit that states that no other entry refers to this
+/// L2 table.
 pub(super) const L2_OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
 const COPIED: u64 = 1 << 63;
 
-/// The tables that other tables lead to, by their offsets.
+/// The offsets of the tables to which the L1 table and the refcount table point.
 pub(super) struct Metadata {
     pub(super) l2: HashSet<u64>,
     pub(super) refcount_blocks: HashSet<u64>,
@@ -28,7 +29,7 @@ impl Metadata {
         let refcounts = Place::new("qcow2 refcount table");
         clusters.add(header.refcounts_at, header.refcounts_len, refcounts)?;
         let blocks = table(file, header.refcounts_at, header.refcounts_len / 8)?;
-        // imago would search for the first block endlessly if it did not exist.
+        // Without a first block, imago would search for it endlessly.
         if blocks.first().is_none_or(|first| *first == 0) {
             return Err(refcounts
                 .block(FsBlock(0))
@@ -57,7 +58,7 @@ impl Metadata {
     }
 }
 
-/// The clusters of tables, each with its table.
+/// The clusters that tables use, each with the name of its table.
 struct Clusters<'a> {
     file: &'a ImageFile,
     header: &'a Header,
@@ -85,7 +86,7 @@ impl Clusters<'_> {
         Ok(())
     }
 
-    /// Checks that each cluster has the refcount 1. The blocks of refcounts are read once, in their order.
+    /// Checks that each of these clusters has the refcount 1. Each refcount block is read once, in ascending order.
     fn check_refcounts(&self, blocks: &[u64]) -> Result<()> {
         let (cluster, bits) = (self.header.cluster(), 1_u64 << self.header.refcount_order);
         let per_block = cluster * 8 / bits;
@@ -114,7 +115,8 @@ impl Clusters<'_> {
     }
 }
 
-/// A refcount in a block of refcounts. Refcounts shorter than a byte fill the byte from its lowest bits; longer refcounts are big-endian.
+/// A refcount in a refcount block. Refcounts that are shorter than a byte fill the byte from its lowest bits; longer refcounts are
+/// big-endian.
 fn refcount(block: &[u8], index: u64, bits: u64) -> u64 {
     let at = (index * bits / 8) as usize;
     if bits < 8 {
@@ -125,7 +127,7 @@ fn refcount(block: &[u8], index: u64, bits: u64) -> u64 {
     bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// Reads a table of big-endian numbers. The check of the header has bounded its length.
+/// Reads a table of big-endian numbers. The check of the header has limited the table's length.
 pub(super) fn table(file: &ImageFile, at: u64, entries: u64) -> Result<Vec<u64>> {
     let mut bytes = vec![0; (entries * 8) as usize];
     file.read_at(&mut bytes, at)?;

@@ -1,11 +1,11 @@
 //! An image of a virtual machine as a device: qcow2 through the crate imago, VMDK and VHDX through readers in this module.
 //!
-//! imago maps clusters and allocates them; with the feature `sync` the crate needs no async runtime. `header` and `chain` read and check
-//! all that an image states about itself, and imago sees a header without names. `layer` is the file as imago sees it. The layer orders
-//! writes, marks the image as dirty, and refuses writes over tables. imago itself reads only flat VMDK extents, and no VHDX.
+//! imago maps clusters and allocates them; with its feature `sync` it needs no async runtime. `header` and `chain` read and check the
+//! headers of images, and pass imago a header without names. imago accesses an image's file through `layer`, which orders writes, marks the
+//! image as dirty, and refuses writes over tables. imago itself reads only flat VMDK extents, and no VHDX.
 //!
-//! The calling thread carries out each request when it is submitted. Image files are read and written through the page cache, because
-//! most requests to them are small.
+//! The calling thread carries out each request during its submission. Image files are read and written through the page cache, because most
+//! requests to them are small.
 
 mod address;
 #[cfg(feature = "images")]

@@ -21,7 +21,7 @@ use crate::units::DevOffset;
 /// The smallest unit of requests.
 const SECTOR: u64 = 512;
 
-/// An image of a virtual machine, or a part of one.
+/// An image of a virtual machine, or a part of an image.
 pub struct Image {
     address: Address,
     disk: Disk,
@@ -83,9 +83,9 @@ impl fmt::Debug for Image {
 impl Image {
     /// Opens an image, and locks it and its backing files against other programs.
     ///
-    /// `Busy` if another program has one of the files open for writing, or, if the image is opened for writing, has its file open at all;
-    /// `Unsupported` for features that are refused by name, and for writing a format that is only read; `Encrypted`; `Corrupt` for values
-    /// that contradict the format; `Io`.
+    /// `Busy` if another program has locked one of the files in a conflicting way: for writing, or, if the image is opened for writing, in
+    /// any way. `ReadOnly` for writing a format that can only be read; `Unsupported` for other features that are refused; `Encrypted`;
+    /// `Corrupt` for values that contradict the format; `Io`.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         Self::open_as(address, write, true)
     }
@@ -126,7 +126,7 @@ impl Image {
         Ok(self)
     }
 
-    /// Notes for the user, a line each.
+    /// Notes for the user, one line each.
     #[must_use]
     pub fn notices(&self) -> Vec<String> {
         self.notices.clone()
@@ -138,7 +138,7 @@ impl Image {
 }
 
 impl Disk {
-    /// The position in the image of a range of the part.
+    /// Converts the position of a range in the part to a position in the image.
     fn place(&self, at: DevOffset, len: u64) -> Result<u64> {
         let is_within = at.0.checked_add(len).is_some_and(|end| end <= self.size);
         let past =
@@ -217,7 +217,7 @@ impl Device for Image {
     }
 }
 
-/// Carries out the requests of a queue.
+/// The transfers of a queue.
 #[derive(Debug)]
 struct ImageTransfer(Disk);
 

@@ -1,7 +1,7 @@
 //! A qcow2 image: imago maps and allocates, the [layers](super::layer) read and write.
 //!
-//! Reads share a lock of the image; a write, a discard or a flush takes the lock exclusively. Freed clusters are used again only after
-//! the change of the tables that pointed to them is durable, so an operation that frees clusters ends with a flush.
+//! Reads share a lock of the image; a write, a discard or a flush acquires the lock exclusively. A freed cluster may be allocated again
+//! only after the change of the table that pointed to the cluster is durable. So an operation that frees clusters ends with a flush.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -79,7 +79,7 @@ impl Qcow2 {
         Ok((Self { access, top, size, cluster, write, is_read_only }, notices))
     }
 
-    /// Runs an operation of imago. If it panics, tables are in an unknown state, and no write succeeds afterwards.
+    /// Runs an operation of imago. If imago panics, the tables are in an unknown state, and no later write succeeds.
     fn guarded<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(result) => result,
@@ -90,7 +90,7 @@ impl Qcow2 {
         }
     }
 
-    /// Runs a change. After a change has failed in the tables, no other change runs.
+    /// Runs a change. After a failed write of the tables or a failed flush, no change runs.
     fn change<T>(&self, run: impl FnOnce(&mut Access) -> Result<T>) -> Result<T> {
         let mut access = self.access.write();
         if self.top.is_broken() {
@@ -106,12 +106,12 @@ impl Qcow2 {
             let (at, left) = (at + done as u64, (data.len() - done) as u64);
             let (old, len) =
                 access.get_shallow_mapping(at, left).map_err(|error| failed(&error))?;
-            // This write frees the clusters to which the mapping leads.
+            // A write to a mapping of these kinds frees the mapped clusters.
             let frees = matches!(
                 old,
                 ShallowMapping::Raw { writable: false, .. } | ShallowMapping::Special { .. }
             );
-            // Only a write in place changes no table.
+            // Every write changes tables, except a write in place.
             if !matches!(old, ShallowMapping::Raw { writable: true, .. }) {
                 self.top.mark().map_err(header_failed)?;
             }
@@ -151,7 +151,7 @@ fn panicked() -> Error {
     )
 }
 
-/// Opens one image of a chain over the next one.
+/// Opens one image of a chain. `below` is its backing file.
 fn open_one(
     layer: Arc<Layer>,
     is_qcow2: bool,
@@ -178,7 +178,7 @@ fn header_failed(errno: Errno) -> Error {
     Error::io(errno, "write to the image's header")
 }
 
-/// Converts an error of imago: errors of the file keep their number, all others are errors of the image.
+/// Converts an error of imago: errors of the file keep their errno, all other errors are errors of the image.
 fn failed(error: &io::Error) -> Error {
     let text = error.to_string();
     match error.raw_os_error() {
@@ -223,7 +223,7 @@ impl Driver for Qcow2 {
             self.top.begin().map_err(header_failed)?;
             match bufs {
                 [one] => self.write_one(access, one, at),
-                // Separate writes would each copy the remaining bytes of their cluster.
+                // Each separate write would copy the remaining bytes of its cluster.
                 many => {
                     let all: Vec<u8> = many.iter().flat_map(|buf| buf.iter().copied()).collect();
                     self.write_one(access, &all, at)
@@ -255,7 +255,7 @@ impl Driver for Qcow2 {
         })
     }
 
-    /// Frees whole clusters. Writes zeros to other parts, unless they are zero already.
+    /// Frees whole clusters. Writes zeros to parts of clusters, if they are not already zero.
     fn write_zeroes(&self, at: u64, len: u64) -> Result<()> {
         let end = at + len;
         let first = at.next_multiple_of(self.cluster).min(end);
@@ -280,7 +280,8 @@ impl Driver for Qcow2 {
 
 impl Drop for Qcow2 {
     fn drop(&mut self) {
-        // If the tables cannot be written, the image stays marked, and its next writer gets a notice. A drop cannot return the error.
+        // A drop cannot return an error. If the tables cannot be written, the image stays marked as dirty, which the next open for writing
+        // reports.
         let _ = self.flush();
     }
 }

@@ -1,4 +1,4 @@
-//! A VHDX image, for reading: fixed and dynamic images without a parent, whose log is empty.
+//! A VHDX image, for reading. Supported are fixed and dynamic images without a parent and with an empty log.
 //!
 //! Source: Microsoft's open specification MS-VHDX.
 
@@ -12,14 +12,14 @@ use crate::units::FsBlock;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// The places of the two headers and of the two tables of regions.
+/// The positions of the two headers and of the two region tables.
 const HEADERS: [u64; 2] = [64 * KIB, 128 * KIB];
 const REGIONS: [u64; 2] = [192 * KIB, 256 * KIB];
 const REGIONS_LEN: usize = 64 << 10;
 /// The largest disk of the format.
 const MAX_SIZE: u64 = 64 << 40;
 
-// Identities in the file's format: the first three fields are little-endian.
+// GUIDs as stored in the file: the first three fields are little-endian.
 const BAT: [u8; 16] = guid(0x2DC2_7766, 0xF623, 0x4200, 0x9D64_115E_9BFD_4A08);
 const METADATA: [u8; 16] = guid(0x8B7C_A206, 0x4790, 0x4B9A, 0xB8FE_575F_050F_886E);
 const PARAMETERS: [u8; 16] = guid(0xCAA1_6737, 0xFA36, 0x4D43, 0xB3B6_33F0_AA44_E76B);
@@ -40,7 +40,7 @@ pub(super) struct Vhdx {
     file: ImageFile,
     size: u64,
     pub(super) block: u64,
-    /// The position of the block allocation table, and the number of entries between two entries for bitmaps.
+    /// The position of the block allocation table, and the number of entries for blocks between two entries for bitmaps.
     bat: u64,
     chunk: u64,
 }
@@ -64,7 +64,7 @@ impl Vhdx {
         check_header(&file)?;
         let (bat, bat_len, metadata, metadata_len) = regions(&file)?;
         let Items { block, size, sector } = items(&file, metadata, metadata_len)?;
-        // One bitmap has a bit for each of 2^23 sectors.
+        // One bitmap describes 2^23 sectors.
         let chunk = (sector << 23) / block;
         let blocks = size.div_ceil(block);
         let entries = blocks + blocks.saturating_sub(1) / chunk;
@@ -86,7 +86,7 @@ impl Vhdx {
         let entry = u64_le(&entry, 0);
         let place = Place::new("VHDX block allocation table").block(FsBlock(block));
         match entry & 7 {
-            // Not present, undefined, zero, unmapped.
+            // The states: not present, undefined, zero, unmapped.
             0..=3 => {
                 buf.fill(0);
                 Ok(())
@@ -139,7 +139,7 @@ fn has_checksum(bytes: &mut [u8]) -> bool {
     crc32c::crc32c(bytes) == stored
 }
 
-/// The place and length of the block allocation table and of the metadata.
+/// The positions and lengths of the block allocation table and of the metadata.
 fn regions(file: &ImageFile) -> Result<(u64, u64, u64, u64)> {
     const PLACE: &str = "VHDX region table";
     for at in REGIONS {

@@ -1,4 +1,5 @@
-//! A VMDK image, for reading: one file that contains its descriptor, or a descriptor and the files of its extents in the same directory.
+//! A VMDK image, for reading. The image is one file that contains a descriptor, or a descriptor file and the files of its extents in the
+//! same directory.
 //!
 //! Source: VMware's technical note "Virtual Disk Format 1.1".
 
@@ -35,7 +36,7 @@ struct Extent {
 #[derive(Debug)]
 enum Content {
     Zeros,
-    /// The bytes of a file from this position on.
+    /// Consecutive bytes of a file, from this position on.
     Flat(ImageFile, u64),
     Sparse(Sparse),
 }
@@ -64,7 +65,7 @@ fn corrupt(what: impl Into<String>) -> Error {
 impl Descriptor {
     fn parse(bytes: &[u8]) -> Result<Self> {
         let mut found = Self::default();
-        // A descriptor within another file ends with zeros.
+        // A descriptor that is a part of an extent's file ends with zeros.
         let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         let text = String::from_utf8_lossy(bytes);
         for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
@@ -118,14 +119,14 @@ impl Line {
         Ok(Self { len, kind, file: file.unwrap_or_default().to_owned(), offset })
     }
 
-    /// The path of the extent's file. Only a plain name is accepted: a path could lead to any file of the host.
+    /// The path of the extent's file. Only a name without directories is accepted, because a path could name any file of the host.
     fn path(&self, descriptor: &Path) -> Result<PathBuf> {
         if self.file.is_empty() || self.file.contains('/') || self.file == ".." {
             let what = format!("the extent {:?} is not in the directory of the image", self.file);
             return Err(Error::unsupported(what));
         }
         let path = descriptor.parent().unwrap_or(Path::new("")).join(&self.file);
-        // The user has chosen the path of the image itself, but an archive can have brought this link.
+        // The user has chosen the path of the image, but the symbolic link of an extent may come from an untrusted archive.
         if path.is_symlink() {
             let what = format!("the extent {:?} is a symbolic link", self.file);
             return Err(Error::unsupported(what));

@@ -1,4 +1,5 @@
-//! A sparse extent of a VMDK image: a directory of tables of grains, which may be compressed.
+//! A sparse extent of a VMDK image: a directory, which points to tables, which point to grains (the units of allocation). Grains may be
+//! compressed.
 //!
 //! Source: VMware's technical note "Virtual Disk Format 1.1".
 
@@ -12,11 +13,12 @@ use crate::error::{Error, Place, Result};
 use crate::units::FsBlock;
 
 pub(super) const MAGIC: &[u8; 4] = b"KDMV";
-/// The value in place of the directory's position in an extent that was written as a stream. The footer has the position.
+/// In an extent that was written as a stream, the header contains this value instead of the directory's position. The position is in the
+/// footer.
 const AT_END: u64 = u64::MAX;
-/// The distance of the footer from the end: the marker of the end follows it.
+/// The distance of the footer from the end of the file. After the footer there is only the end marker.
 const FOOTER: u64 = 1024;
-/// The permitted number of sectors of a grain, and of entries of a table.
+/// The permitted numbers of sectors of a grain, and the largest number of entries of a table.
 const GRAINS: std::ops::RangeInclusive<u64> = 8..=4096;
 const MAX_ENTRIES: u64 = 512;
 
@@ -30,7 +32,7 @@ pub(super) struct Sparse {
     file: ImageFile,
     size: u64,
     grain: u64,
-    /// The number of entries of a table, and the position of the directory.
+    /// The number of entries of a table, and the position of the directory in the file.
     entries: u64,
     directory: u64,
     has_zero_grains: bool,
@@ -44,7 +46,7 @@ fn corrupt(field: &'static str, what: impl Into<String>) -> Error {
 }
 
 impl Sparse {
-    /// Opens an extent. Also returns the position and length of the descriptor in it.
+    /// Opens an extent. Also returns the position and the length of the descriptor in the extent's file.
     pub(super) fn open(file: ImageFile) -> Result<(Self, (u64, u64))> {
         let mut header = [0; SECTOR as usize];
         file.read_at(&mut header, 0)?;

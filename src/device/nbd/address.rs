@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 
 /// The port that IANA assigns to NBD.
 const PORT: u16 = 10809;
-/// The time without an answer after which a server has failed, if the address does not specify one.
+/// The time without an answer after which a server counts as failed, if the address specifies no other time.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest time-out that is accepted: a day.
+/// The longest time-out that an address may specify, in seconds: a day.
 const MAX_TIMEOUT: u64 = 86_400;
 /// The longest user name that both GnuTLS and OpenSSL accept.
 const MAX_USER: usize = 128;
@@ -20,33 +20,32 @@ pub(super) const WITHOUT_PSK: &str = "this build of ironmap has no support for p
 
 /// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and `nbds+unix://`.
 ///
-/// The query accepts more fields. `timeout=SECONDS` is how long a request waits for a server that does not answer or that has to be
-/// reconnected (60). `flush=none` allows writing to a server that has no flush command; each answered write then counts as durable. For
-/// TLS, `tls-certificates=DIR` and `tls-hostname=NAME`, or `tls-psk-file=FILE` with `USER@` in front of the host, are the fields of
-/// [`Tls`].
+/// The query (after `?`) can contain further fields. `timeout=SECONDS` is the time for which a request waits for an answer, including
+/// reconnections (60). `flush=none` permits writes to a server that has no flush command; each answered write then counts as durable. TLS
+/// is configured by `tls-certificates=DIR` and `tls-hostname=NAME`, or by `tls-psk-file=FILE` with `USER@` before the host: see [`Tls`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The location of the server.
     pub server: Server,
-    /// The name of the export, which may be empty: the server's default.
+    /// The name of the export. The empty name is the server's default export.
     pub export: String,
-    /// How long a request waits for an answer.
+    /// The time for which a request waits for an answer.
     pub timeout: Duration,
-    /// Whether a server that has no flush command may be written.
+    /// Whether writes to a server that has no flush command are permitted.
     pub without_flush: bool,
     /// The authentication of a connection with TLS.
     pub tls: Option<Tls>,
 }
 
-/// How the two sides of a connection with TLS authenticate each other.
+/// The way in which the two sides of a connection with TLS authenticate each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// The server has a certificate of a trusted authority.
+    /// The server must have a certificate of a trusted authority.
     Certificates {
-        /// A directory with `ca-cert.pem`, and `ca-crl.pem`, `client-cert.pem` and `client-key.pem` if they exist. Without it the
+        /// A directory with `ca-cert.pem`, and `ca-crl.pem`, `client-cert.pem` and `client-key.pem` if they exist. Without a directory, the
         /// authorities of the system are trusted.
         directory: Option<PathBuf>,
-        /// The name that the server's certificate must have, if this is not the host's name.
+        /// The name that the server's certificate must have, if it differs from the name of the host.
         hostname: Option<String>,
     },
     /// The server and this client share a key (pre-shared keys, PSK).
@@ -78,17 +77,18 @@ pub enum Server {
 }
 
 impl Address {
-    /// The prefixes of such addresses, including known ones that are not supported.
+    /// The prefixes of addresses, including known prefixes that are not supported.
     const SCHEMES: [&'static str; 6] =
         ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://", "nbd+vsock://", "nbds+vsock://"];
 
-    /// Whether a text has the prefix of an export's address, supported or not.
+    /// Whether a text begins with one of these prefixes.
     #[must_use]
     pub fn is_one(text: &[u8]) -> bool {
         Self::SCHEMES.iter().any(|scheme| text.starts_with(scheme.as_bytes()))
     }
 
-    /// The same address with the paths of its socket, certificates and keys replaced by the results of `path`, where it returns one.
+    /// The same address with other paths of socket, certificates and keys: each path is replaced by the result of `path`, if `path` returns
+    /// a path.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let other = |old: &PathBuf| path(old).unwrap_or_else(|| old.clone());

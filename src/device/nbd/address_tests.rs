@@ -1,4 +1,4 @@
-//! Tests of addresses as texts.
+//! Tests of the parsing and printing of addresses.
 
 use super::*;
 
@@ -127,7 +127,7 @@ fn addresses_with_pre_shared_keys_are_read_and_written() {
     }
 }
 
-/// A method that does not verify the server is refused by name.
+/// The error for a method that does not verify the server names the method.
 #[cfg(feature = "tls")]
 #[test]
 fn other_ways_to_authenticate_are_refused() {

@@ -1,4 +1,4 @@
-//! The requests and replies of one connection: many requests are in flight, and their replies come in any order.
+//! The requests and replies of one connection: many requests are in flight, and their replies arrive in any order.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -11,7 +11,7 @@ use super::wire::{Command, ESHUTDOWN, FUA, Headers, REQUEST_MAX, Reply, ReplyKin
 use crate::bio::Memory;
 use crate::error::Errno;
 
-/// The buffer for received bytes that are not yet assigned to a request.
+/// The size of the buffer for received bytes that are not yet assigned to a request.
 const INBOX: usize = 64 << 10;
 /// The largest number of requests that one call sends.
 const BATCH: usize = 32;
@@ -19,9 +19,10 @@ const BATCH: usize = 32;
 const MAX_SEGMENTS: usize = 1024;
 /// The longest error text that is accepted.
 const MAX_ERROR: u64 = 32 << 10;
-/// The longest status that is accepted. Extents that do not fit the request's memory are skipped; servers send up to 16 MiB.
+/// The longest reply about the status of blocks that is accepted. Servers send up to 16 MiB. Extents that do not fit in the request's
+/// memory are skipped.
 const MAX_STATUS: u64 = 32 << 20;
-/// The largest number of parts of one reply that are not contiguous.
+/// The largest number of received ranges of one reply that are not contiguous.
 const MAX_PARTS: usize = 4096;
 
 /// A request to the server.
@@ -32,9 +33,9 @@ pub(super) struct Request {
     pub(super) at: u64,
     /// The number of bytes of the device that the request concerns.
     pub(super) len: u32,
-    /// Whether the request is a write followed by a flush. It is durable only after both.
+    /// Whether a flush follows after the write. The request is complete only after both the write and the flush.
     pub(super) flush_after: bool,
-    /// The data of a read or write, `len` bytes; or received extents of the status of blocks, [`STATUS`] bytes each.
+    /// The `len` bytes of data of a read or write; or the received extents of the status of blocks, with [`STATUS`] bytes each.
     pub(super) memory: Memory,
 }
 
@@ -50,7 +51,7 @@ impl Request {
         self.command == Command::Flush || self.command.changes() && self.flags & FUA != 0
     }
 
-    /// The number of bytes that the answer to the request contains.
+    /// The number of bytes of data in the answer to the request.
     fn brings(&self) -> usize {
         match self.command {
             Command::Read => self.len as usize,
@@ -63,7 +64,7 @@ impl Request {
 #[derive(Debug)]
 pub(super) enum Lost {
     Io(io::Error),
-    /// The server shuts down regularly, and asks its clients to disconnect.
+    /// The server shuts down regularly, and requests that its clients disconnect.
     Shutdown,
     Rule(&'static str),
 }
@@ -105,7 +106,7 @@ struct InFlight<T> {
 
 /// The part of a reply that is being received.
 enum Part {
-    /// Data of a read.
+    /// Data of a read. `at` is their offset in the request's memory.
     Data { slot: u32, at: usize, left: usize, is_last: bool },
     /// Extents of the status of blocks, `width` bytes each.
     Extents { slot: u32, width: usize, left: usize, is_last: bool },
@@ -117,7 +118,7 @@ enum Part {
 pub(super) struct Connection<S, T> {
     stream: S,
     headers: Headers,
-    /// The number of the metadata context for questions about the status of blocks.
+    /// The number of the metadata context in which the status of blocks is requested.
     allocation: Option<u32>,
     slots: Vec<Option<InFlight<T>>>,
     free: Vec<u32>,
@@ -149,7 +150,7 @@ impl<S: Stream, T> Connection<S, T> {
         }
     }
 
-    /// Sets the metadata context that a negotiation chose.
+    /// Sets the metadata context that the negotiation has chosen.
     pub(super) fn with_allocation(self, allocation: Option<u32>) -> Self {
         Self { allocation, ..self }
     }
@@ -168,7 +169,7 @@ impl<S: Stream, T> Connection<S, T> {
         !self.unsent.is_empty()
     }
 
-    /// Accepts a request. [`send`](Self::send) sends it.
+    /// Accepts a request, which [`send`](Self::send) sends later.
     pub(super) fn push(&mut self, request: Request, tag: T) {
         self.serial = self.serial.wrapping_add(1);
         let serial = self.serial;
@@ -256,10 +257,10 @@ impl<S: Stream, T> Connection<S, T> {
         Ok(())
     }
 
-    /// Receives once, and processes all complete replies. Returns whether any bytes came. With `wait`, waits a short time for the first
-    /// byte.
+    /// Receives once, and processes all complete replies. Returns whether any bytes were received. With `wait`, waits a short time for the
+    /// first byte.
     pub(super) fn receive(&mut self, wait: bool) -> Result<bool, Lost> {
-        // The remaining bytes are less than a header.
+        // Only a part of a header remains in the inbox.
         self.inbox.copy_within(self.filled.clone(), 0);
         self.filled = 0..self.filled.len();
         let mut bufs = SmallVec::<[IoSliceMut<'_>; 4]>::new();
@@ -362,7 +363,7 @@ impl<S: Stream, T> Connection<S, T> {
                     let Some((reply, len)) = Reply::parse(self.headers, bytes)? else {
                         return Ok(());
                     };
-                    // The numbers at the beginning of the content are read with the header.
+                    // The numbers at the beginning of the content are processed together with the header.
                     let extra = match reply.kind {
                         ReplyKind::Data | ReplyKind::WideStatus => 8,
                         ReplyKind::Hole => 12,
@@ -462,7 +463,7 @@ impl<S: Stream, T> Connection<S, T> {
             }
             entry.forget_old_extents();
         }
-        // A request stays in its slot when its reply is refused, so that another connection can answer it.
+        // If the reply is refused, the request stays in its slot, so that it can be sent again over another connection.
         let has_all = place.as_ref().is_some_and(|entry| {
             let is_status = entry.request.command == Command::BlockStatus;
             entry.error.is_some() || is_status || entry.received.is_all(entry.request.brings())
@@ -483,7 +484,7 @@ impl<S: Stream, T> Connection<S, T> {
 }
 
 impl<T> InFlight<T> {
-    /// The offset in the request's memory of `len` bytes that belong at a position of the export.
+    /// The offset in the request's memory for `len` bytes from a position of the export. The range is recorded as received.
     fn place(&mut self, at: &[u8], len: usize) -> Result<usize, &'static str> {
         let at = u64::from_be_bytes(at.try_into().unwrap_or_default());
         let start = at.checked_sub(self.request.at);
@@ -493,8 +494,8 @@ impl<T> InFlight<T> {
         Ok(start)
     }
 
-    /// Begins to process the status of blocks in a context. A status of no blocks is only an error of the request, because the data can
-    /// still be read.
+    /// Begins to process the status of blocks in a context. A status without blocks is an error of the request and not of the connection,
+    /// because the data can still be read.
     fn begin_status(&mut self, content: &[u8], context: Option<u32>) -> Result<(), &'static str> {
         if self.request.command != Command::BlockStatus {
             return Err("a block status chunk answers a request of another type");
@@ -506,14 +507,14 @@ impl<T> InFlight<T> {
         Ok(())
     }
 
-    /// Zeroes the memory that this answer did not fill, because it may contain a part of an answer over a lost connection.
+    /// Zeroes the memory that this answer has not filled, because this memory may contain a part of an answer from a lost connection.
     fn forget_old_extents(&mut self) {
         let end = self.received.0.first().map_or(0, |range| range.end);
         let left = self.request.memory.len().saturating_sub(end);
         each_part(&mut self.request.memory, end, left, |part| part.fill(0));
     }
 
-    /// Processes extents, each a length and the bits of the context, as far as there is room for them.
+    /// Stores extents, each of which is a length and the bits of the context. Extents that do not fit in the memory are skipped.
     fn take_extents(&mut self, extents: &[u8], width: usize) -> Result<(), &'static str> {
         for extent in extents.chunks_exact(width) {
             let (len, bits) = extent.split_at(width / 2);

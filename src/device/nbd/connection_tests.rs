@@ -1,4 +1,4 @@
-//! Tests of replies in every form, order and division; and of replies that violate the protocol.
+//! Tests of replies in every form and order, received in parts of any length, and of replies that violate the protocol.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -7,7 +7,7 @@ use super::super::wire::Headers;
 use super::*;
 use crate::bio::Buffer;
 
-/// A stream whose other end is the test. It transfers bytes in small parts.
+/// A stream whose other end is the test. Each call transfers only a small number of bytes.
 #[derive(Default)]
 struct Wire {
     sent: RefCell<Vec<u8>>,
@@ -98,12 +98,12 @@ fn simple(asked: &Asked, error: u32, data: &[u8]) -> Vec<u8> {
     [&0x6744_6698_u32.to_be_bytes()[..], &error, &asked.cookie.to_be_bytes(), data].concat()
 }
 
-/// The byte of a device at a position. Every third part of 512 bytes is a hole.
+/// The byte at a position of the export. Every third range of 512 bytes is a hole.
 fn byte(at: u64) -> u8 {
     if at / 512 % 3 == 2 { 0 } else { (at % 251) as u8 }
 }
 
-/// A valid reply with its parts in any order. Those of a read are cut at random positions.
+/// A valid reply, as a list of parts in random order. The data of a read are split at random positions.
 fn reply(headers: Headers, asked: &Asked, random: &mut Random) -> Vec<Vec<u8>> {
     let is_read = asked.command == Command::Read as u16;
     let data: Vec<u8> = (asked.at..).take(asked.len).map(byte).collect();
@@ -169,7 +169,7 @@ fn some_requests(random: &mut Random) -> Vec<Request> {
         .collect()
 }
 
-/// Sends requests, and returns the parts of their replies, mixed. The parts of one request keep the server's order.
+/// Sends requests, and returns the parts of all replies in random order. The parts of one reply stay in order.
 fn send_all(
     connection: &mut Connection<Wire, usize>,
     headers: Headers,
@@ -222,7 +222,7 @@ fn replies_of_every_form_give_the_data() {
     }
 }
 
-/// Damaged replies are refused or accepted, and no request is lost: each is answered, or remains to be sent again.
+/// Damaged replies are refused or accepted, and no request is lost: each request is answered, or remains to be sent again.
 #[test]
 fn damaged_replies_lose_no_request() {
     let mut refused = 0;
@@ -264,7 +264,7 @@ fn damaged_replies_lose_no_request() {
     assert!(refused > 1000, "{refused} were refused");
 }
 
-/// The error of each violated rule names the rule.
+/// The error for a violated rule names the rule.
 #[test]
 fn violated_rules_have_names() {
     let structured = Headers::Structured;
@@ -314,8 +314,8 @@ fn violated_rules_have_names() {
     }
 }
 
-/// The status of blocks is stored as lengths and the bits of the context, regardless of the width of the reply, as far as there is room. A
-/// status without blocks is an error of the request, and one that was not requested is refused.
+/// Extents of the status of blocks are stored as lengths and bits of the context, in the same form for each width of the reply, as far as
+/// they fit in the memory. A status without blocks is an error of the request. A status that was not requested is refused.
 #[test]
 fn a_status_is_a_list_of_ranges() {
     let structured = |len: u32, bits: u32| [7, len, bits].map(u32::to_be_bytes).concat();
@@ -338,7 +338,7 @@ fn a_status_is_a_list_of_ranges() {
             [structured(512, 1), vec![1; 8]].concat(),
             Ok([512, 1, ONES, ONES]),
         ),
-        // The third extent has no room, and neither has any later one.
+        // The memory has no space for the third and the later extents.
         (
             asks,
             Headers::Structured,
@@ -388,14 +388,14 @@ fn a_status_is_a_list_of_ranges() {
         let mut connection = connection.with_allocation(Some(7));
         connection.stream.part.set(9000);
         let len = if command == Command::Read { 8192 } else { 2 * STATUS };
-        // The memory contains a part of an answer that came over another connection.
+        // The memory contains a part of an answer from another connection.
         let memory = Memory::Flat(Buffer::from(vec![0xEE; len]));
         let nothing = Request::without_data(command);
         connection.push(Request { at: 4096, len: 8192, memory, ..nothing }, ());
         connection.send().unwrap();
         let asked = &requests(headers, &connection.stream.sent.take())[0];
         let mut reply = chunk(headers, asked, true, kind, &content);
-        // A reply that is too short is not the last one.
+        // After a reply that is too short, more bytes follow.
         if expected.is_err() {
             reply.extend([0; 64]);
         }
@@ -426,7 +426,7 @@ fn a_status_is_a_list_of_ranges() {
     }
 }
 
-/// Errors apply to their request; the remaining parts of the reply are still received.
+/// An error in a reply becomes the result of its request. The remaining parts of the reply are still received.
 #[test]
 fn errors_are_given_on() {
     let structured = Headers::Structured;
@@ -444,7 +444,7 @@ fn errors_are_given_on() {
     connection.stream.replies.borrow_mut().extend([error, last].concat());
     while connection.receive(false).unwrap() {}
     assert_eq!(connection.pop().unwrap().result, Err(Errno::ENOSPC));
-    // A server that shuts down has not answered.
+    // The error number of a shutdown is not an answer to the request.
     connection.push(Request::without_data(Command::Flush), ());
     connection.send().unwrap();
     let asked = &requests(structured, &connection.stream.sent.take())[0];

@@ -1,12 +1,12 @@
-//! The conditions under which a flush counts. A server that carries out requests concurrently may answer a flush with success, and report
-//! only later that an earlier flush has failed and has lost the data of both.
+//! The conditions under which a flush counts as successful. A server that carries out requests concurrently may answer a flush with
+//! success, and report only later that an earlier flush has failed. The data of both flushes may then be lost.
 //!
-//! So a flush counts only when each flush that began before its end was also answered with success. The owner of the flush then gets the
-//! answer, and the copies of the data that the flush covers are freed. A request with FUA is treated as a flush, because the server may
-//! flush for it. A failed flush ends the session for all owners.
+//! So a flush counts only when each flush that was sent before its answer was also answered with success. Then the owner of the flush
+//! receives the answer, and the copies of the data that the flush covers are freed. A request with FUA is treated as a flush, because the
+//! server may flush for it. A failed flush ends the session for all owners.
 //!
-//! All flushes go over the common link, including the session's own flushes. A thread that waits on that link for its flush receives the
-//! answers to all flushes.
+//! All flushes are sent over the common link, including the session's own flushes. A thread that waits on the common link for its flush
+//! receives the answers to all flushes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,21 +17,21 @@ use super::link::{Link, State, Tag, complete, wait_for};
 use super::mailbox::Mailbox;
 use super::wire::Command;
 
-/// The number of kept bytes at which a flush is sent.
+/// The number of bytes of kept copies at which the session sends a flush.
 pub(super) const FLUSH_AT: usize = 16 << 20;
-/// The number of kept bytes at which writes wait for that flush.
+/// The number of bytes of kept copies at which writes wait for the session's flush.
 const WAIT_AT: usize = 64 << 20;
 
 /// A flush that was answered with success.
 pub(super) struct Held {
     pub(super) request: Request,
     pub(super) tag: Tag,
-    /// The newest flush that had begun when the answer arrived.
+    /// The number of the newest flush that had been sent when the answer arrived.
     until: u64,
 }
 
 impl Link {
-    /// The link that carries the session's flushes.
+    /// The link over which the session's flushes are sent.
     pub(super) fn of_flushes(&self) -> &Self {
         self.common.as_deref().unwrap_or(self)
     }
@@ -47,7 +47,7 @@ impl Link {
         self.send_now(&mut state);
     }
 
-    /// Sends a request immediately, because its owner may not call again soon. The next step reports an error.
+    /// Sends a request immediately, because the owner may not call again soon. If this fails, the next step reports the error.
     fn send_now(&self, state: &mut State) {
         if let Some(connection) = &mut state.connection {
             let _ = connection.send();
@@ -55,13 +55,14 @@ impl Link {
         state.follow();
     }
 
-    /// Holds back a flush that was answered with success.
+    /// Stores a flush that was answered with success, until it counts.
     pub(super) fn hold(&self, state: &mut State, request: Request, tag: Tag) {
         let until = self.session.shared.lock().retained.begun();
         state.held.push(Held { request, tag, until });
     }
 
-    /// Returns held flushes to their owners if no earlier flush is unanswered. Returns all held flushes if an earlier flush has failed.
+    /// Returns stored flushes to their owners, if each earlier flush was answered. After a failed flush, returns all stored flushes with
+    /// the error.
     pub(super) fn release(&self, state: &mut State, own: &Arc<Mailbox>) {
         if state.held.is_empty() {
             return;
@@ -81,7 +82,7 @@ impl Link {
         }
     }
 
-    /// Removes the held flushes when their connection is lost. They are sent again with the other requests.
+    /// Removes the stored flushes when their connection is lost. The caller sends them again with the other requests.
     pub(super) fn take_held(&self, state: &mut State) -> Vec<(Request, Tag)> {
         let held = state.held.drain(..).map(|held| (held.request, held.tag)).collect::<Vec<_>>();
         let changes = held.iter().filter(|(request, _)| request.command.changes()).count();
@@ -89,7 +90,7 @@ impl Link {
         held
     }
 
-    /// Sends a flush for the session itself, unless an earlier one is unanswered. Only the link of flushes may call this.
+    /// Sends a flush of the session, if no earlier flush of the session is unanswered. Only the link of flushes may call this function.
     pub(super) fn flush_kept(&self, state: &mut State) {
         {
             let mut shared = self.session.shared.lock();
@@ -102,8 +103,8 @@ impl Link {
         self.send_now(state);
     }
 
-    /// Receives the answer to the session's own flush in a thread of another link. Otherwise the answer may remain unread until too many
-    /// bytes are kept. Threads that wait for the flush detect a server that does not answer.
+    /// Receives the answer to the session's flush in a thread of another link. Otherwise no thread might read the answer before too many
+    /// bytes are kept. This function does not detect a server that does not answer; threads that wait for the flush detect it.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);
@@ -115,7 +116,7 @@ impl Link {
         state.follow();
     }
 
-    /// Waits while too many bytes are kept. Only the link of flushes may call this.
+    /// Waits while too many bytes are kept. Only the link of flushes may call this function.
     pub(super) fn make_room(&self, mailbox: &Arc<Mailbox>) {
         let is_full = || {
             let shared = self.session.shared.lock();
@@ -127,8 +128,8 @@ impl Link {
         {
             let mut state = self.state.lock();
             state.wake();
-            // A thread waits for the flush from here on, so a server that does not answer is detected. No other thread postpones the
-            // time-out.
+            // From here on a thread waits for the flush. While `waiting` is not 0, no other thread restarts the time-out, so a server that
+            // does not answer is detected.
             state.waiting += 1;
         }
         while is_full() {

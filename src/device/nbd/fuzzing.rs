@@ -8,7 +8,7 @@ use super::stream::Stream;
 use super::wire::{Command, Headers, STATUS};
 use crate::bio::{Buffer, Memory};
 
-/// A server that accepts every request, and sends these replies.
+/// A server that accepts every request, and sends bytes that the fuzzer has chosen.
 struct Script<'a> {
     rest: RefCell<&'a [u8]>,
     /// The largest number of bytes that one call receives.
@@ -33,8 +33,8 @@ impl Stream for Script<'_> {
     }
 }
 
-/// Sends reads of these lengths, or a question for the status of blocks in place of an empty read. The first has the cookie `1 << 32`, the next `2 <<
-/// 32 | 1`. Then processes the replies, whose form is `form`: simple, structured or extended.
+/// Sends reads with these positions and lengths. If a length is 0, sends a request for the status of blocks instead. The first request has
+/// the cookie `1 << 32`, the second `2 << 32 | 1`. Then processes `replies`, whose form (simple, structured or extended) depends on `form`.
 ///
 /// # Panics
 /// If a request is lost or answered twice.

@@ -1,4 +1,4 @@
-//! The negotiation: the size and the abilities of an export, and the form of its replies.
+//! The negotiation of a connection: the size and the abilities of an export, and the form of replies.
 
 use std::io;
 use std::time::Instant;
@@ -24,11 +24,11 @@ pub(super) struct Export {
     pub(super) flags: ExportFlags,
     pub(super) blocks: Blocks,
     pub(super) headers: Headers,
-    /// The number of the metadata context that describes which ranges read as zeros, if the server has it.
+    /// The number of the metadata context that describes which ranges read as zeros; `None` if the server does not support this context.
     pub(super) allocation: Option<u32>,
 }
 
-/// Sizes of requests in bytes.
+/// The sizes of requests that the server permits or prefers, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
     pub(super) minimum: u32,
@@ -149,11 +149,12 @@ impl Talk<'_> {
     }
 }
 
-/// Negotiates with a server on a fresh connection, with TLS from its beginning if there is a client for it. Returns the socket to use afterwards.
+/// Negotiates with a server on a new connection. If `tls` is set, TLS begins before anything else is negotiated. Returns the socket to use
+/// afterwards.
 ///
 /// # Errors
-/// `NotFound` without such an export; `NotPermitted` or `Unsupported` if the server refuses, or its certificate is refused; `Corrupt` for a server
-/// that violates the protocol; `Io`.
+/// `NotFound` if the server has no such export; `NotPermitted` or `Unsupported` if the server refuses, or if its certificate is refused;
+/// `Corrupt` for a server that violates the protocol; `Io`.
 pub(super) fn negotiate(
     mut socket: Socket,
     name: &str,
@@ -162,7 +163,7 @@ pub(super) fn negotiate(
 ) -> Result<(Socket, Export)> {
     let greeting = greet(&Talk { socket: &socket, until })?;
     if let Some(client) = tls {
-        // TLS comes before all other options, so that no answer of another party is accepted.
+        // TLS is negotiated before all other options, so that no answer of an unauthenticated server is accepted.
         start_tls(&Talk { socket: &socket, until })?;
         socket = client.start(socket, until).map_err(|error| failed(&error))?;
     }
@@ -185,7 +186,8 @@ pub(super) fn negotiate(
     Ok((socket, Export { allocation, ..export }))
 }
 
-/// Requests the metadata context that describes which ranges of the export read as zeros. Returns its number, if the server has it.
+/// Requests the metadata context that describes which ranges of the export read as zeros. Returns its number; `None` if the server does not
+/// support this context.
 fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
     let text = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
     let one = 1u32.to_be_bytes();
@@ -201,7 +203,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
                 let number = number.filter(|(_, name)| *name == ALLOCATION.as_bytes());
                 chosen = number.map(|(number, _)| u32::from_be_bytes(*number)).or(chosen);
             }
-            // If the error concerns the export, the choice of the export reports it again.
+            // If the error concerns the export, the later choice of the export reports it too.
             kind if kind & option_reply::ERROR != 0 => return Ok(None),
             kind => {
                 return Err(broken(format!("a reply to an option has the unknown type {kind}")));
@@ -229,7 +231,7 @@ fn greet(talk: &Talk<'_>) -> Result<u16> {
     Ok(greeting)
 }
 
-/// Requests TLS. A server without TLS is an error, because the address demands TLS.
+/// Requests TLS. If the server does not support TLS, that is an error, because the address demands TLS.
 fn start_tls(talk: &Talk<'_>) -> Result<()> {
     talk.ask(option::STARTTLS, &[])?;
     let (kind, content) = talk.reply(option::STARTTLS)?;
@@ -244,7 +246,7 @@ fn start_tls(talk: &Talk<'_>) -> Result<()> {
     }
 }
 
-/// Chooses the export by the newer option. `None` if the server does not know the option.
+/// Chooses the export by the option `GO`, which is newer than `EXPORT_NAME`. `None` if the server does not support this option.
 fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
     let len = name.len() as u32;
     let asked = [&1u16.to_be_bytes()[..], &INFO_BLOCK_SIZE.to_be_bytes()].concat();
@@ -287,7 +289,7 @@ fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
     Err(broken("the server sends too many replies about the export"))
 }
 
-/// Chooses the export by the older option. A server without the export then closes the connection.
+/// Chooses the export by the older option `EXPORT_NAME`. If the server has no such export, it closes the connection.
 fn by_name(talk: &Talk<'_>, name: &str, headers: Headers, zeroes: bool) -> Result<Export> {
     talk.ask(option::EXPORT_NAME, name.as_bytes())?;
     let size = talk.u64().map_err(|error| match error.kind() {
@@ -305,7 +307,7 @@ fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("the server has no export {name:?}"))
 }
 
-/// A reason, followed by the server's own text if it sent any.
+/// A reason, followed by the text that the server has sent, if any.
 fn with_text(why: &str, text: &[u8]) -> String {
     let text: String =
         String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(200).collect();

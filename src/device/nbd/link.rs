@@ -1,15 +1,15 @@
-//! A link to an export: one connection, which is replaced when it is lost, and the requests that the link carries.
+//! A link to an export: one connection, which is replaced when it is lost, and the requests over this connection.
 //!
-//! **A lost connection.** Either only the connection is lost, or the server has failed and lost data that it had acknowledged but not
-//! made durable. So a session keeps a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After
-//! reconnecting, the common link sends these copies; then each link sends its unanswered requests again. Replies over older connections
-//! have no effect after the loss, because the copies could overwrite newer data.
+//! **A lost connection.** If a connection is lost, the server may have failed too, and may have lost data that it had acknowledged but not
+//! made durable. So a session keeps a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After a
+//! reconnection, the common link sends these copies; then each link sends its unanswered requests again. Replies that arrive over older
+//! connections after the loss are ignored, because the copies may overwrite the data of these requests.
 //!
-//! **Several connections.** The server may restart unnoticed before a new connection is made. A flush over the new connection would not
-//! cover data that were written over earlier connections. So a connection is used only after a reply over the common link to a later
-//! request, in the same generation.
+//! **Several connections.** The server may restart unnoticed before a link makes an additional connection. A flush over the new connection
+//! would then not cover data that were written over earlier connections. So a new connection is used only after the server has answered a
+//! request that was sent later over the common link, in the same generation. That shows that the server has not restarted in between.
 //!
-//! **All flushes** go over the common link; [`flushes`](super::flushes) gives the reason.
+//! **All flushes** are sent over the common link; [`flushes`](super::flushes) gives the reason.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ use crate::device::uring::Attached;
 use crate::error::{Context, Errno, Error, Result};
 use crate::sync::Mutex;
 
-/// How long a thread waits before it checks the time.
+/// The time for which a thread waits before it checks the time-outs.
 pub(super) const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 pub(super) const ETIMEDOUT: Errno = Errno(110);
 
@@ -40,15 +40,15 @@ pub(super) type Joined = (Connection<Arc<Socket>, Tag>, u64);
 
 /// The owner and the history of a request.
 pub(super) struct Tag {
-    /// The owner; `None` for the link's own request.
+    /// The queue that receives the completion; `None` for a request of the link itself.
     pub(super) owner: Option<(Attached, Arc<Mailbox>)>,
     /// The number of a flush; 0 for other requests.
     pub(super) flush: u64,
-    /// Whether the common link carries out a request of another link. The mailbox is that of the other link's queue.
+    /// Whether the common link carries out this request for another link. The mailbox then belongs to a queue of that other link.
     pub(super) away: bool,
     /// The time at which the request was accepted.
     pub(super) since: Instant,
-    /// The number of requests of its link that had been answered when the request was accepted.
+    /// The number of answered requests of the link when this request was accepted.
     pub(super) after: u64,
 }
 
@@ -67,10 +67,10 @@ pub(super) struct Link {
 }
 
 pub(super) struct State {
-    /// `None` once the session has ended.
+    /// `None` after the end of the session.
     pub(super) connection: Option<Connection<Arc<Socket>, Tag>>,
     pub(super) generation: u64,
-    /// Flushes that were answered, but do not count yet.
+    /// Flushes that were answered with success, but do not count yet.
     pub(super) held: Vec<Held>,
     /// The time of the last reply, or the time at which the wait for the first reply began.
     pub(super) heard: Instant,
@@ -84,13 +84,13 @@ pub(super) struct State {
     pub(super) watchers: Vec<Weak<Mailbox>>,
     /// Whether the watchers wait until the socket accepts more bytes.
     pub(super) is_full: bool,
-    /// The number of threads that wait for a flush of the session's own.
+    /// The number of threads that wait for a flush of the session.
     pub(super) waiting: usize,
 }
 
 impl State {
-    /// Begins to wait for replies, if no owner and no thread has waited for one until now. Otherwise each request would postpone the time-out of the
-    /// others.
+    /// Restarts the time-out if no owner and no thread is already waiting for a reply. If an owner or a thread is waiting, the time-out
+    /// continues, because otherwise each new request would postpone it.
     pub(super) fn wake(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let is_idle = self.waiting == 0 && self.held.is_empty();
@@ -189,7 +189,8 @@ impl Link {
         Self { session: Arc::clone(session), common, state: Mutex::new(state) }
     }
 
-    /// Makes a new connection beside this link's, and returns its generation. `None` if connections were lost in the meantime.
+    /// Makes a new connection in addition to that of this link, and returns the connection with its generation. `None` if connections were
+    /// lost in the meantime.
     pub(super) fn join(&self, since: Instant, until: Instant) -> Result<Option<Joined>> {
         let generation = self.session.generation.load(Ordering::Acquire);
         let connection = self.session.connect(until)?;
@@ -268,18 +269,18 @@ impl Link {
     fn advance(&self, mailbox: &Arc<Mailbox>) -> usize {
         let mut state = self.state.lock();
         state.wake();
-        // An edge-triggered event loop is not woken again for the remaining bytes.
+        // An edge-triggered event loop is not woken again for the remaining bytes, so all of them are received here.
         while self.step(&mut state, mailbox, false) && state.has_watchers() {}
         state.connection.as_ref().map_or(0, Connection::in_flight)
     }
 
-    /// Sends and receives, and waits a moment if nothing comes.
+    /// Sends and receives. Waits a short time if there is nothing to receive.
     pub(super) fn wait(&self, mailbox: &Arc<Mailbox>) {
         if self.common.is_some() && !mailbox.is_away() {
             self.step(&mut self.state.lock(), mailbox, true);
             return;
         }
-        // Other queues use the common link concurrently. They signal the mailbox if they receive a completion for it.
+        // Other queues use the common link concurrently. These queues signal the mailbox if they receive a completion for it.
         let common = self.common.as_ref().and_then(|common| common.awaited());
         wait_for(&[self.awaited(), common], Some(&mailbox.event));
         self.drive(mailbox);
@@ -289,7 +290,7 @@ impl Link {
     pub(super) fn awaited(&self) -> Option<(Arc<Socket>, bool)> {
         let mut state = self.state.lock();
         let connection = state.connection.as_mut().filter(|all| all.in_flight() > 0)?;
-        // The next step reports an error.
+        // If this fails, the next step reports the error.
         let _ = connection.send();
         Some((Arc::clone(connection.stream()), connection.has_unsent()))
     }
@@ -353,7 +354,7 @@ impl Link {
                         self.session.changes.fetch_sub(1, Ordering::AcqRel);
                     }
                     is_due |= self.account(&mut shared, &request, result);
-                    // After the end of the session no request succeeds, above all no flush.
+                    // After the end of the session no request succeeds, in particular no flush.
                     result = shared.ended.map_or(result, Err);
                 }
                 is_void
@@ -379,11 +380,11 @@ impl Link {
         }
     }
 
-    /// Keeps or drops the copy of a request's data, according to the server's answer. [`release`](Self::release) does this for flushes. Returns
-    /// whether a flush is due.
+    /// Stores or frees copies of written data, according to the server's answer. For successful flushes [`release`](Self::release) does
+    /// this. Returns whether the session must flush.
     fn account(&self, shared: &mut Shared, request: &Request, result: Result<(), Errno>) -> bool {
         match (request.command, result) {
-            // The failed flush may have lost data of any queue, and the next flush could succeed. So the session ends for all queues.
+            // A failed flush may have lost data of any queue, and the next flush could succeed. So the session ends for all queues.
             (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
             // A server that refuses to write zeros has not tried to flush, so the session does not end. After any other error of a durable
             // write, a flush may have failed.
@@ -409,7 +410,7 @@ impl Link {
         false
     }
 
-    /// A descriptor that is readable when replies or completions wait, or when the time must be checked.
+    /// A descriptor that is readable when replies or completions are available, or when the time-outs must be checked.
     pub(super) fn readiness(&self, mailbox: &Arc<Mailbox>) -> Result<OwnedFd, Errno> {
         let mut state = self.state.lock();
         let is_known = mailbox.watch.get().is_some();
@@ -417,7 +418,7 @@ impl Link {
         if !is_known {
             state.watchers.retain(|mailbox| mailbox.strong_count() > 0);
             state.watchers.push(Arc::downgrade(mailbox));
-            // Sockets that are already registered stay unchanged.
+            // For sockets that are already registered the call fails without effect.
             state.each_watch(|epoll, socket, data, flags| {
                 let _ = epoll::add(epoll, socket, data, flags);
             });
@@ -433,14 +434,14 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         let Some(connection) = &mut state.connection else { return };
-        // At most a flush of the session's own remains, on the common link, and no owner waits for it. The disconnection tells the server that no
-        // request follows.
+        // At most a flush of the session is unanswered, on the common link, and no owner waits for this flush. The disconnect command
+        // informs the server that no request follows.
         connection.push(Request::without_data(Command::Disconnect), Tag::of(None));
         let _ = connection.send();
     }
 }
 
-/// Returns a request to its owner. The owner is not signalled if the mailbox is the caller's own.
+/// Returns a request to its owner. The owner is not signalled if the mailbox belongs to the caller.
 pub(super) fn complete(
     request: Request,
     tag: Tag,

@@ -1,4 +1,4 @@
-//! The mailbox for the completions of a queue, and an event loop for them.
+//! The mailbox for the completions of a queue, and the descriptors for an event loop that waits for them.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -19,10 +19,10 @@ use crate::sync::Mutex;
 #[derive(Debug)]
 pub(super) struct Mailbox {
     done: Mutex<VecDeque<Done>>,
-    /// The event that other threads signal.
+    /// The eventfd that other threads signal.
     pub(super) event: OwnedFd,
     is_signalled: AtomicBool,
-    /// The number of requests of this queue's own link that the common link carries out.
+    /// The number of requests of this queue that the common link carries out instead of the queue's link.
     pub(super) away: AtomicUsize,
     /// The descriptors of a queue in an event loop.
     pub(super) watch: OnceLock<Watch>,
@@ -31,9 +31,9 @@ pub(super) struct Mailbox {
 /// The descriptors that an event loop waits for.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// The instance that contains the socket, the event and the timer.
+    /// The epoll instance that contains the socket, the eventfd and the timer.
     pub(super) epoll: OwnedFd,
-    /// A timer, because a server that does not answer causes no event.
+    /// A timer for the check of time-outs, because a server that does not answer causes no event.
     timer: OwnedFd,
     ticks: AtomicBool,
 }
@@ -64,7 +64,8 @@ impl Mailbox {
 
     pub(super) fn signal(&self) {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        // The flag is set after the write: a reader between the two leaves the event set for the next time.
+        // The flag is set after the write. If a reader calls `clear` between the two steps, the eventfd stays readable, so no signal is
+        // lost.
         self.is_signalled.store(true, Ordering::Release);
     }
 
@@ -89,7 +90,8 @@ impl Mailbox {
 }
 
 impl Watch {
-    /// Turns the periodic wake-up of the event loop on or off. It is on while requests are in flight, so that the loop checks the time.
+    /// Turns the periodic wake-up of the event loop on or off. It is on while requests are in flight, so that the loop checks the
+    /// time-outs.
     pub(super) fn tick(&self, ticks: bool) {
         let ticked = self.ticks.swap(ticks, Ordering::Relaxed);
         if ticked {

@@ -1,13 +1,14 @@
 //! An export of an NBD server as a device: a volume on Ceph, S3, iSCSI, or any other storage that a server provides.
 //!
-//! A queue has a connection of its own if the server allows several connections (`CAN_MULTI_CONN`), because a flush over one of them
-//! then covers the others. Otherwise all queues share one connection, because a flush covers only the writes of its own connection.
+//! Each queue has a separate connection if the server permits several connections (`CAN_MULTI_CONN`), because a flush over one connection
+//! then covers the writes of all connections. Otherwise all queues share one connection, because a flush covers only the writes of its own
+//! connection.
 //!
-//! `connection` implements the protocol without a policy: many requests in flight, each reply checked. `link` and `recovery` implement
-//! the policy: lost connections, and requests that are sent again. A session numbers its generations of connections. A reply of an older
-//! generation is void, so data that are sent again never overwrite newer acknowledged data. A thread also receives replies for the other
-//! threads of its link; an eventfd wakes the owner of a reply. Before anything is written over a new connection, the volume's [`Fence`]
-//! (the MMP block of ext4) checks whether the volume still owns the device.
+//! `connection` implements the protocol: it keeps many requests in flight, and checks each reply. `link` and `recovery` handle lost
+//! connections, and send requests again. The connections of a session have generations, which are numbered. A reply over a connection of an
+//! older generation is ignored, so data that are sent again never overwrite newer acknowledged data. A thread also receives replies for the
+//! other threads of its link; an eventfd wakes the owner of a reply. Before anything is written over a new connection, the volume's
+//! [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
 
 mod address;
 mod connection;
@@ -50,7 +51,7 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::units::DevOffset;
 
-/// The largest request. A larger one would delay the requests after it.
+/// The largest request in bytes. A larger request would delay the requests after it.
 const MAX_REQUEST: u32 = 1 << 20;
 /// The smallest unit of requests: file systems have no smaller unit.
 const SECTOR: u32 = 512;
@@ -58,9 +59,9 @@ const SECTOR: u32 = 512;
 /// An export of an NBD server.
 pub struct Nbd {
     session: Arc<Session>,
-    /// The link of all calls of [`Device`]. All queues use it too if the server allows one connection only.
+    /// The common link, for all calls of [`Device`]. If the server permits only one connection, all queues use this link too.
     link: Arc<Link>,
-    /// Idle clients of that link, for calls.
+    /// Idle clients of the common link, for calls.
     idle: Mutex<Vec<Client>>,
     known: Mutex<Known>,
     window: Window,
@@ -68,12 +69,12 @@ pub struct Nbd {
     is_writable: bool,
 }
 
-/// A server's last answer to a question about the status of blocks.
+/// The server's last answer to a request for the status of blocks.
 struct Known {
     extents: Vec<Extent>,
-    /// The session's generation at the time of the question: another server may serve the export in the meantime.
+    /// The session's generation at the time of the request. In a later generation another server may serve the export.
     generation: u64,
-    /// The number of bytes that the next question covers. The server computes all extents in them.
+    /// The number of bytes that the next request covers. The server computes all extents in this range.
     range: u64,
 }
 
@@ -126,7 +127,7 @@ impl Export {
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
             through_flushes: match self.has(ExportFlags::SEND_FLUSH) {
-                // A server may flush for a write-through request without reporting it.
+                // The server may flush for a write-through request, and may not report a failure of this flush.
                 true => ThroughFlushes::Always,
                 false => ThroughFlushes::Never,
             },
@@ -146,8 +147,9 @@ impl Nbd {
     /// Connects to an export.
     ///
     /// # Errors
-    /// `NotFound` if the server has no such export; `ReadOnly` if the export refuses writes; `Unsupported` to write an export without a
-    /// flush, unless its address allows that; `Io` with the errno of the connection; `Corrupt` for a server that violates the protocol.
+    /// `NotFound` if the server has no such export; `ReadOnly` if the export refuses writes; `Unsupported` if the export is opened for
+    /// writing and the server has no flush command (the address can permit this); `Io` with the errno of the connection; `Corrupt` for a
+    /// server that violates the protocol.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         let (session, socket) = Session::open(address)?;
         let export = session.export;
@@ -159,7 +161,7 @@ impl Nbd {
             let what = "the server has no flush command, so written data may not be durable: with ?flush=none in the address, each completed write counts as durable";
             return refused(ErrorKind::Unsupported, what);
         }
-        // If the server permits a shorter last unit, the unit is read, but not written.
+        // The last unit of an export may be shorter. Such a unit can be read, but not written.
         let unit = if write { export.unit() } else { export.blocks.minimum.max(1) };
         let size = export.size / u64::from(unit) * u64::from(unit);
         let link = Arc::new(Link::over(&session, socket));
@@ -193,7 +195,7 @@ impl Nbd {
         Ok(self)
     }
 
-    /// Notes for the user, a line each.
+    /// Notes for the user, one line each.
     #[must_use]
     pub fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
@@ -295,11 +297,11 @@ impl Device for Nbd {
             match self.call(what, |client| client.status(at, len.min(end.0 - at.0), one)) {
                 Ok(extents) => Ok(Some(extents)),
                 Err(error) if self.session.end().is_some() => Err(error),
-                // A server without this information may still return the data.
+                // If the server cannot answer, all bytes count as data.
                 Err(_) => Ok(None),
             }
         };
-        // A device that is open for writing asks for one extent at a time: its own writes would soon invalidate a longer answer.
+        // A device that is open for writing requests one extent at a time, because its writes would soon invalidate a longer answer.
         if self.is_writable {
             let first = ask(u64::MAX, true)?;
             return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));
@@ -314,10 +316,10 @@ impl Device for Nbd {
             }
             known.range
         };
-        // The lock is not held while the server is asked, because the stored answer may be all that other threads need.
+        // The lock is not held during the request, because the stored answer may be sufficient for other threads.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
-        // The next answer should have about as many extents as are stored.
+        // The range of the next request is chosen so that the answer has about as many extents as can be stored.
         let covered = extents.last().map_or(0, |extent| extent.range.end - at.0);
         let range = if extents.len() >= MAX_EXTENTS {
             covered
@@ -340,7 +342,7 @@ impl Device for Nbd {
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let own = self.session.export.has(ExportFlags::CAN_MULTI_CONN);
         let own = own.then(|| Link::new(&self.link)).and_then(Result::ok).map(Arc::new);
-        // If the server limits its clients, or is briefly unreachable, the queue uses the common link instead.
+        // If a separate connection fails, because the server limits its clients or is briefly unreachable, the queue uses the common link.
         let link = own.unwrap_or_else(|| Arc::clone(&self.link));
         Ok(AnyQueue::other(self.client(&link, options.slots())?))
     }

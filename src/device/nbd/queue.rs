@@ -15,8 +15,8 @@ use crate::device::{DeviceQueue, Drained, LentPart};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The largest number of zeros in one request: zeros for which the server has a fast method, and zeros that it must write well within the
-/// time-out.
+/// The largest numbers of zero bytes in one request. The first is for a server with a fast method. The second is so small that a server can
+/// write the zeros well within the time-out.
 const FAST_ZEROS: u64 = 1 << 30;
 const SLOW_ZEROS: u64 = 8 << 20;
 
@@ -39,12 +39,12 @@ pub(super) struct Window {
     pub(super) whole: u64,
 }
 
-/// A client of a link, which may have other clients.
+/// A client of a link. A link may have several clients.
 pub(super) struct Client {
     link: Arc<Link>,
     /// The mailbox of queued requests.
     mailbox: Arc<Mailbox>,
-    /// The mailbox of requests that a call waits for.
+    /// The mailbox of the requests of calls, which wait for the completion.
     at_once: Arc<Mailbox>,
     window: Window,
     unit: u64,
@@ -53,7 +53,7 @@ pub(super) struct Client {
     is_writable: bool,
     depth: usize,
     in_flight: usize,
-    /// A buffer for calls, because their callers only lend their memory.
+    /// The buffer for the data of calls. The memory of a caller is only borrowed, and the link must own a request's memory.
     scratch: Option<Buffer>,
 }
 
@@ -100,8 +100,8 @@ impl Client {
             BioOp::Read => Command::Read,
             BioOp::Write => Command::Write,
         };
-        // The last unit of a part may reach into the next part, and the last unit of an export may be shorter. Reads may reach the end of
-        // both units.
+        // The last unit of a part may extend into the next part, and a read may include all of it. The last unit of an export may be
+        // shorter, and a read may end there.
         let end = match command {
             Command::Write => end.filter(|end| *end <= self.window.size),
             _ => end,
@@ -126,7 +126,7 @@ impl Client {
         })
     }
 
-    /// Carries out a request, and waits for it.
+    /// Carries out a request, and waits for the completion.
     fn call(&mut self, request: Request) -> (Memory, Result<(), Errno>) {
         let attached = Attached::of_call();
         self.link.submit(request, attached, &self.at_once);
@@ -194,7 +194,7 @@ impl Client {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut bytes = bufs.iter().map(|buf| &**buf);
         let mut done = 0;
-        // The parts of a long write need not be durable one by one, because one flush covers all of them.
+        // The parts of a long write are written without FUA, because one flush at the end covers all of them.
         let many = len > self.max;
         let flags = if fua && !many { BioFlags::DSYNC } else { BioFlags::empty() };
         let mut part: &[u8] = &[];
@@ -218,14 +218,15 @@ impl Client {
         if fua && many { self.flush_now(Dev::OWN) } else { Ok(()) }
     }
 
-    /// Contiguous extents from a position on: at least one, and no more than `len` bytes. With `one` the server reports only the first.
+    /// Contiguous extents from a position on: at least one extent, and at most `len` bytes in total. With `one` the server reports only the
+    /// first extent.
     pub(super) fn status(
         &mut self,
         at: DevOffset,
         len: u64,
         one: bool,
     ) -> Result<Vec<Extent>, Errno> {
-        // Lengths have 32 bits, and are whole units.
+        // The length of a request has 32 bits, and is a multiple of the unit.
         let from = at.0 / self.unit * self.unit;
         let end = (at.0 + len).next_multiple_of(self.unit);
         let count = end.min(self.window.whole - self.window.base) - from;
@@ -255,7 +256,7 @@ impl Client {
         if extents.is_empty() { Err(Errno::EIO) } else { Ok(extents) }
     }
 
-    /// Discards the content of a range.
+    /// Discards a range.
     pub(super) fn trim(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
         if !self.is_writable {
             return Err(Errno::EBADF);
@@ -266,7 +267,7 @@ impl Client {
         let (start, end) = (at.0.next_multiple_of(self.unit), (at.0 + len) / self.unit * self.unit);
         let mut from = start;
         while from < end {
-            // Lengths have 32 bits, and are whole units.
+            // The length of a request has 32 bits, and is a multiple of the unit.
             let count = (end - from).min(1 << 30);
             let (at, len) = (self.window.base + from, count as u32);
             self.call(Request { at, len, ..Request::without_data(Command::Trim) }).1?;
@@ -275,8 +276,8 @@ impl Client {
         Ok(())
     }
 
-    /// Makes a range read as zeros. The zeros are durable when this returns, because the session keeps no copy of them for a server that
-    /// restarts.
+    /// Zeroes a range. The zeros are durable when this function returns. This is necessary because the session keeps no copy of the zeros,
+    /// which a restarted server may have lost.
     pub(super) fn write_zeroes(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
         if !self.is_writable {
             return Err(Errno::EBADF);
@@ -325,7 +326,7 @@ impl DeviceQueue for Client {
         if len == 0 {
             return Ok(0);
         }
-        // The last unit of a part is read as a whole.
+        // The last unit of a part is read completely.
         let is_cut = len < buf.len();
         let whole = if is_cut { len.next_multiple_of(self.unit as usize) } else { len };
         let read = self.transfer(BioOp::Read, whole, at, flags, |_| ())?;
@@ -437,7 +438,7 @@ impl Drop for Client {
 }
 
 impl Attached {
-    /// The tag of a request whose caller waits for it.
+    /// The attachment of a request whose caller waits for the completion.
     pub(super) fn of_call() -> Self {
         let end = BioEnd::Part { request: 0, part: 0 };
         let (memory, at) = (Memory::Vectored(Vec::new()), DevOffset(0));

@@ -1,4 +1,4 @@
-//! The recovery of a link: from a lost connection, and from a server that does not answer.
+//! The recovery of a link from a lost connection, and from a server that does not answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,29 +16,30 @@ use super::wire::{Command, ExportFlags, FUA};
 use crate::bio::{Buffer, Memory};
 use crate::error::{Errno, Error};
 
-/// The size of the requests in which kept data are sent again.
+/// The length of the writes that send kept data again, and the number of these writes in flight.
 const AGAIN: usize = 256 << 10;
 const AGAIN_AT_ONCE: usize = 16;
 /// The first pause between two attempts to connect, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
-/// A request counts as passed over after this number of later answers, or after 16 times the number of requests in flight if that is more.
+/// A request counts as passed over after this number of later answers. If 16 times the number of requests in flight is more, that number
+/// applies.
 const PASSED_OVER: u64 = 1024;
-/// The number of time-outs that a request may take while the server answers few other requests.
+/// The time that a request may take while the server answers few other requests, in units of the time-out.
 const SLOWEST: u32 = 10;
 /// The interval between checks of the ages of all requests.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// Handles a server that does not answer. After half of the time-out another connection may get an answer. But a server that only
-    /// stalls could carry out the writes of an old connection later, over newer data that it has acknowledged. So a connection with
-    /// unanswered writes is kept, whether it is silent itself or another connection is. A connection with an unanswered flush is kept too,
-    /// because a flush may take long, and would begin again over another connection. Returns whether the caller must check again
-    /// immediately.
+    /// Handles a server that does not answer. After half of the time-out, the link reconnects, because another connection may get an
+    /// answer. But a server that is only slow could carry out writes of an old connection later, and overwrite newer acknowledged data. So
+    /// as long as writes are unanswered, their connections are kept, and after the full time-out the session ends. A connection with an
+    /// unanswered flush is kept too, because a flush may take long, and would begin again over another connection. Returns whether the
+    /// caller must check again immediately.
     pub(super) fn bear_silence(&self, state: &mut State) -> bool {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");
         let own = state.connection.as_ref().is_some_and(Connection::has_changes);
-        // To give up the common connection is to give up all others.
+        // If the connection of the common link is given up, all other connections are given up too.
         let others = self.common.is_none() && self.session.changes.load(Ordering::Acquire) > 0;
         let changes = own || others;
         if silence < if changes { timeout } else { timeout / 2 } {
@@ -54,8 +55,9 @@ impl Link {
         true
     }
 
-    /// Ends the session if the server passes over a request. Such a request is older than the time-out, and many later requests were
-    /// answered. On a slow link a request takes longer without being passed over, because all requests before it are answered first.
+    /// Ends the session if the server passes over a request: the request is older than the time-out, and many later requests were answered,
+    /// or it is older than [`SLOWEST`] time-outs. A slow connection alone is not a reason, because few later requests are then answered
+    /// before an older request.
     pub(super) fn look(&self, state: &mut State) {
         if state.heard.duration_since(state.looked) < LOOK {
             return;
@@ -85,7 +87,7 @@ impl Link {
     #[cold]
     fn reconnect(&self, state: &mut State) {
         let Some(connection) = state.connection.take() else { return };
-        // The pump of a connection with TLS sends no more of its bytes.
+        // After the shutdown, the pump of a connection with TLS sends no more bytes.
         connection.stream().shutdown();
         let mut unanswered = connection.into_unanswered();
         unanswered.extend(self.take_held(state));
@@ -96,7 +98,7 @@ impl Link {
             if let Some(errno) = self.session.shared.lock().ended {
                 break Err(errno);
             }
-            // A request that makes the server close each connection would otherwise be repeated for ever.
+            // The time-out is checked here because some request may make the server close each connection, and would be repeated for ever.
             if Instant::now() >= deadline {
                 break Err(ETIMEDOUT);
             }
@@ -135,7 +137,7 @@ impl Link {
         }
     }
 
-    /// Records that a connection of this generation is lost, and with it all others.
+    /// Records that a connection of this generation is lost. All other connections of this generation are given up too.
     fn lose(&self, generation: u64, why: Option<&dyn fmt::Display>) {
         let mut shared = self.session.shared.lock();
         if generation == shared.generation {
@@ -151,7 +153,8 @@ impl Link {
         }
     }
 
-    /// The errno of a failed attempt to connect, and whether more attempts are useless. A server that is starting may return any error.
+    /// The errno of a failed attempt to connect, and whether further attempts are useless. An error of the server is no reason to stop,
+    /// because a server that is starting may return any error.
     fn failed(&self, error: &Error) -> (Errno, bool) {
         let mut shared = self.session.shared.lock();
         if shared.ended.is_none() {
@@ -160,7 +163,7 @@ impl Link {
         (shared.ended.unwrap_or_else(|| error.errno()), shared.ended.is_some())
     }
 
-    /// One attempt of the common link to connect and to send kept data again. The error contains whether more attempts are useless.
+    /// One attempt of the common link to connect and to send kept data again. The error contains whether further attempts are useless.
     fn restore(&self, until: Instant, deadline: Instant) -> Result<Joined, (Errno, bool)> {
         let connected = self.session.connect(until);
         let mut connection = connected.map_err(|error| self.failed(&error))?;
@@ -177,7 +180,7 @@ impl Link {
 }
 
 impl Link {
-    /// Checks that this node still owns the device before anything is written to it, because another node may have taken it over while the
+    /// Checks that this node still owns the device, before anything is written. Another node may have taken the device over while the
     /// connection was lost.
     fn confirm(
         &self,
@@ -221,7 +224,7 @@ fn answer(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         if let Some(Answered { request, result, .. }) = connection.pop() {
-            // A failed flush ends the session, whatever its purpose.
+            // A failed flush ends the session, even if the flush belongs to this request.
             return result.map(|()| request.memory).map_err(|errno| (errno, flushes));
         }
         if Instant::now() >= deadline {
@@ -250,7 +253,7 @@ fn restore(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         while let Some(Answered { result, .. }) = connection.pop() {
-            // A failure here means that acknowledged data are lost.
+            // If the server refuses these writes, acknowledged data are lost.
             result.map_err(|errno| (errno, true))?;
         }
         if Instant::now() >= deadline {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::bio::Memory;
 
-/// The newest data of each range that was written since the last flush. Ranges do not overlap.
+/// The newest data of each range that was written since the last flush. The pieces do not overlap.
 #[derive(Debug, Default)]
 pub(super) struct Retained {
     pieces: BTreeMap<u64, Piece>,
@@ -17,17 +17,17 @@ pub(super) struct Retained {
 #[derive(Debug)]
 struct Piece {
     data: Vec<u8>,
-    /// The number of flushes that had been sent when the write was answered. The next flush covers the write.
+    /// The number of flushes that had been sent when the write was answered. Only later flushes cover the write.
     after: u64,
 }
 
 impl Retained {
-    /// The memory that the data occupy.
+    /// The number of bytes of stored data.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Keeps the data of an answered write.
+    /// Stores the data of an answered write.
     pub(super) fn keep(&mut self, at: u64, memory: &Memory) {
         let mut data = Vec::with_capacity(memory.len());
         memory.buffers().iter().for_each(|buffer| data.extend_from_slice(buffer));
@@ -35,10 +35,10 @@ impl Retained {
         self.insert(at, data, self.flushes);
     }
 
-    /// Forgets a range whose newer data are durable, or that was discarded.
+    /// Removes the data of a range, because newer data are durable or the range was discarded.
     pub(super) fn forget(&mut self, at: u64, len: u64) {
         let end = at.saturating_add(len);
-        // The last piece that begins before the end may reach into the range, and so may earlier ones.
+        // Pieces that begin before the end of the range may overlap it. They are examined from the last to the first.
         while let Some((&start, piece)) = self.pieces.range(..end).next_back() {
             let stop = start + piece.data.len() as u64;
             if stop <= at {
@@ -52,7 +52,7 @@ impl Retained {
             }
             if start < at {
                 data.truncate((at - start) as usize);
-                // The length of the data is counted, not their capacity.
+                // The vector is shrunk, because only the length of the data is counted in `bytes`.
                 data.shrink_to_fit();
                 self.insert(start, data, after);
             }
@@ -69,13 +69,13 @@ impl Retained {
         self.flushes
     }
 
-    /// Records that a flush is sent; returns its number.
+    /// Records that a flush is sent. Returns the number of the flush.
     pub(super) fn begin_flush(&mut self) -> u64 {
         self.flushes += 1;
         self.flushes
     }
 
-    /// Records that the flush of this number has succeeded.
+    /// Records that the flush with this number has succeeded.
     pub(super) fn end_flush(&mut self, number: u64) {
         self.pieces.retain(|_, piece| piece.after >= number);
         self.bytes = self.pieces.values().map(|piece| piece.data.len()).sum();
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::bio::Buffer;
 
-    /// The kept data equal those of a model that has a byte and a number for each position.
+    /// The stored data equal those of a model that has a byte and the number of a flush for each position.
     #[test]
     fn the_newest_data_of_each_range_are_kept() {
         let mut seed = 0x2545_F491_4F6C_DD1D_u64;

@@ -25,7 +25,7 @@ pub(super) struct Session {
     pub(super) export: Export,
     /// A copy of the generation in [`Shared`].
     pub(super) generation: AtomicU64,
-    /// The number of writes and trims without an answer, over all links.
+    /// The number of unanswered requests of all links that change the export.
     pub(super) changes: AtomicUsize,
     pub(super) shared: Mutex<Shared>,
     pub(super) fence: Mutex<Option<Fenced>>,
@@ -41,16 +41,16 @@ pub(super) struct Fenced {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The number of times that connections were lost. Connections of older generations have no effect.
+    /// The number of times that connections were lost. Replies over connections of older generations are ignored.
     pub(super) generation: u64,
     pub(super) retained: Retained,
     /// The sockets of this generation.
     pub(super) sockets: Vec<Weak<Socket>>,
-    /// Whether a flush of the session's own is under way.
+    /// Whether a flush of the session is in flight.
     pub(super) flushing: bool,
-    /// The end of the session: an error that a repetition cannot fix.
+    /// The error that ended the session. A retry cannot correct this error.
     pub(super) ended: Option<Errno>,
-    /// The reason of the last loss or failed attempt to connect, for the user.
+    /// The reason for the last lost connection or the last failed attempt to connect, for the user.
     pub(super) why: Option<String>,
 }
 
@@ -61,7 +61,7 @@ impl Shared {
         self.sockets.push(Arc::downgrade(socket));
     }
 
-    /// Ends the session, unless it has already ended.
+    /// Ends the session, if it has not already ended.
     pub(super) fn end(&mut self, errno: Errno, why: &str) {
         if self.ended.is_none() {
             (self.ended, self.why) = (Some(errno), Some(why.to_owned()));
@@ -94,7 +94,7 @@ impl Session {
         Ok((Arc::new(session), socket))
     }
 
-    /// Connects again to the same export. An export that has changed ends the session.
+    /// Connects again to the same export. If the export has changed, the session ends.
     pub(super) fn connect<T>(&self, until: Instant) -> Result<Connection<Arc<Socket>, T>> {
         let (socket, export) = connect(&self.address, until)?;
         let still = self.still(&export).inspect_err(|error| {
@@ -132,7 +132,7 @@ impl Session {
         shared.ended.and_then(|_| shared.why.clone())
     }
 
-    /// Whether data that no flush covers are kept, because a restarted server may have lost them.
+    /// Whether the session stores copies of data that no flush covers. A restarted server may have lost these data.
     pub(super) fn keeps(&self) -> bool {
         self.export.flags.contains(ExportFlags::SEND_FLUSH)
     }
@@ -149,7 +149,7 @@ fn connect(address: &Address, until: Instant) -> Result<(Socket, Export)> {
         };
         match error.raw_os_error() {
             Some(_) => Error::io(errno, place),
-            // Errors of a name look-up have their own texts.
+            // An error of the name look-up contains its own text.
             None => Error::new(ErrorKind::Io(errno), format!("{place}: {error}")),
         }
     })?;

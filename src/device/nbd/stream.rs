@@ -17,11 +17,11 @@ use rustix::net::{
 
 use super::Server;
 
-/// How long one call waits before its caller checks the time.
+/// The time for which one call waits before its caller checks the time-out.
 const TICK: Duration = Duration::from_millis(500);
-/// The size of a socket's buffer for unsent data. With more space a large request needs fewer calls.
+/// The size of a socket's buffer for unsent data. A larger buffer means fewer calls for a large request.
 const SEND_BUFFER: usize = 1 << 20;
-/// How long the last messages of a TLS connection may take after the connection is dropped.
+/// The time that the last messages of a TLS connection may take after the drop of the connection.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
 
 /// A connected stream of bytes.
@@ -29,26 +29,26 @@ pub(super) trait Stream {
     /// Sends without waiting. Returns the number of bytes that the socket accepted.
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Receives bytes; 0 is the end. With `wait` it waits a moment for the first byte.
+    /// Receives bytes. The result 0 means the end of the stream. With `wait` the call waits a short time for the first byte.
     ///
     /// # Errors
     /// `WouldBlock` if there are no bytes.
     fn receive(&self, bufs: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<usize>;
 }
 
-/// A socket: one to a server, or this side's end of a pair whose other end belongs to a [pump](super::tls).
+/// A socket that is connected to a server, or, for TLS, one end of a socket pair whose other end belongs to a [pump](super::tls).
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
     pump: Option<Arc<Ending>>,
 }
 
-/// The end of a connection with TLS, as its user and its pump report it to each other.
+/// The state by which the user of a connection with TLS and the pump report the connection's end to each other.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
-    /// Whether the user has given up the connection. No more bytes are then sent.
+    /// Whether the user has given up the connection. If so, the pump sends no more bytes.
     pub(super) is_given_up: AtomicBool,
-    /// The pump's error, unless the server ended the connection regularly.
+    /// The pump's error. Not set if the server ended the connection regularly.
     pub(super) cause: OnceLock<(io::ErrorKind, String)>,
 }
 
@@ -62,16 +62,16 @@ impl Socket {
         Self::of(fd, None)
     }
 
-    /// Wraps a connected socket, and the ending of the socket's pump if it has a pump.
+    /// Wraps a connected socket. `pump` is the state that the socket shares with its pump, if it has a pump.
     pub(super) fn of(fd: OwnedFd, pump: Option<Arc<Ending>>) -> io::Result<Self> {
         set_socket_timeout(&fd, Timeout::Recv, Some(TICK))?;
         set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
-        // The system may set a lower limit, and the size is only a hint.
+        // An error is ignored, because the size is only a hint, which the system may limit.
         let _ = set_socket_send_buffer_size(&fd, SEND_BUFFER);
         Ok(Self { fd, pump })
     }
 
-    /// Sends all bytes, and waits as long as necessary.
+    /// Sends all bytes, and waits for this until the time `until`.
     pub(super) fn send_all(&self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             in_time(until)?;
@@ -97,7 +97,8 @@ impl Socket {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// The result of a call. At the end of the stream (for a call that `receives`) or after an error, the pump's error replaces it.
+    /// The result of a call on the socket. If the call failed, or if it `receives` and the stream has ended, the pump's error replaces the
+    /// result.
     fn explained(&self, result: io::Result<usize>, receives: bool) -> io::Result<usize> {
         let has_ended = match &result {
             Ok(count) => receives && *count == 0,
@@ -109,7 +110,7 @@ impl Socket {
         }
     }
 
-    /// Fills the buffer, and waits as long as necessary.
+    /// Fills the buffer, and waits for this until the time `until`.
     pub(super) fn receive_all(&self, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             // A server may send single bytes at long intervals, so each call checks the time.
@@ -130,7 +131,7 @@ impl Drop for Socket {
         if pump.is_given_up.load(Ordering::Relaxed) {
             return;
         }
-        // The program may end next, and the pump with it, so the pump first sends the remaining bytes.
+        // The program may end soon, which also ends the pump. So the drop waits a short time until the pump has sent the remaining bytes.
         let _ = shutdown(&self.fd, Shutdown::Write);
         let time = Timespec { tv_sec: 0, tv_nsec: LINGER.subsec_nanos().into() };
         let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::empty())], Some(&time));
@@ -171,7 +172,7 @@ fn in_time(until: Instant) -> io::Result<()> {
     if Instant::now() < until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
 }
 
-/// `Some` if a call is to be repeated.
+/// `Some` if the call must be repeated after this error.
 fn go_on(error: io::ErrorKind) -> Option<()> {
     matches!(error, io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock).then_some(())
 }
@@ -182,7 +183,7 @@ fn tcp(host: &str, port: u16, until: Instant) -> io::Result<OwnedFd> {
         let left = until.saturating_duration_since(Instant::now()).max(TICK);
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => {
-                // A request is sent immediately, and not only when the next request fills the packet.
+                // TCP_NODELAY: a request is sent immediately, and not delayed until further requests fill the packet.
                 stream.set_nodelay(true)?;
                 return Ok(stream.into());
             }

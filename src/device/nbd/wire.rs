@@ -4,12 +4,12 @@ use crate::error::Errno;
 
 /// The first eight bytes from a server.
 pub(super) const SERVER_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
-/// The next eight bytes from a server that negotiates; also the first eight bytes of each option.
+/// The next eight bytes from a server with newstyle negotiation; also the first eight bytes of each option.
 pub(super) const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
 /// The first eight bytes of a reply to an option.
 pub(super) const OPTION_REPLY_MAGIC: u64 = 0x0003_E889_0455_65A9;
 
-/// The flags of the server's greeting, and of the answer to it.
+/// The flags of the server's greeting, and of the client's answer.
 pub(super) const FIXED_NEWSTYLE: u16 = 1;
 pub(super) const NO_ZEROES: u16 = 2;
 
@@ -28,7 +28,7 @@ pub(super) mod option_reply {
     pub(crate) const ACK: u32 = 1;
     pub(crate) const INFO: u32 = 3;
     pub(crate) const META_CONTEXT: u32 = 4;
-    /// The bit that is set in all types that are errors.
+    /// The bit that is set in the types of all errors.
     pub(crate) const ERROR: u32 = 1 << 31;
     pub(crate) const UNSUPPORTED: u32 = ERROR + 1;
     pub(crate) const POLICY: u32 = ERROR + 2;
@@ -43,9 +43,9 @@ pub(super) mod option_reply {
 pub(super) const INFO_EXPORT: u16 = 0;
 pub(super) const INFO_BLOCK_SIZE: u16 = 3;
 
-/// The metadata context that describes where an export has data, and where it reads as zeros.
+/// The metadata context that describes which ranges of an export contain data, and which read as zeros.
 pub(super) const ALLOCATION: &str = "base:allocation";
-/// The bit of that context for a range that reads as zeros.
+/// The bit of the context `base:allocation` for a range that reads as zeros.
 pub(super) const READS_AS_ZEROS: u64 = 1 << 1;
 
 bitflags::bitflags! {
@@ -60,7 +60,7 @@ bitflags::bitflags! {
         const SEND_WRITE_ZEROES = 1 << 6;
         const CAN_MULTI_CONN = 1 << 8;
         const SEND_FAST_ZERO = 1 << 11;
-        /// The abilities that requests rely on.
+        /// The abilities that the server must still have after a reconnection, because requests use them.
         const ABILITIES = Self::SEND_FLUSH.bits() | Self::SEND_FUA.bits() | Self::SEND_TRIM.bits()
             | Self::SEND_WRITE_ZEROES.bits() | Self::SEND_FAST_ZERO.bits() | Self::CAN_MULTI_CONN.bits();
         const _ = !0;
@@ -86,7 +86,7 @@ impl Command {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
     }
 
-    /// Whether a lost request can always be sent again. An answer over an earlier connection is void.
+    /// Whether the command does not change the export, so that a lost request can always be sent again.
     pub(super) fn only_reads(self) -> bool {
         matches!(self, Self::Read | Self::BlockStatus)
     }
@@ -94,10 +94,10 @@ impl Command {
 
 /// The flag that makes a write durable before it is answered.
 pub(super) const FUA: u16 = 1;
-/// The flag of zeros that the server refuses with EOPNOTSUPP unless they are faster than a write.
+/// The flag of a request to write zeros. The server refuses it with EOPNOTSUPP if zeros would not be faster than a write.
 pub(super) const FAST_ZERO: u16 = 1 << 4;
 
-/// The flag of a question about the status of blocks that asks for one extent.
+/// The flag of a request for the status of blocks. The server then reports only one extent.
 pub(super) const REQ_ONE: u16 = 1 << 3;
 /// The number of bytes of a stored extent of the status of blocks: a length and the bits of the context, big-endian.
 pub(super) const STATUS: usize = 16;
@@ -148,7 +148,7 @@ impl Headers {
     }
 }
 
-/// The header of a reply, or of a part of one.
+/// The header of a reply, or of a part (chunk) of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) cookie: u64,
@@ -162,7 +162,7 @@ pub(super) struct Reply {
 /// The content of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyKind {
-    /// The whole answer. After a success the data of a read follow.
+    /// The complete reply. After a successful read, the data follow.
     Simple(Result<(), Errno>),
     /// An empty part.
     None,
@@ -170,9 +170,9 @@ pub(super) enum ReplyKind {
     Data,
     /// A position, and a length of zeros.
     Hole,
-    /// A context, and extents: a length and its bits, 32 bits each.
+    /// A context, and extents. Each extent is a length and bits, with 32 bits each.
     Status,
-    /// A context, a number of extents, and the extents: a length and its bits, 64 bits each.
+    /// A context, a number of extents, and the extents. Each extent is a length and bits, with 64 bits each.
     WideStatus,
     /// An error, with a message.
     Error,
@@ -228,7 +228,7 @@ impl Reply {
 /// The errno of a server that shuts down.
 pub(super) const ESHUTDOWN: Errno = Errno(108);
 
-/// The errno of an error number of the protocol. The numbers are Linux's.
+/// The errno for an error number of the protocol. The numbers are those of Linux.
 pub(super) fn errno(number: u32) -> Errno {
     match number {
         1 => Errno::EPERM,

@@ -1,4 +1,4 @@
-//! The replacement for TLS in a build without it. Addresses with TLS are refused earlier.
+//! The replacement for TLS in a build without the feature `tls`. Addresses with TLS are already refused when they are parsed.
 
 use std::convert::Infallible;
 use std::io;

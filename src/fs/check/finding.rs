@@ -9,11 +9,11 @@ use crate::units::InodeNo;
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Files and metadata are sound: information, or a part that was not checked.
+    /// No fault: information, or a part of the volume that was not checked.
     Note,
-    /// Metadata contradict each other; the volume holds everything that a repair needs.
+    /// Metadata contradict each other, but the volume contains everything that a repair needs.
     Repairable,
-    /// Content or names of files are lost, or cannot be distinguished from those of other files.
+    /// Content or names of files are lost, or the file to which they belong is unknown.
     DataLoss,
     /// The volume as a whole cannot be used in its present state.
     Fatal,
@@ -33,7 +33,7 @@ impl fmt::Display for Severity {
 /// The place of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FindingSite {
-    /// The block group, if the finding lies in one.
+    /// The block group of the structure, if the structure belongs to one group.
     pub group: Option<u32>,
     /// The structure and the field, and the inode and the block if they are known.
     pub place: Place,
@@ -62,7 +62,7 @@ impl fmt::Display for FindingSite {
     }
 }
 
-/// A fault. The fields and values are those of the structure at the finding's place.
+/// A fault of the structure at the finding's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -78,7 +78,7 @@ pub enum Kind {
         /// The checksum of the content.
         computed: u32,
     },
-    /// A field differs from the value that other fields give.
+    /// A field differs from the value that other fields imply.
     Value {
         /// The value on disk.
         stored: u64,
@@ -89,7 +89,7 @@ pub enum Kind {
     Invalid {
         /// The value on disk.
         stored: u64,
-        /// The rule that the value breaks.
+        /// The rule that the value violates.
         rule: &'static str,
     },
     /// A structure cannot be decoded. The reason is a text for people.
@@ -97,14 +97,14 @@ pub enum Kind {
         /// The fault, in words.
         what: String,
     },
-    /// A pointer leads to blocks outside the volume.
+    /// A pointer names blocks outside the volume.
     Outside {
         /// First block.
         block: u64,
         /// Number of blocks.
         count: u64,
     },
-    /// The blocks are claimed by another structure too.
+    /// Another structure claims the same blocks.
     ClaimedTwice {
         /// First block.
         block: u64,
@@ -127,14 +127,14 @@ pub enum Kind {
         /// The inode.
         target: InodeNo,
     },
-    /// An entry names an inode to which no entry may refer.
+    /// An entry names an inode to which no entry may refer, such as an internal file.
     EntryToInvalid {
         /// The entry's name.
         name: Vec<u8>,
         /// The inode.
         target: InodeNo,
     },
-    /// An entry records a type that differs from the inode's.
+    /// The type in an entry differs from the type of the inode.
     EntryType {
         /// The entry's name.
         name: Vec<u8>,
@@ -153,14 +153,14 @@ pub enum Kind {
         /// The name.
         name: Vec<u8>,
     },
-    /// A directory has a second name; it may have only one.
+    /// A directory has a second name, but a directory may have only one name.
     SecondName {
         /// The name.
         name: Vec<u8>,
         /// The directory that the name refers to.
         target: InodeNo,
     },
-    /// A name lies in a leaf of the hash tree that does not cover its hash, so lookups do not find the name.
+    /// A name is in a hash-tree leaf that does not cover the name's hash, so lookups do not find the name.
     WrongLeaf {
         /// The name.
         name: Vec<u8>,
@@ -169,11 +169,11 @@ pub enum Kind {
     },
     /// The directory's first entries are not `.` and `..`.
     MissingDots,
-    /// `..` does not name the directory that holds this one.
+    /// `..` does not name the directory that contains this directory.
     WrongParent {
         /// The inode in `..`.
         stored: InodeNo,
-        /// The directory that holds this one.
+        /// The directory that contains this directory.
         actual: InodeNo,
     },
     /// An inode in use cannot be reached from the root.
@@ -192,28 +192,28 @@ pub enum Kind {
         /// Length of the range.
         count: u64,
     },
-    /// The bitmap marks a range as used, but nothing uses it.
+    /// The bitmap marks a range as used, but no structure uses it.
     MarkedUsed {
         /// First block or inode.
         first: u64,
         /// Length of the range.
         count: u64,
     },
-    /// A structure records facts that differ from the findings of the check.
+    /// A structure records values that differ from the values that the check computed.
     Records {
         /// The difference, in words.
         what: String,
     },
-    /// A quota file records a usage that differs from the actual one.
+    /// A quota file records a usage that differs from the actual usage.
     Usage {
         /// The id of the user, group or project.
         id: u32,
-        /// The recorded and the actual number.
+        /// The recorded and the actual number of bytes.
         bytes: (u64, u64),
-        /// The recorded and the actual number.
+        /// The recorded and the actual number of inodes.
         inodes: (u64, u64),
     },
-    /// A backup superblock is damaged, or differs from the primary one in a constant field.
+    /// A backup superblock is damaged, or a constant field differs from the primary superblock.
     Backup,
     /// Inodes without a name that the next mount removes or truncates.
     Orphans {
@@ -258,7 +258,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// The name for programs: `checksum`, `claimed_twice`.
+    /// The machine-readable name, such as `checksum` or `claimed_twice`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -312,31 +312,39 @@ impl fmt::Display for Kind {
                 write!(f, "{} also in use by another structure", Run("block", *block, *count))
             }
             Self::ClaimsMetadata { block, count, structure } => {
-                write!(f, "{}, which is in the {structure}", Run("block", *block, *count))
+                write!(f, "{} also in use by the {structure}", Run("block", *block, *count))
             }
             Self::EntryToUnused { name, target } => {
                 write!(f, "{} names inode {target}, which is not in use", text(name))
             }
             Self::EntryToInvalid { name, target } => {
-                write!(f, "{} names inode {target}, which has no name", text(name))
+                write!(f, "{} names inode {target}, which must not have a name", text(name))
             }
             Self::EntryType { name, stored, actual } => {
                 write!(f, "{} records type {stored}, but the inode is a {actual:?}", text(name))
             }
             Self::BadName { name } => write!(f, "{} is not a valid name", text(name)),
-            Self::DuplicateName { name } => write!(f, "{} is there more than once", text(name)),
+            Self::DuplicateName { name } => {
+                write!(f, "{} is in the directory more than once", text(name))
+            }
             Self::SecondName { name, target } => {
-                write!(f, "{} is another name of directory inode {target}", text(name))
+                write!(f, "{} is a second name of directory inode {target}", text(name))
             }
             Self::WrongLeaf { name, hash } => {
-                write!(f, "{} with hash {hash:#010x} is in the wrong block", text(name))
+                write!(
+                    f,
+                    "{} with hash {hash:#010x} is in the wrong leaf of the hash tree",
+                    text(name)
+                )
             }
             Self::MissingDots => f.write_str("the first entries are not . and .."),
             Self::WrongParent { stored, actual } => {
-                write!(f, ".. leads to inode {stored}, should be {actual}")
+                write!(f, ".. names inode {stored}, but should name inode {actual}")
             }
-            Self::Unconnected => f.write_str("in use, but not reachable from the root"),
-            Self::LinkCount { stored, names } => write!(f, "{stored} links, {names} names"),
+            Self::Unconnected => {
+                f.write_str("the inode is in use, but not reachable from the root")
+            }
+            Self::LinkCount { stored, names } => write!(f, "{stored} links, but {names} names"),
             Self::MarkedFree { first, count } => {
                 write!(f, "{} marked as free, but in use", Run("number", *first, *count))
             }
@@ -345,15 +353,17 @@ impl fmt::Display for Kind {
             }
             Self::Usage { id, bytes, inodes } => write!(
                 f,
-                "id {id} has {} bytes and {} inodes, should be {} and {}",
+                "id {id} has {} bytes and {} inodes on record, but uses {} and {}",
                 bytes.0, inodes.0, bytes.1, inodes.1
             ),
-            Self::Backup => f.write_str("it differs from the primary superblock, or is damaged"),
+            Self::Backup => {
+                f.write_str("the backup differs from the primary superblock, or is damaged")
+            }
             Self::Orphans { count } => {
-                write!(f, "{count} inodes that the next mount removes or truncates")
+                write!(f, "{count} orphan inodes, which the next mount removes or truncates")
             }
             Self::Recovered { transactions } => {
-                write!(f, "recovered in memory, {transactions} transactions")
+                write!(f, "{transactions} transactions of the journal were recovered in memory")
             }
             Self::RecordedErrors { count } => {
                 write!(f, "{count} errors recorded in the superblock")
@@ -402,7 +412,7 @@ pub(in crate::fs) struct Findings {
 }
 
 impl Findings {
-    /// The maximum number of findings in memory. Further ones are only counted.
+    /// The maximum number of findings in memory. Further findings are only counted.
     const KEPT: usize = 100_000;
 
     /// The report of the check, with the numbers of used inodes, directories and blocks.
@@ -414,7 +424,7 @@ impl Findings {
         self.keep(None, site.into(), what);
     }
 
-    /// Adds a finding with a severity that differs from its kind's.
+    /// Adds a finding with a severity other than the severity of its kind.
     pub(in crate::fs) fn add_as(
         &mut self,
         severity: Severity,
@@ -424,7 +434,7 @@ impl Findings {
         self.keep(Some(severity), site.into(), what);
     }
 
-    /// Most volumes have no fault. As a cold function, this code is not copied to the hundreds of places that can report one.
+    /// Adds a finding. This function is cold and never inlined: hundreds of places can report a fault, but most volumes have no fault.
     #[cold]
     #[inline(never)]
     fn keep(&mut self, severity: Option<Severity>, site: FindingSite, what: Kind) {
@@ -435,12 +445,13 @@ impl Findings {
         }
     }
 
-    /// Adds a fault in words that loses no data.
+    /// Adds a finding with a text, for a fault that loses no data.
     pub(in crate::fs) fn wrong(&mut self, site: impl Into<FindingSite>, what: impl Into<String>) {
         self.add_as(Severity::Repairable, site, Kind::Damaged { what: what.into() });
     }
 
-    /// Adds an error of the reading code: its text, at the place that the error names, or else at `site`.
+    /// Adds a finding with the text of an error that occurred during a read. The finding's place is the place in the error, or `site` if
+    /// the error has no place.
     pub(in crate::fs) fn error(&mut self, site: impl Into<FindingSite>, error: &Error) {
         self.keep_error(site.into(), error);
     }
@@ -458,7 +469,7 @@ impl Findings {
         self.add(site, what);
     }
 
-    /// Compares a value with the expected one and adds a finding if they differ. Returns whether they are equal.
+    /// Compares a value with the expected value and adds a finding if they differ. Returns whether they are equal.
     pub(in crate::fs) fn expect(
         &mut self,
         site: impl Into<FindingSite>,

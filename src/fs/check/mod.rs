@@ -1,4 +1,4 @@
-//! The result of a check of a volume, the same for all formats: the findings and the progress.
+//! The result and the progress of a check of a volume. They are the same for all formats.
 
 mod finding;
 
@@ -12,7 +12,7 @@ pub enum Pass {
     Groups,
     /// Inodes, maps and attributes; counted in groups.
     Inodes,
-    /// Entries and their indexes; counted in directories.
+    /// Directory entries and their indexes; counted in directories.
     Directories,
     /// Paths to the root and link counts; counted in groups.
     Names,
@@ -37,18 +37,18 @@ pub struct Progress {
 pub struct Report {
     /// The first 100,000 findings, in order of discovery.
     pub findings: Vec<Finding>,
-    /// All findings, by severity from [`Severity::Note`] on.
+    /// The numbers of all findings, by severity from [`Severity::Note`] on.
     pub counts: [u64; 4],
     /// Inodes in use.
     pub inodes: u64,
-    /// Directories among them.
+    /// Directories in use.
     pub directories: u64,
-    /// Blocks in use, in whole clusters.
+    /// Blocks in use, counted in whole clusters.
     pub blocks: u64,
 }
 
 impl Report {
-    /// Whether the volume has no fault; notes do not count.
+    /// Whether the volume has no fault. Notes are not faults.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.worst().is_none_or(|worst| worst == Severity::Note)

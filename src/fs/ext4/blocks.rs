@@ -131,7 +131,9 @@ impl Blocks {
     pub(crate) fn read(&self, block: FsBlock, place: Place) -> Result<Block> {
         if !self.contain(block, 1) && !self.overlay.outside.contains(&block.0) {
             let count = self.count;
-            return Err(place.corrupt(format!("points to block {block} of {count}")));
+            return Err(
+                place.corrupt(format!("block {block} is outside the volume of {count} blocks"))
+            );
         }
         before(Rank::Block);
         match self.dirty.get(block) {
@@ -191,9 +193,9 @@ impl Blocks {
     ) -> Result<R> {
         for _ in 0..ATTEMPTS {
             self.read(block, place)?;
-            // If several threads read the same block, one thread reads it from the device and passes the content to the waiting threads
-            // before it inserts the block into the cache. A waiting thread can therefore find the block neither dirty nor cached, and then
-            // reads it again. The content cannot change between the two reads.
+            // If several threads read the same block, only the first thread reads it from the device. The first thread passes the content
+            // to the waiting threads before it inserts the content into the cache. A waiting thread can therefore find the block neither
+            // dirty nor cached, and then reads the block again. The content cannot change between the two reads.
             let clean = || self.cache.get(&block).or_else(|| self.read_clean(block).ok());
             let slot = self.dirty.slot(block, clean);
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
@@ -201,7 +203,7 @@ impl Blocks {
                 return work(&mut version);
             }
         }
-        Err(place.corrupt(format!("block {block} is evicted from memory again and again")))
+        Err(place.corrupt(format!("block {block} is repeatedly evicted from the cache")))
     }
 
     /// Changes a block whose content on the device is irrelevant; `fill` receives zeros.
@@ -228,7 +230,7 @@ impl Blocks {
         self.cache.insert(block, content);
     }
 
-    /// Drops all versions of a freed block.
+    /// Removes a freed block from the cache and from the versions of transactions.
     pub(super) fn forget(&self, block: FsBlock, member: &Member) {
         self.dirty.forget(block, member);
         self.cache.remove(&block);
@@ -268,7 +270,7 @@ impl Blocks {
             true => self.events.durability().write_durable(&*self.device, write),
             false => write(false),
         };
-        self.told(written, at.0, len).context(|| format!("metadata block {first}"))
+        self.told(written, at.0, len).context(|| format!("write of metadata block {first}"))
     }
 
     /// Makes all writes durable.
@@ -279,8 +281,10 @@ impl Blocks {
         self.told(self.events.durability().flush(&*self.device), 0, 0)
     }
 
+    /// Checks that no flush of the device has failed.
+    ///
     /// # Errors
-    /// `Io` if any earlier flush of the device has failed.
+    /// `Io` if an earlier flush of the device has failed.
     pub(super) fn check_durable(&self) -> Result<()> {
         self.events.durability().check()
     }
@@ -320,7 +324,8 @@ impl Blocks {
         let mut buffer = Buffer::aligned(self.size.bytes())?;
         let at = self.size.offset_of(block);
         let read = self.device.read_exact_at(&mut buffer, at);
-        self.told(read, at.0, buffer.len() as u64).context(|| format!("metadata block {block}"))?;
+        self.told(read, at.0, buffer.len() as u64)
+            .context(|| format!("read of metadata block {block}"))?;
         Ok(buffer)
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn fold(name: &[u8]) -> Option<String> {
     Some(text.chars().filter(|c| !is_ignorable(*c)).default_case_fold().nfd().collect())
 }
 
-/// A name to look up, together with the directory's rule for equal names.
+/// A name to look up, together with the directory's rule for the comparison of names.
 pub(super) struct Wanted<'a> {
     pub(super) name: &'a [u8],
     folded: Option<String>,
@@ -60,7 +60,9 @@ impl<'a> Wanted<'a> {
     pub(super) fn folded(name: &'a [u8], fs: &Ext4) -> Result<Self> {
         match fs.superblock.encoding {
             ENCODING_UTF8_12_1 => Ok(Self { name, folded: fold(name) }),
-            other => Err(Error::unsupported(format!("names in encoding {other}"))),
+            other => {
+                Err(Error::unsupported(format!("the encoding {other} of names is not supported")))
+            }
         }
     }
 
@@ -78,7 +80,7 @@ impl<'a> Wanted<'a> {
         let shown = || String::from_utf8_lossy(self.name);
         match &self.folded {
             None if fs.superblock.encoding_strict => {
-                Err(Error::invalid(format!("{}: a name that is not UTF-8", shown())))
+                Err(Error::invalid(format!("{}: the name is not UTF-8", shown())))
             }
             Some(_) if shown().chars().any(is_younger) => {
                 let what = format!("{}: the name has characters newer than Unicode 12.1", shown());

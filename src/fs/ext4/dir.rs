@@ -89,7 +89,7 @@ pub(super) struct DiskOrder<'a> {
 }
 
 impl DiskOrder<'_> {
-    /// The number, counted within the directory, of the last block that was read.
+    /// The last block that was read, as a block number within the directory.
     pub(super) fn block(&self) -> FileBlock {
         FileBlock(self.areas.next.0.saturating_sub(1))
     }
@@ -201,7 +201,10 @@ impl Inode {
         self.check_directory()?;
         if name.len() > MAX_NAME {
             let len = name.len();
-            return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {len} bytes")));
+            return Err(Error::new(
+                ErrorKind::NameTooLong,
+                format!("a name has at most 255 bytes, but this name has {len}"),
+            ));
         }
         let none = || Error::new(ErrorKind::NotFound, "no such entry");
         self.number_of(name).and_then(|found| found.ok_or_else(none)).at(|| shown(name))
@@ -291,10 +294,10 @@ impl Inode {
         }
         match self.fs.inode(number) {
             Ok(inode) if inode.is_internal() => {
-                Err(corrupt(&format!("inode {number}, which holds an attribute's value")))
+                Err(corrupt(&format!("inode {number}, which contains an attribute's value")))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(corrupt(&format!("inode {number}, not in use")).source(error))
+                Err(corrupt(&format!("inode {number}, which is not in use")).source(error))
             }
             inode => inode,
         }
@@ -324,7 +327,7 @@ impl Inode {
             && !self.fs.superblock.incompat.contains(Incompat::CASEFOLD)
         {
             let place = Place::new("inode").inode(self.number).field("i_flags");
-            return Err(place.corrupt("casefold is set, on a volume without the feature"));
+            return Err(place.corrupt("the flag casefold is set, but not the feature casefold"));
         }
         Ok(())
     }

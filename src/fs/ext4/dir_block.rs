@@ -105,7 +105,9 @@ impl Area {
         let what = match RawDirEntry::ref_from_prefix(bytes) {
             Ok((raw, _)) => {
                 let (len, name_len) = (record_length(raw.rec_len.get(), size), raw.name_len);
-                format!("{len} bytes for a name of {name_len}, with {left} bytes remaining")
+                format!(
+                    "a record length of {len} is not valid for a name of {name_len} bytes in the last {left} bytes of the block"
+                )
             }
             Err(_) => format!("only {left} bytes remain for an entry"),
         };
@@ -114,7 +116,7 @@ impl Area {
 
     #[cold]
     fn corrupt(&self, field: &'static str, what: &str, at: usize) -> Error {
-        self.place.field(field).corrupt(format!("{what}, at byte {at}"))
+        self.place.field(field).corrupt(format!("{what}, at byte {at} of the block"))
     }
 
     /// The entry that begins at offset `at`.
@@ -219,7 +221,7 @@ impl Inode {
             let (size, count) = (self.size, sb.blocks_count);
             let place = Place::new("inode").inode(self.number).field("i_size");
             return Err(place.corrupt(format!(
-                "{size} bytes are not whole blocks, or more than the volume's {count} blocks"
+                "the size of {size} bytes is not a multiple of the block size, or exceeds the volume's {count} blocks"
             )));
         }
         Ok(blocks)
@@ -269,14 +271,14 @@ impl Superblock {
 pub(super) fn verify_tail(seed: u32, entries: &[u8], tail: &[u8], place: Place) -> Result<()> {
     let place = place.field("det_checksum");
     let Ok((tail, _)) = RawDirTail::ref_from_prefix(tail) else {
-        return Err(place.corrupt("it is cut short"));
+        return Err(place.corrupt("the directory block is too short for its checksum"));
     };
     if tail.det_reserved_zero1.get() != 0
         || usize::from(tail.det_rec_len.get()) != TAIL
         || tail.det_reserved_zero2 != 0
         || tail.det_reserved_ft != TAIL_FILE_TYPE
     {
-        return Err(place.corrupt("the block has no checksum"));
+        return Err(place.corrupt("the directory block has no checksum entry"));
     }
     let (stored, computed) = (tail.det_checksum.get(), entries_checksum(seed, entries));
     if stored == computed { Ok(()) } else { Err(place.bad_checksum(stored, computed)) }

@@ -169,16 +169,16 @@ fn code(errno: Errno) -> u8 {
 
 impl Ext4 {
     /// Runs an operation, which must lock the structures that it reads. If the volume is open for writing and the operation fails with
-    /// `Corrupt`, the failure counts as an error. An error that passes through several nested calls is counted once.
+    /// `Corrupt`, the failure counts as an error of the volume. An operation inside another one must not return its error to the outer one,
+    /// because both would count it.
     pub(crate) fn watch<R>(&self, operation: impl FnOnce() -> Result<R>) -> Result<R> {
         operation().map_err(|error| self.met(error))
     }
 
     #[cold]
-    fn met(&self, mut error: Error) -> Error {
+    fn met(&self, error: Error) -> Error {
         if let Some(writing) = &self.writing
             && error.kind() == ErrorKind::Corrupt
-            && error.counts_once()
             // If an earlier error has aborted the volume, that error is already recorded on the device, and this error is a consequence.
             && writing.transactions.check().is_ok()
         {
@@ -243,7 +243,7 @@ impl Ext4 {
 
     /// Merges the errors in the device's superblock into the journal's copy of that block, before a recovery writes the copy to the device.
     /// An error that aborts a volume is recorded only on the device, outside the journal. Without the merge, the recovery would overwrite
-    /// it.
+    /// the record of this error.
     pub(super) fn keep_recorded(&self, copy: &mut Block) -> Result<()> {
         let (block, at) = self.superblock.position();
         let device = self.blocks.read_device(block)?;
@@ -253,8 +253,9 @@ impl Ext4 {
         })
     }
 
-    /// Refuses reads after an error with the reaction `panic`. Each read of an inode calls this function. A request that uses a block map
-    /// from memory does not call it, but the error makes all block maps in memory outdated. A request that has passed the check completes.
+    /// Refuses reads after an error with the reaction `panic`. Each read of an inode calls this function. A request with a block map from
+    /// memory does not need the inode, but the error makes all block maps in memory outdated. A request that has passed the check
+    /// completes.
     ///
     /// # Errors
     /// `Io`, with the text of the first error.
@@ -283,6 +284,6 @@ fn adopt(raw: &mut RawSuperblock, other: &[u8]) {
 
 #[cold]
 fn stopped(why: &str) -> Error {
-    let what = format!("the volume must not be used after an error (errors=panic): {why}");
+    let what = format!("the volume is stopped after an error, because errors=panic is set: {why}");
     Error::io(Errno::EIO, what)
 }

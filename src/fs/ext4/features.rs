@@ -44,7 +44,7 @@ bitflags! {
     pub struct Incompat: u32 {
         /// Compression, which Linux never implemented.
         const COMPRESSION = 0x1;
-        /// Directory entries carry the file type.
+        /// Directory entries contain the file type.
         const FILETYPE = 0x2;
         /// The journal needs recovery.
         const RECOVER = 0x4;
@@ -158,7 +158,8 @@ impl RoCompat {
     /// The features that e2fsck supports.
     pub(super) const KNOWN: Self = Self::WRITABLE.union(Self::READONLY).union(Self::SHARED_BLOCKS);
 
-    /// The features that writes support. VERITY is included, because only the files with fs-verity are read-only.
+    /// The features that writes support. VERITY is included, because the volume can be written; only the files with fs-verity are
+    /// read-only.
     pub const WRITABLE: Self = Self::SPARSE_SUPER
         .union(Self::LARGE_FILE)
         .union(Self::HUGE_FILE)
@@ -176,7 +177,7 @@ impl RoCompat {
 macro_rules! names {
     ($type:ident: $($flag:ident = $name:literal),* $(,)?) => {
         impl $type {
-            /// The bit with this name. The names are those that e2fsprogs uses.
+            /// The bit with this name. e2fsprogs uses the same names.
             #[must_use]
             pub fn of_name(name: &str) -> Option<Self> {
                 const KNOWN: &[($type, &str)] = &[$(($type::$flag, $name)),*];

@@ -314,7 +314,9 @@ impl WriteFile for OpenForWriting {
         let changes = self.open.changes();
         fs.watch(|| {
             if nowait && !fs.has_inode(number)? {
-                return Err(Error::would_block("the file's inode would have to be read"));
+                return Err(Error::would_block(
+                    "the file's inode would have to be read from the device",
+                ));
             }
             let inode = self.held.inode()?;
             inode.keep_small_map()?;

@@ -89,23 +89,24 @@ impl Ext4 {
         let content = self.blocks.read(block, place)?;
         let bytes = &content[self.descriptor_range(group)];
         let Some(mut group_found) = sb.decode_group(bytes) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the group descriptor is truncated"));
         };
         let verify = || self.verify_group(group, bytes, place);
         if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
             self.left.pass_over(group, error)?;
-            // The caller uses only the location of the inode table, which is checked below, and the flag `inodes_uninit`.
+            // The other fields may be wrong, but the caller uses only the location of the inode table, which is checked below. The flag is
+            // cleared, so that the caller reads the table.
             group_found.inodes_uninit = false;
         }
         if sb.copy != 0 {
-            // The flags in a backup are outdated.
+            // The descriptors next to a backup superblock are outdated, so the flag is cleared.
             group_found.inodes_uninit = false;
         }
         let inode_table = group_found.inode_table;
         if !self.blocks.contain(inode_table, sb.inode_table_blocks()) {
             return Err(place
                 .field("bg_inode_table")
-                .corrupt(format!("group {group}: block {inode_table}")));
+                .corrupt(format!("the inode table of group {group} begins at block {inode_table} and ends outside the volume")));
         }
         Ok(group_found)
     }

@@ -60,12 +60,16 @@ impl Inode {
     /// Reads the root without checking its entries.
     pub(super) fn dx_root(&self) -> Result<DxRoot> {
         let Some(area) = self.dir_block(FileBlock(0))? else {
-            return Err(PLACE.inode(self.number).corrupt("the root is a hole"));
+            return Err(PLACE
+                .inode(self.number)
+                .corrupt("the root block of the hash tree is a hole"));
         };
         let place = Place { structure: "htree root", ..area.place };
         let info = area.bytes.get(DX_ROOT_INFO_OFFSET..);
         let info = info.and_then(|bytes| RawDxRootInfo::ref_from_prefix(bytes).ok());
-        let Some((info, _)) = info else { return Err(place.corrupt("the root is cut short")) };
+        let Some((info, _)) = info else {
+            return Err(place.corrupt("the root of the hash tree is truncated"));
+        };
         let (hash, levels) = (self.name_hash(info, place)?, info.indirect_levels);
         Ok(DxRoot { area, hash, levels })
     }
@@ -77,11 +81,11 @@ impl Inode {
         let (_, count) = self.capacity(&node.bytes, offset, place)?;
         let bytes = &node.bytes[offset..offset + count * ENTRY];
         let Ok(entries) = <[RawDxEntry]>::ref_from_bytes(bytes) else {
-            return Err(place.corrupt("its entries are cut short"));
+            return Err(place.corrupt("the entries of the node are truncated"));
         };
         // The first entry has no hash. It covers all hashes below the hash of the second entry.
         if !entries[1..].is_sorted_by_key(|entry| entry.hash.get()) {
-            return Err(place.field("hash").corrupt("the entries are out of order"));
+            return Err(place.field("hash").corrupt("the entries of the node are out of order"));
         }
         Ok(entries)
     }
@@ -92,11 +96,15 @@ impl Inode {
         let block = FileBlock(u64::from(entry.block.get() & DX_BLOCK_MASK));
         let blocks = self.dir_blocks()?;
         if block.0 == 0 || block.0 >= blocks {
-            return Err(place.corrupt(format!("points to block {block} of {blocks}")));
+            return Err(place.corrupt(format!(
+                "the entry points to block {block}, but the directory has {blocks} blocks"
+            )));
         }
         match self.dir_block(block)? {
             Some(area) => Ok(area),
-            None => Err(place.corrupt(format!("points to block {block}, which is a hole"))),
+            None => {
+                Err(place.corrupt(format!("the entry points to block {block}, which is a hole")))
+            }
         }
     }
 
@@ -132,7 +140,9 @@ impl Inode {
         let at = offset + limit * ENTRY;
         let tail = bytes.get(at..).and_then(|rest| RawDxTail::ref_from_prefix(rest).ok());
         let Some((tail, _)) = tail else {
-            return Err(place.field("dt_checksum").corrupt("there is no room for it"));
+            return Err(place
+                .field("dt_checksum")
+                .corrupt("the node has no space for its checksum"));
         };
         let seed = seed.of_inode(self.number, self.generation);
         let computed = dx_checksum(seed, &bytes[..offset + count * ENTRY], tail);
@@ -147,16 +157,18 @@ impl Inode {
     /// The capacity of a node and its number of entries. The header counts as an entry in these two numbers.
     fn capacity(&self, bytes: &[u8], offset: usize, place: Place) -> Result<(usize, usize)> {
         let header = bytes.get(offset..).and_then(|rest| RawDxCount::ref_from_prefix(rest).ok());
-        let Some((header, _)) = header else { return Err(place.corrupt("it is cut short")) };
+        let Some((header, _)) = header else { return Err(place.corrupt("the node is truncated")) };
         let (limit, count) = (usize::from(header.limit.get()), usize::from(header.count.get()));
         let room = self.fs.superblock.dx_limit(offset);
         if limit != room {
-            return Err(place
-                .field("limit")
-                .corrupt(format!("{limit} entries in a block with room for {room}")));
+            return Err(place.field("limit").corrupt(format!(
+                "the limit is {limit} entries, but the block has space for {room}"
+            )));
         }
         if count == 0 || count > limit {
-            return Err(place.field("count").corrupt(format!("{count} of {limit} entries")));
+            return Err(place
+                .field("count")
+                .corrupt(format!("the number of entries is {count}, but the limit is {limit}")));
         }
         Ok((limit, count))
     }
@@ -201,7 +213,7 @@ impl Search<'_> {
     fn visit(&mut self, entry: &RawDxEntry, node: &Area) -> Result<Area> {
         let Some(budget) = self.budget.checked_sub(1) else {
             let place = Place { structure: PLACE.structure, ..node.place }.field("block");
-            return Err(place.corrupt("the tree contains more blocks than the directory"));
+            return Err(place.corrupt("the hash tree contains more blocks than the directory"));
         };
         self.budget = budget;
         self.dir.dx_child(entry, node)

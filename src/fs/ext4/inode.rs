@@ -209,8 +209,7 @@ impl Ext4 {
         let sb = &self.superblock;
         let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
         let Some(number32) = number32 else {
-            // The caller may have got the number from elsewhere than the volume, so an invalid number does not mean that the volume is
-            // corrupt.
+            // A program may have passed this number, so an invalid number does not mean that the volume is corrupt.
             let what = format!("inode {number}: the number is outside 1 to {}", sb.inodes_count);
             return Err(Error::new(ErrorKind::NotFound, what));
         };
@@ -268,13 +267,15 @@ impl Inode {
             newest = Some(now);
         }
         let busy = || {
-            let what = format!("inode {} changes during every attempt to read it", self.number);
+            let what =
+                format!("inode {} changes during each attempt to read the inode", self.number);
             Error::new(ErrorKind::Busy, what)
         };
         Err(corrupt.unwrap_or_else(busy))
     }
 
-    /// Whether the content and the attributes are at the same locations in this and in another version of the inode.
+    /// Whether the content and the attributes have the same locations and sizes in `self` and in `other`, which are versions of the same
+    /// inode.
     fn points_as(&self, other: &Self) -> bool {
         self.i_block == other.i_block
             && self.size == other.size
@@ -302,7 +303,7 @@ fn extra_part(rest: &[u8], place: Place) -> Result<(usize, [u8; 32])> {
 fn type_and_size(sb: &Superblock, raw: &RawInode, place: Place) -> Result<(FileType, u64)> {
     let mode = u32::from(raw.i_mode.get());
     let Some(file_type) = FileType::from_mode(mode) else {
-        let what = format!("{mode:#o} does not contain a valid file type");
+        let what = format!("the mode {mode:#o} does not contain a valid file type");
         return Err(place.field("i_mode").corrupt(what));
     };
     let mut size = u64::from(raw.i_size_lo.get());
@@ -337,7 +338,7 @@ impl Inode {
     ) -> Result<Self> {
         let sb = &fs.superblock;
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the inode is truncated"));
         };
         let generation = raw.i_generation.get();
         if raw.i_links_count.get() == 0 && raw.i_mode.get() == 0 {
@@ -353,7 +354,7 @@ impl Inode {
         if flags.contains(InodeFlags::INLINE_DATA) && !sb.incompat.contains(Incompat::INLINE_DATA) {
             return Err(place
                 .field("i_flags")
-                .corrupt("inline data on a volume without the feature"));
+                .corrupt("the flag inline_data is set, but not the feature inline_data"));
         }
 
         let mut blocks = sectors(sb, raw);
@@ -388,7 +389,7 @@ impl Inode {
             project: (sb.ro_compat.contains(RoCompat::PROJECT) && has(32))
                 .then(|| extra.i_projid.get()),
         };
-        // Bytes 128 and 129 contain i_extra_isize. If it is 0, or if the inode has only 128 bytes, the inode contains no attributes.
+        // `extra_size` is 0 if the inode has only 128 bytes or if i_extra_isize is 0. The inode then contains no attributes.
         let xattr_area = if extra_size == 0 { &[][..] } else { &rest[extra_size..] };
         Ok(Self {
             fs: Arc::clone(fs),

@@ -47,7 +47,7 @@ impl DirCursor {
 pub struct Ext4Listing {
     fs: Arc<Ext4>,
     number: InodeNo,
-    /// Prevents that the directory's inode is freed. `None` if no operation can remove the directory.
+    /// While this value exists, the directory's inode is not freed. `None` if no operation can remove the directory.
     held: Option<Ext4Held>,
     next: DirCursor,
     /// The entries of the current part, in reverse order.
@@ -332,11 +332,11 @@ impl<'a> Walk<'a> {
         let node = &self.nodes[self.nodes.len() - 1];
         let Some(budget) = self.budget.checked_sub(1) else {
             let place = node.area.place.field("block");
-            return Err(place.corrupt("the tree contains more blocks than the directory"));
+            return Err(place.corrupt("the hash tree contains more blocks than the directory"));
         };
         self.budget = budget;
         let entry = &self.dir.dx_entries(&node.area)?[node.entry];
-        // The first entry of a node has no hash. Its lowest hash is the lowest hash of the node.
+        // The first entry of a node has no hash. Its range of hashes begins at the lowest hash of the node.
         let least = if node.entry == 0 { node.least } else { entry.hash.get() & !1 };
         Ok((self.dir.dx_child(entry, &node.area)?, least))
     }

@@ -41,8 +41,9 @@ impl Inode {
                 self.split_relocated(extent, into);
                 if into.len() - before > most {
                     let place = Place::new("extent header").inode(self.number).field("ee_start");
-                    return Err(place
-                        .corrupt("several extents share a block whose content is in the journal"));
+                    return Err(place.corrupt(
+                        "several extents map a block that was recovered from the journal",
+                    ));
                 }
             }
         }
@@ -77,7 +78,7 @@ impl Inode {
     #[cold]
     fn does_not_advance(&self, block: FileBlock) -> Error {
         let place = Place::new("extent header").inode(self.number);
-        place.corrupt(format!("the map does not advance past block {block}"))
+        place.corrupt(format!("the map has no valid mapping after block {block}"))
     }
 
     /// Checks an internal inode as Linux does when it reads an internal inode. The attribute block and the first block of the content must
@@ -97,7 +98,7 @@ impl Inode {
             (InodeFlags::INDEX, sb.seed.is_none() || sb.compat.contains(Compat::DIR_INDEX)),
         ];
         if unknown.iter().any(|(flag, allowed)| self.flags.contains(*flag) && !allowed) {
-            let what = format!("flags {:#x}, on a volume without their feature", self.flags.bits());
+            let what = format!("a flag in {:#x} is set, but its feature is not", self.flags.bits());
             return Err(place.field("i_flags").corrupt(what));
         }
         if self.flags.contains(InodeFlags::INLINE_DATA) {
@@ -117,7 +118,9 @@ impl Inode {
             Some(block) if is_data(block) => Ok(()),
             block => {
                 let block = block.map_or_else(|| "a hole".to_owned(), |at| format!("block {at}"));
-                Err(place.field("i_block").corrupt(format!("its first block is {block}")))
+                Err(place
+                    .field("i_block")
+                    .corrupt(format!("the first block of the file is {block}")))
             }
         }
     }
@@ -224,8 +227,8 @@ impl Inode {
         self.map.get()?.as_ref()
     }
 
-    /// Maps a position. The function reads only the leaf that contains the position. Callers use it for a map that is about to change, or
-    /// that they use rarely.
+    /// Maps a position. The function reads only the leaf that contains the position, and does not load the complete map. It is for a map
+    /// that will soon change or that is rarely used.
     pub(crate) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
         let mut extents = Vec::new();
         let block = self.fs.superblock.block_size.block_of(pos);
@@ -322,7 +325,7 @@ impl MapFile for Inode {
             else {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
-                    format!("position {pos} is not in memory"),
+                    format!("the block at position {pos} is not in memory"),
                 ));
             };
             let content = self.fs.blocks.read(block, Place::new("data").inode(self.number))?;

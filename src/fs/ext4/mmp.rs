@@ -1,9 +1,9 @@
 //! Multiple mount protection: detects whether another node uses the volume.
 //!
-//! Linux checks multiple mount protection only for read-write mounts. Here a read-only open checks it too: if another node wrote to the
-//! volume during reads on this node, the reader would see blocks change. A live node increments the sequence number in the MMP block
-//! regularly. If the number changes during the check, the open is refused. If the number does not change, the other node is dead; the
-//! volume is then opened, and its journal is recovered as after any crash.
+//! Linux checks multiple mount protection only for read-write mounts. ironmap also checks it for read-only opens, because the reader would
+//! see blocks change if another node wrote to the volume. A live node increments the sequence number in the MMP block regularly. If the
+//! number changes during the check, the open is refused. If the number does not change, the other node is dead; the volume is then opened,
+//! and its journal is recovered as after any crash.
 
 use std::time::Duration;
 
@@ -69,13 +69,13 @@ fn check_with(
             String::from_utf8_lossy(bytes).into_owned()
         };
         let (node, device) = (text(&first.mmp_nodename), text(&first.mmp_bdevname));
-        format!("node {node:?} by its device {device:?}")
+        format!("node {node:?} (device {device:?})")
     };
     if seq == SEQ_CLEAN {
         return Ok(());
     }
     if seq == SEQ_FSCK {
-        let what = format!("e2fsck is running on the volume, started from {}", holder());
+        let what = format!("e2fsck is running on the volume on {}", holder());
         return Err(Error::new(ErrorKind::Busy, what));
     }
     // A holder with a slow device stores a longer interval in the MMP block, so the longer of the two intervals applies.
@@ -84,7 +84,10 @@ fn check_with(
     for _ in 0..limit.as_millis() / LOOK.as_millis() {
         wait(LOOK);
         if read(device, sb, block)?.mmp_seq.get() != seq {
-            return Err(Error::new(ErrorKind::Busy, format!("in use on {}", holder())));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("the volume is in use on {}", holder()),
+            ));
         }
     }
     Ok(())
@@ -95,16 +98,21 @@ pub(super) fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Resu
     let place = Place::new("MMP block").block(block);
     if block.0 == 0 || !sb.contains(block) {
         let place = Place::new("superblock").field("s_mmp_block");
-        return Err(place.corrupt(format!("block {block} of {}", sb.blocks_count)));
+        return Err(place.corrupt(format!(
+            "block {block} is not valid on a volume of {} blocks",
+            sb.blocks_count
+        )));
     }
     let mut buffer = Buffer::aligned(sb.block_size.bytes())?;
     device.read_exact_at(&mut buffer, sb.block_size.offset_of(block))?;
     let Ok((raw, _)) = RawMmp::read_from_prefix(&buffer) else {
-        return Err(place.corrupt("it is cut short"));
+        return Err(place.corrupt("the MMP block is truncated"));
     };
     if raw.mmp_magic.get() != MAGIC {
         let magic = raw.mmp_magic.get();
-        return Err(place.field("mmp_magic").corrupt(format!("{magic:#x} instead of {MAGIC:#x}")));
+        return Err(place
+            .field("mmp_magic")
+            .corrupt(format!("the magic number is {magic:#x} instead of {MAGIC:#x}")));
     }
     if let Some(seed) = sb.seed {
         let computed = mmp_checksum(seed, &buffer);
@@ -187,7 +195,7 @@ mod tests {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Busy, "e2fsck");
         let (outcome, waited) = opened(plain, Some(77), 1);
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Busy, "alive");
-        assert_eq!(waited, LOOK, "the first change is enough");
+        assert_eq!(waited, LOOK, "the wait ends at the first change");
         let (outcome, waited) = opened(plain, Some(77), 0);
         assert_eq!((outcome.unwrap(), waited), ((), Duration::from_secs(11)), "dead");
         let (outcome, _) = opened("mmp,metadata_csum", Some(77), 0);
@@ -204,6 +212,10 @@ mod tests {
                 assert_eq!(waited, Duration::from_secs(seconds), "{interval} s, {purpose:?}");
             }
         }
-        assert_eq!(patience(u16::MAX), Duration::from_secs(360), "a hostile interval");
+        assert_eq!(
+            patience(u16::MAX),
+            Duration::from_secs(360),
+            "an interval that is too long is limited"
+        );
     }
 }

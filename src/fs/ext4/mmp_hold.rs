@@ -96,7 +96,7 @@ impl MmpHold {
         if held.check().is_err() || !held.count.is_ours()? {
             return Err(Error::new(
                 ErrorKind::Busy,
-                "another node took the volume at the same time (mmp)",
+                "another node opened the volume at the same time (MMP)",
             ));
         }
         Ok(Some(held))
@@ -110,7 +110,7 @@ impl MmpHold {
 }
 
 fn taken() -> Error {
-    Error::new(ErrorKind::Busy, "another node has taken the volume (mmp)")
+    Error::new(ErrorKind::Busy, "another node has overwritten the MMP block and uses the volume")
 }
 
 impl Drop for MmpHold {

@@ -126,7 +126,7 @@ impl Ext4 {
     ) -> Result<Arc<Self>> {
         let left = PassedOver::lenient();
         if rescue.realtime.is_some() {
-            return Err(Error::invalid("only XFS has a realtime device"));
+            return Err(Error::invalid("ext4 has no realtime device, only XFS has"));
         }
         let superblock = Self::superblock_for_reading(&*device, rescue, &left)?;
         Self::check_holder(&*device, &superblock, &left)?;
@@ -177,7 +177,7 @@ impl Ext4 {
         match mmp::check(device, superblock, mmp::Purpose::Read) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 left.tell(format!(
-                    "cannot determine whether another node holds the volume: {error}"
+                    "cannot determine whether another node uses the volume: {error}"
                 ));
                 Ok(())
             }
@@ -263,7 +263,7 @@ impl Ext4 {
         // journal must have the same block size.
         if Superblock::block_size_of(bytes) != Some(size) {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
-            return Err(place.corrupt("it differs between the device and the journal"));
+            return Err(place.corrupt("the value differs between the device and the journal"));
         }
         let mut recovered = Superblock::parse(bytes, self.blocks.device().size())?;
         recovered.copy = self.superblock.copy;

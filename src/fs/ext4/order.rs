@@ -1,10 +1,10 @@
 //! The order in which a thread acquires locks: a file's content, the rename lock, inodes, a handle of a transaction, a group, a block.
 //! Debug builds check this order.
 //!
-//! A thread that has locked something must not wait for a lock that is earlier in this order. A thread may have only one lock of each kind,
-//! except that a thread may lock several inodes: a directory is locked before the inodes of its entries, and other inodes are locked in the
-//! order of their numbers. A handle counts as a lock, because a commit waits for all handles, and a handle may wait for a commit. A thread
-//! that waits for an inode while it has a handle could therefore cause a deadlock.
+//! A thread must not wait for a lock that is earlier in this order than a lock that the thread has. A thread may have only one lock of each
+//! kind, except that a thread may lock several inodes: a directory is locked before the inodes of its entries, and other inodes are locked
+//! in the order of their numbers. A handle counts as a lock, because a commit waits for all handles, and a handle may wait for a commit. A
+//! thread that waits for an inode while the thread has a handle could therefore cause a deadlock.
 
 use std::ops::{Deref, DerefMut};
 
@@ -69,7 +69,10 @@ mod checked {
         };
         HELD.with(|all| {
             let all = all.borrow();
-            assert!(all.iter().all(follows), "{rank:?} is waited for with {all:?}");
+            assert!(
+                all.iter().all(follows),
+                "a lock of rank {rank:?} is acquired while {all:?} are held"
+            );
         });
     }
 
@@ -82,7 +85,7 @@ mod checked {
 
     impl Drop for Held {
         fn drop(&mut self) {
-            // A guard may be dropped while its thread exits, when the thread-local list no longer exists.
+            // A guard may be dropped while its thread exits, when the thread-local list is already destroyed.
             let _ = HELD.try_with(|all| {
                 let mut all = all.borrow_mut();
                 if let Some(at) = all.iter().rposition(|rank| *rank == self.0) {
@@ -106,5 +109,5 @@ mod checked {
     }
 }
 
-/// Asserts that this thread may wait for a lock of this rank, with the locks that the thread has.
+/// Asserts that this thread may wait for a lock of this rank, according to the locks that the thread already has.
 pub(super) use checked::before;

@@ -22,7 +22,7 @@ const SUPERBLOCK: Place = Place::new("superblock");
 const FILE: Place = Place::new("orphan file");
 
 impl Ext4 {
-    /// The number of recorded orphans, both in the list that begins in the superblock and in the orphan file.
+    /// The number of recorded orphans: the orphans in the list that begins in the superblock, and the orphans in the orphan file.
     ///
     /// # Errors
     /// `Corrupt` if the list has a loop or contains an invalid inode number, or if a block of the orphan file is damaged; `LimitExceeded`
@@ -46,7 +46,7 @@ impl Ext4 {
         let content = self.blocks.read(block, SUPERBLOCK)?;
         let raw = RawSuperblock::ref_from_prefix(&content[at..]);
         raw.map(|(raw, _)| raw.s_last_orphan.get())
-            .map_err(|_| SUPERBLOCK.corrupt("it is cut short"))
+            .map_err(|_| SUPERBLOCK.corrupt("the structure is truncated"))
     }
 
     /// The orphans of the list, newest first.
@@ -70,11 +70,12 @@ impl Ext4 {
             let inode = match look(number) {
                 _ if !seen.insert(next) => {
                     let place = Place::new("inode").inode(number).field("i_dtime");
-                    Err(place.corrupt("the list of orphans loops"))
+                    Err(place.corrupt("the orphan list contains this inode twice"))
                 }
-                _ if seen.len() > MAX_LISTED => {
-                    Err(Error::new(ErrorKind::LimitExceeded, "more than a million orphans"))
-                }
+                _ if seen.len() > MAX_LISTED => Err(Error::new(
+                    ErrorKind::LimitExceeded,
+                    "the orphan list has more than a million inodes",
+                )),
                 found => found,
             };
             match inode {
@@ -153,14 +154,14 @@ impl Inode {
         // An incomplete block at the end of the file is ignored.
         let blocks = self.size >> size.shift();
         if blocks > MAX_BLOCKS {
-            let what = format!("an orphan file of {blocks} blocks; the limit is {MAX_BLOCKS}");
+            let what = format!("the orphan file has {blocks} blocks; the limit is {MAX_BLOCKS}");
             return Err(Error::new(ErrorKind::LimitExceeded, what));
         }
         if let Some(block) = self.xattr_block {
             let place = FILE.inode(self.number).field("i_file_acl");
-            return Err(
-                place.corrupt(format!("block {block}, but the orphan file cannot have attributes"))
-            );
+            return Err(place.corrupt(format!(
+                "the orphan file has the attribute block {block}, but cannot have attributes"
+            )));
         }
         self.check_own()?;
         let mut filed = Vec::new();
@@ -168,7 +169,7 @@ impl Inode {
             let Some(home) = self.home_block(FileBlock(block))? else {
                 return Err(FILE
                     .inode(self.number)
-                    .corrupt(format!("its block {block} is a hole")));
+                    .corrupt(format!("block {block} of the orphan file is a hole")));
             };
             self.orphans_in(home, &mut filed)?;
         }
@@ -179,13 +180,13 @@ impl Inode {
         let place = FILE.inode(self.number).block(block);
         let content = self.fs.blocks.read(block, place)?;
         let Ok((entries, tail)) = RawOrphanTail::ref_from_suffix(&content) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the structure is truncated"));
         };
         let magic = tail.ob_magic.get();
         if magic != MAGIC {
             return Err(place
                 .field("ob_magic")
-                .corrupt(format!("{magic:#x} instead of {MAGIC:#x}")));
+                .corrupt(format!("the magic number is {magic:#x} instead of {MAGIC:#x}")));
         }
         if let Some(seed) = self.fs.superblock.seed {
             let seed = seed.of_inode(self.number, self.generation);

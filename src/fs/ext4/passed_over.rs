@@ -58,7 +58,7 @@ impl PassedOver {
     #[cold]
     pub(super) fn pass_over(&self, group: u32, error: Error) -> Result<(), Error> {
         self.pass_over_fault(Fault::Descriptor(group), error, |error| {
-            format!("the descriptor of group {group} is damaged, but is used: {error}")
+            format!("the descriptor of group {group} is damaged and is used unverified: {error}")
         })
     }
 
@@ -74,7 +74,7 @@ impl PassedOver {
         error: Error,
     ) -> Result<(), Error> {
         self.pass_over_fault(Fault::DirectoryBlock(dir, block), error, |error| {
-            format!("names of directory inode {dir} are missing: {error}")
+            format!("some names of directory inode {dir} cannot be read: {error}")
         })
     }
 

@@ -202,7 +202,7 @@ impl InodeMut<'_> {
     pub(crate) fn fields(&mut self) -> Result<&mut RawInode> {
         let place = INODE.inode(self.number);
         let fields = RawInode::mut_from_prefix(self.bytes);
-        fields.map(|(fields, _)| fields).map_err(|_| place.corrupt("it is cut short"))
+        fields.map(|(fields, _)| fields).map_err(|_| place.corrupt("the inode is truncated"))
     }
 
     /// The length of the valid fields after the first 128 bytes.

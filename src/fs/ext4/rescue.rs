@@ -39,7 +39,7 @@ impl Superblock {
                 return Ok(superblock);
             }
         }
-        let what = format!("block {block} holds no superblock of ext2, ext3 or ext4");
+        let what = format!("block {block} contains no superblock of ext2, ext3 or ext4");
         Err(Error::new(ErrorKind::UnknownFormat, what))
     }
 
@@ -61,8 +61,10 @@ impl Superblock {
             return Ok(());
         }
         let block = backup.group_start(backup.copy);
-        let what =
-            format!("{}, and {} in the backup in block {block}", self.revision, backup.revision);
+        let what = format!(
+            "the revision is {}, but the backup in block {block} has revision {}",
+            self.revision, backup.revision
+        );
         Err(PLACE.field("s_rev_level").corrupt(what))
     }
 

@@ -8,7 +8,7 @@
 use crate::fs::{Access, Timestamp};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The first second that an inode can represent, and the number of seconds that it can represent.
+/// The first second that an inode can represent, and the number of seconds that an inode can represent.
 const FIRST: i64 = i32::MIN as i64;
 const SECONDS: i64 = 1 << 34;
 const SECOND: u64 = 1_000_000_000;
@@ -31,13 +31,13 @@ pub(crate) struct Waiting {
     pub(crate) written: Option<Timestamp>,
 }
 
-/// 1 plus the number of nanoseconds since [`FIRST`], or [`NONE`]. This range covers all times that an inode can represent.
+/// 1 plus the number of nanoseconds since [`FIRST`], or [`NONE`]. 64 bits are enough for all times that an inode can represent.
 #[derive(Default)]
 struct Stamp(AtomicU64);
 
 impl Stamps {
-    /// Whether this stamp is already pending with the time `now`. A caller then need not set it. Between two ticks of the clock, the word
-    /// is therefore only read, and several processors can share its cache line.
+    /// Whether this stamp is already pending with the time `now`. If so, the caller need not set the stamp. Between two ticks of the clock,
+    /// the stamp is therefore only read, and several processors can share its cache line.
     #[inline]
     pub(crate) fn has(&self, access: Access, now: Timestamp) -> bool {
         let slot = match access {

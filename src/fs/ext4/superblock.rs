@@ -20,10 +20,10 @@ use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 pub(super) const PLACE: Place = Place::new("superblock");
 const CHECKSUM_OFFSET: usize = 0x3FC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
-/// The bit of `s_flags` that means that directory hashes are computed from unsigned characters.
+/// A bit of `s_flags`: directory hashes are computed from unsigned characters.
 const FLAG_UNSIGNED_HASH: u32 = 2;
 
-/// The bit of `s_encoding_flags` that means that names which violate the encoding are refused.
+/// A bit of `s_encoding_flags`: names that violate the encoding are refused.
 const ENCODING_STRICT: u16 = 1;
 
 /// The decoded superblock. Every field that other code relies on was checked against the other fields and the device's size.
@@ -89,7 +89,7 @@ pub struct Superblock {
     /// `s_def_hash_version`: the hash function of new hash trees.
     pub(crate) hash_version: u8,
     pub(crate) journal_inode: Option<InodeNo>,
-    /// The UUID of an external journal; zeros if the volume has none.
+    /// The UUID of the external journal; zeros if the volume has no external journal.
     pub(crate) journal_uuid: [u8; 16],
     pub(crate) first_meta_bg: u32,
     /// The number of blocks that are reserved after each copy of the group descriptors, so that the descriptors can grow.
@@ -177,10 +177,10 @@ fn wide(low: u32, high: u8) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// The features of a volume that can be read.
+/// The features of the volume, if reads support all of them.
 ///
 /// # Errors
-/// `Unsupported` with the names of the other features.
+/// `Unsupported`, with the names of the features that reads do not support.
 fn readable_features(raw: &RawSuperblock) -> Result<Features> {
     let features = features(raw);
     let refused = features.incompat - Incompat::READABLE;
@@ -188,10 +188,10 @@ fn readable_features(raw: &RawSuperblock) -> Result<Features> {
         return Ok(features);
     }
     let names: Vec<_> = refused.names().collect();
-    Err(Error::unsupported(format!("the volume needs {}", names.join(", "))))
+    Err(Error::unsupported(format!("the volume needs unsupported features: {}", names.join(", "))))
 }
 
-/// The size of an inode in bytes, and the first inode number that is not reserved. Revision 0 has neither field.
+/// The size of an inode in bytes, and the first inode number that is not reserved. In revision 0, these numbers are fixed and not stored.
 fn inode_size_and_first(raw: &RawSuperblock) -> (u16, u32) {
     if raw.s_rev_level.get() >= REV_DYNAMIC {
         (raw.s_inode_size.get(), raw.s_first_ino.get())
@@ -247,8 +247,8 @@ impl Superblock {
     /// the rules that Linux enforces at a mount.
     pub(crate) fn parse(bytes: &[u8], device_size: u64) -> Result<Self> {
         let superblock = Self::decode(bytes, device_size)?;
-        let (raw, _) =
-            RawSuperblock::ref_from_prefix(bytes).map_err(|_| PLACE.corrupt("it is cut short"))?;
+        let (raw, _) = RawSuperblock::ref_from_prefix(bytes)
+            .map_err(|_| PLACE.corrupt("the superblock is truncated"))?;
         superblock.obey(By::Mount, raw)?;
         Ok(superblock)
     }
@@ -260,7 +260,10 @@ impl Superblock {
             return Err(PLACE.corrupt("the device ends within the superblock"));
         };
         if raw.s_magic.get() != MAGIC {
-            return Err(Error::new(ErrorKind::UnknownFormat, "no ext2, ext3 or ext4 file system"));
+            return Err(Error::new(
+                ErrorKind::UnknownFormat,
+                "the device contains no ext2, ext3 or ext4 file system",
+            ));
         }
         let Features { compat, incompat, ro_compat } = readable_features(raw)?;
         // If the volume has metadata_csum and uninit_bg, uninit_bg is ignored.
@@ -338,7 +341,9 @@ impl Superblock {
         }
         if raw.s_checksum_type != CHECKSUM_TYPE_CRC32C {
             let number = raw.s_checksum_type;
-            return Err(Error::unsupported(format!("metadata checksums of type {number}")));
+            return Err(Error::unsupported(format!(
+                "the metadata checksum type {number} is not supported"
+            )));
         }
         let computed = superblock_checksum(bytes);
         let stored = raw.s_checksum.get();
@@ -462,7 +467,7 @@ impl Geometry {
         };
         if size > device_size {
             return Err(field.corrupt(format!(
-                "the file system has {size} bytes, the device only {device_size}: it is cut short (--truncated reads the part that is there)"
+                "the file system has {size} bytes, but the device only {device_size}: the volume is truncated (--truncated reads the remaining part)"
             )));
         }
 
@@ -489,13 +494,13 @@ impl Geometry {
         let data_blocks =
             blocks_count.checked_sub(u64::from(first)).filter(|count| *count > 0 && first <= 1);
         let Some(data_blocks) = data_blocks else {
-            return Err(PLACE
-                .field("s_first_data_block")
-                .corrupt(format!("{first} of {blocks_count} blocks")));
+            return Err(PLACE.field("s_first_data_block").corrupt(format!(
+                "block {first} is not valid on a volume of {blocks_count} blocks"
+            )));
         };
         let groups =
             u32::try_from(data_blocks.div_ceil(u64::from(blocks_per_group))).map_err(|_| {
-                field.corrupt(format!("{blocks_count} blocks in groups of {blocks_per_group}"))
+                field.corrupt(format!("{blocks_count} blocks in groups of {blocks_per_group} give too many groups or none"))
             })?;
 
         let descriptor_size = if sixty_four { raw.s_desc_size.get() } else { group::SMALL as u16 };
@@ -530,7 +535,7 @@ impl Superblock {
     }
 }
 
-/// The features of a volume. As in Linux, the feature fields are used in revision 0 too.
+/// The features of a volume. As in Linux, the feature fields are also used in revision 0.
 pub(super) fn features(raw: &RawSuperblock) -> Features {
     Features {
         compat: Compat::from_bits_retain(raw.s_feature_compat.get()),
@@ -560,7 +565,7 @@ pub(super) fn change_superblock<R>(
     change: impl FnOnce(&mut RawSuperblock) -> Result<R>,
 ) -> Result<R> {
     let Ok((raw, _)) = RawSuperblock::mut_from_prefix(bytes) else {
-        return Err(PLACE.corrupt("it is cut short"));
+        return Err(PLACE.corrupt("the superblock is truncated"));
     };
     let result = change(raw)?;
     seal_superblock(raw);

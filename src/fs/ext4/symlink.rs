@@ -12,9 +12,9 @@ use crate::units::{FileBlock, FilePos};
 /// The size of `i_block` in bytes. A short target and the NUL after the target must fit into `i_block`.
 pub(super) const SHORT_LINK: u64 = 60;
 
-/// Whether a link's target is in the inode. The decision is that of Linux. The size alone does not decide, because a short target can also
-/// be in a block: the target is in the inode if the link has no blocks except its attribute block. With the feature ea_inode, the number of
-/// blocks also counts blocks of other inodes, so the size decides.
+/// Whether a link's target is in the inode, by the same rule as in Linux. A short target can also be in a block, so the size is not
+/// sufficient: the target is in the inode if the link has no blocks except its attribute block. With the feature ea_inode, the number of
+/// blocks also includes blocks of other inodes, and the size decides.
 pub(super) fn is_in_inode(sb: &Superblock, size: u64, sectors: u64, attributes: bool) -> bool {
     if sb.incompat.contains(Incompat::EA_INODE) {
         return (1..SHORT_LINK).contains(&size);
@@ -47,7 +47,7 @@ impl Inode {
             return Err(Error::new(ErrorKind::WrongFileType, what));
         }
         if self.flags.contains(InodeFlags::ENCRYPT) {
-            let what = format!("the target of link inode {number} is encrypted");
+            let what = format!("the target of symbolic link inode {number} is encrypted");
             return Err(Error::new(ErrorKind::Encrypted, what));
         }
         let place = Place::new("symbolic link").inode(number);
@@ -63,18 +63,19 @@ impl Inode {
             target
         } else if self.is_fast_symlink() {
             if self.size >= SHORT_LINK {
-                let what = format!("{len} bytes, but the link has no block");
+                let what =
+                    format!("the target has {len} bytes, but the symbolic link has no block");
                 return Err(place.field("i_size").corrupt(what));
             }
             self.i_block[..len].to_vec()
         } else {
             let Some(block) = self.fs_block(FileBlock(0))? else {
-                return Err(place.corrupt("its block is a hole"));
+                return Err(place.corrupt("the block of the target is a hole"));
             };
             self.fs.blocks.read(block, place)?[..len].to_vec()
         };
         if target.contains(&0) {
-            return Err(place.corrupt("the target holds a NUL"));
+            return Err(place.corrupt("the target contains a NUL"));
         }
         Ok(target)
     }

@@ -55,7 +55,7 @@ pub(crate) struct Writing {
     pub(crate) orphans: Mutex<OrphanList>,
     /// The generation that the next new inode gets.
     generations: AtomicU32,
-    /// The hold of multiple mount protection, if the volume has this feature.
+    /// This node's hold on the volume, if the volume has multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
     /// The result of the close, after the close has ended. The lock makes a second close wait for the first close.
     closed: Mutex<Option<Result<(), (ErrorKind, String)>>>,
@@ -85,8 +85,8 @@ impl Writing {
             counters: Counters::default(),
             unheard: Mutex::default(),
             errors: Errors::new(fs.superblock.on_error),
-            // On a volume of revision 0 with a journal, the open sets the feature needs_recovery, which raises the revision. The backups
-            // must then be updated, too.
+            // On a volume of revision 0 with a journal, the open sets the feature needs_recovery, which raises the revision to 1. The
+            // backups must then get the new revision.
             features_switched: AtomicBool::new(
                 fs.superblock.revision < REV_DYNAMIC
                     && fs.superblock.compat.contains(Compat::HAS_JOURNAL),
@@ -200,12 +200,12 @@ impl Ext4 {
     pub fn check_writable(&self) -> Result<()> {
         if self.superblock.has_external_journal() {
             return Err(Error::read_only(
-                "volumes with a journal on another device (journal_dev) are not written: tune2fs -O ^has_journal removes the journal",
+                "volumes with a journal on another device (journal_dev) can only be read: tune2fs -O ^has_journal removes the journal",
             ));
         }
         let sb = &self.superblock;
         if sb.revision > REV_DYNAMIC {
-            let what = format!("volumes of revision {} are not written", sb.revision);
+            let what = format!("volumes of revision {} can only be read", sb.revision);
             return Err(Error::read_only(what));
         }
         let incompat = sb.incompat - Incompat::WRITABLE;
@@ -214,7 +214,7 @@ impl Ext4 {
         if names.is_empty() {
             return sb.obey(By::Writing, &self.raw_superblock()?);
         }
-        Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
+        Err(Error::read_only(format!("volumes with {} can only be read", names.join(", "))))
     }
 
     /// Makes the checks of internal inodes that Linux makes at a mount. The root must be a directory with a block. The block maps and the
@@ -227,7 +227,7 @@ impl Ext4 {
         let stat = root.stat();
         let used = stat.links > 0 && stat.size > 0 && stat.blocks > 0;
         if stat.file_type != FileType::Directory || !used {
-            let what = "the root is not a directory with a block";
+            let what = "the root inode is not a directory with a block";
             return Err(Place::new("inode").inode(ROOT).corrupt(what));
         }
         root.check_own()?;
@@ -244,10 +244,10 @@ impl Ext4 {
         let (block, at) = self.superblock.position();
         let content = self.blocks.read(block, PLACE)?;
         let raw = RawSuperblock::read_from_prefix(&content[at..]);
-        raw.map(|(raw, _)| raw).map_err(|_| PLACE.corrupt("it is cut short"))
+        raw.map(|(raw, _)| raw).map_err(|_| PLACE.corrupt("the superblock is truncated"))
     }
 
-    /// Marks the volume on the device as in use. If the journal records an error, the superblock's error flag is set, too.
+    /// Marks the volume on the device as in use. If the journal records an error, the superblock's error flag is also set.
     fn mark_open(&self, log: Option<&LogWriter>, clock: Clock) -> Result<()> {
         let now = clock.now();
         self.write_superblock(|raw| {
@@ -279,7 +279,10 @@ impl Ext4 {
         match &*closed {
             Some(Ok(())) => return Ok(()),
             Some(Err((kind, why))) => {
-                return Err(Error::new(*kind, format!("closed before: {why}")));
+                return Err(Error::new(
+                    *kind,
+                    format!("the volume was already closed, with an error: {why}"),
+                ));
             }
             None => {}
         }
@@ -312,7 +315,7 @@ impl Ext4 {
         writing.transactions.check()?;
         self.commit_with_data(writing.transactions.newest())?;
         self.check_held()?;
-        writing.transactions.abort(&Error::read_only("the volume was closed"));
+        writing.transactions.abort(&Error::read_only("the volume is closed"));
         writing.locks.all_changed();
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {

@@ -1,9 +1,9 @@
-//! Changes that no lease delays: an open for *reading* with `O_TRUNC`, and a truncation through an overlay above the file. Linux breaks a
-//! read lease only for an open for writing and for `truncate(2)` of the file itself.
+//! Changes that break no read lease: an open for *reading* with `O_TRUNC`, and a truncation through an overlay above the file. Linux breaks
+//! a read lease only for an open for writing and for `truncate(2)` of the file itself.
 //!
-//! An inotify watch covers each file that is read raw. The watching thread is notified as of a broken lease, but only after the change,
-//! because a truncation does not wait. Until the thread runs, a reader can get the previous content. The blocks cannot belong to another
-//! file before the journal of the file system commits.
+//! Therefore each file that is read raw also has an inotify watch. The thread that handles broken leases also gets its events, but only
+//! after the change, because a truncation does not wait for inotify. Until the thread runs, a reader can get the previous content. The
+//! freed blocks cannot belong to another file before the journal of the file system commits.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -18,7 +18,8 @@ use crate::error::Errno;
 /// The inotify events. All handles of an inode share one watch, which ends with its first event.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// A user may have few inotify instances. Without an instance no file is read raw, and each file reports this error.
+    /// The inotify instance, or the error of its creation, because the number of instances of a user is limited. Without an instance, no
+    /// file is read raw, and each file reports this error.
     inotify: Result<OwnedFd, Errno>,
     /// The number of files for each watch.
     watches: Mutex<HashMap<i32, u32>>,
@@ -44,7 +45,7 @@ impl Changed {
 }
 
 impl Changes {
-    /// The watch number of a file without a watch.
+    /// The value that means that a file has no watch.
     pub(super) const NONE: i32 = -1;
 
     pub(super) fn new() -> Self {
@@ -62,7 +63,8 @@ impl Changes {
         let mut watches = self.lock();
         let flags = WatchFlags::MODIFY | WatchFlags::ONESHOT;
         let watch = inotify::add_watch(self.fd()?, path, flags)?;
-        // The number is set before the lock is released, because the thread that handles an event of this watch must find its file.
+        // The number is set before the lock is released, because the thread that handles an event must find the file of the watch by this
+        // number.
         let before = own.swap(watch, Ordering::SeqCst);
         if watch != before {
             *watches.entry(watch).or_default() += 1;
@@ -80,19 +82,19 @@ impl Changes {
         *files -= 1;
         if *files == 0 {
             watches.remove(&watch);
-            // The removal fails if the watch has ended with an event.
+            // The removal fails if an event has already ended the watch.
             let _ = self.fd().map(|inotify| inotify::remove_watch(inotify, watch));
         }
     }
 
-    /// Takes the pending events.
+    /// Reads the pending events and returns the changed files.
     pub(super) fn take(&self) -> Changed {
         let _watches = self.lock();
         let mut memory = [MaybeUninit::uninit(); 4096];
         let mut watches = HashSet::new();
         let Ok(inotify) = self.fd() else { return Changed::Watched(watches) };
         let mut reader = Reader::new(inotify, &mut memory);
-        // The read fails if there is no event.
+        // The read fails if there is no further event.
         while let Ok(event) = reader.next() {
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
                 return Changed::All;

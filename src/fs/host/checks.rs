@@ -1,5 +1,4 @@
-//! Checks of a file before its lease is taken. They find out whether the file's data lie where FIEMAP reports
-//! them, and nowhere else.
+//! Checks whether a file can be read raw. All data of the file must be where FIEMAP reports them, and in no other place.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,7 +20,7 @@ pub enum HostFs {
 }
 
 impl HostFs {
-    /// The name for programs: that of the kernel's driver.
+    /// The machine-readable name, which is the name of the kernel's driver.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,7 +39,7 @@ impl fmt::Display for HostFs {
     }
 }
 
-// `statfs`'s f_type, as in Linux's include/uapi/linux/magic.h.
+// Values of `f_type` in `statfs`. Source: Linux's include/uapi/linux/magic.h.
 const EXT: u32 = 0xEF53;
 const XFS: u32 = 0x5846_5342;
 const OTHERS: [(u32, &str); 12] = [
@@ -70,7 +69,7 @@ impl Facts {
         Ok(Self { statx: statx(file)?, magic: rustix::fs::fstatfs(file)?.f_type as u32 })
     }
 
-    /// The description of the same file at present.
+    /// Reads the description of the same file again.
     pub(super) fn now(self, file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
         Ok(Self { statx: statx(file)?, ..self })
     }
@@ -86,7 +85,7 @@ impl Facts {
             XFS => Ok(HostFs::Xfs),
             magic => {
                 let name = OTHERS.iter().find(|(other, _)| *other == magic);
-                Err(Refusal::FileSystem(name.map_or("this file system", |(_, name)| name)))
+                Err(Refusal::FileSystem(name.map_or("this type of file system", |(_, name)| name)))
             }
         }
     }
@@ -97,7 +96,7 @@ fn statx(file: BorrowedFd<'_>) -> rustix::io::Result<Statx> {
     rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked)
 }
 
-/// The first reason against raw reads of a file that holds regardless of the file's users.
+/// Returns the first reason why a file cannot be read raw. Reasons that depend on other users of the file are not included.
 pub(super) fn refuse(
     file: BorrowedFd<'_>,
     facts: &Facts,
@@ -120,12 +119,12 @@ pub(super) fn refuse(
     match fs {
         HostFs::Ext => refuse_data_journal(file, facts),
         HostFs::Xfs => {
-            let failed = |errno| Refusal::Failed("XFS attributes", errno);
+            let failed = |errno| Refusal::Failed("cannot read the XFS attributes", errno);
             if is_realtime(file).map_err(failed)? {
                 return Err(Refusal::Realtime);
             }
             let safe = facts.is_immutable() || assume_no_dedupe;
-            // A kernel that does not report reflink may still have it.
+            // If the kernel does not report whether the file system has reflink, reflink is assumed.
             if !safe && has_reflink(file).unwrap_or(true) {
                 return Err(Refusal::Dedupe);
             }
@@ -134,10 +133,11 @@ pub(super) fn refuse(
     }
 }
 
-/// `/proc/fs/ext4/DEVICE/options` has the options in force, including defaults; `mountinfo` omits defaults.
+/// Refuses a file whose data are journaled. `/proc/fs/ext4/DEVICE/options` contains the options in force, including defaults; `mountinfo`
+/// omits defaults.
 fn refuse_data_journal(file: BorrowedFd<'_>, facts: &Facts) -> Result<(), Refusal> {
     let flags = rustix::fs::ioctl_getflags(file)
-        .map_err(|errno| Refusal::Failed("inode flags", errno.into()))?;
+        .map_err(|errno| Refusal::Failed("cannot read the inode flags", errno.into()))?;
     if flags.contains(IFlags::JOURNALING) {
         return Err(Refusal::DataJournal);
     }
@@ -153,7 +153,7 @@ fn refuse_data_journal(file: BorrowedFd<'_>, facts: &Facts) -> Result<(), Refusa
             Err(Refusal::DataJournal)
         }
         Some(_) => Ok(()),
-        // The old ext2 driver has no journal and no such file.
+        // The old ext2 driver has no journal and no options file.
         None if mounted_as(major, minor).as_deref() == Some("ext2") => Ok(()),
         None => Err(Refusal::UnknownDataMode),
     }

@@ -1,4 +1,4 @@
-//! The keeper of all leases. One thread handles breaks of leases and does nothing else; a second thread takes leases again.
+//! The keeper of the leases of all host files. One thread only handles breaks of leases. A second thread acquires leases again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -16,7 +16,8 @@ use crate::sys::lease::{self, Waited, Watch, Watcher};
 
 /// The delay after a break before all leases are checked.
 const AFTER_BREAK: Duration = Duration::from_millis(20);
-/// The longest sleep of the thread without files. A wake-up may be lost if the signal queue is full.
+/// The maximum time for which the watching thread sleeps if there are no files. The time is limited, because a wake-up may be lost if the
+/// signal queue is full.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The state that the threads of the keeper share with the files. All host files of a [`Host`](crate::Host) have one keeper.
@@ -25,14 +26,14 @@ pub struct Keeper {
     proof: Proof,
     changes: Changes,
     watches: Watches,
-    /// The watching thread sets it once, before the keeper is shared.
+    /// The watching thread sets this value once, before the keeper is shared.
     watcher: OnceLock<Watcher>,
     files: Mutex<Files>,
     plans: Mutex<Plans>,
     planned: Condvar,
-    /// The watching thread holds this lock while it uses a file.
+    /// The watching thread locks this mutex while it uses a file.
     watching: Mutex<()>,
-    /// The thread that takes leases again holds this lock while it uses a file.
+    /// The thread that acquires leases again locks this mutex while it uses a file.
     taking: Mutex<()>,
     ended: AtomicBool,
     next: AtomicU64,
@@ -52,11 +53,11 @@ struct Files {
 #[derive(Debug, Default)]
 struct Plans {
     due: BinaryHeap<Reverse<Plan>>,
-    /// The thread that carries out the plans, once it was started.
+    /// The thread that carries out the plans; `None` before the first plan.
     thread: Option<JoinHandle<()>>,
 }
 
-/// A planned attempt to take a lease again.
+/// A planned attempt to acquire a lease again.
 #[derive(Debug)]
 struct Plan {
     due: Instant,
@@ -101,12 +102,12 @@ impl Keeping {
 impl Drop for Keeping {
     fn drop(&mut self) {
         if self.keeper.is_foreign() {
-            // A forked process has no such threads to wait for.
+            // A forked process does not run the threads of the keeper, so it must not wait for them.
             return;
         }
         self.keeper.ended.store(true, Ordering::SeqCst);
         if let (Some(watcher), Some(thread)) = (self.keeper.watcher.get(), self.watching.take()) {
-            // Without the wake-up the thread ends by itself, and has no work left.
+            // If the wake-up fails, the thread is not joined. The thread later ends by itself, and has no work in the meantime.
             if watcher.wake() {
                 let _ = thread.join();
             }
@@ -158,13 +159,13 @@ impl Keeper {
         Ok(keeping)
     }
 
-    /// Whether this process was forked from the owner of the leases. Such a process shares the leases and the watches, but does not
-    /// run the keeper's threads. A lock that a thread held at the fork is never released.
+    /// Whether this process was forked from the process that owns the leases. A forked process shares the leases and the watches, but it
+    /// does not run the keeper's threads. In a forked process, a lock that another thread held during the fork is never released.
     pub(super) fn is_foreign(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// The time at which the leases were last proven to be held.
+    /// The time at which all leases were last found unbroken.
     #[must_use]
     #[inline(always)]
     pub fn proof(&self) -> &Proof {
@@ -188,12 +189,13 @@ impl Keeper {
     pub(super) fn register(&self, file: &Arc<HostFile>) {
         let mut files = self.files();
         let first = files.open.is_empty();
-        // The time is read before another file can be registered, because it would wrongly prove the lease of that file.
+        // The time is read while `files` is locked. Otherwise another file could be registered before the time is read, and the time would
+        // wrongly be a proof for the lease of that file.
         let begun = Proof::begin();
         files.open.insert(file.file.as_raw_fd(), Arc::downgrade(file));
         drop(files);
         if first {
-            // The thread has slept without a proof, because there was no lease to prove.
+            // The watching thread slept without renewing the proof, because there was no lease to check.
             self.proof.renew(begun);
             self.watcher.get().map(|watcher| watcher.wake());
         }
@@ -214,7 +216,8 @@ impl Keeper {
         })
     }
 
-    /// Handles breaks until the keeper ends. This loop waits only for the next break, because writers wait while it is busy.
+    /// Handles breaks until the keeper ends. This loop waits for nothing except the next break, because writers wait while the loop is
+    /// busy.
     fn watch(&self, watch: &Watch) {
         let mut due = Instant::now() + IDLE;
         while !self.ended.load(Ordering::SeqCst) {
@@ -223,7 +226,7 @@ impl Keeper {
                 Waited::Told(fd) => {
                     let file = self.files().open.get(&fd).cloned();
                     self.look_at(file, answer);
-                    // After many simultaneous breaks, the kernel may have dropped signals.
+                    // After many simultaneous breaks, the kernel may have dropped signals, so all leases are checked soon.
                     due = due.min(Instant::now() + AFTER_BREAK);
                 }
                 Waited::Woken | Waited::TimedOut => due = self.prove(),
@@ -246,7 +249,8 @@ impl Keeper {
         }
     }
 
-    /// Waits until no thread uses a file that its user has dropped. The file is then closed, and its file system can be unmounted.
+    /// Waits until the keeper's threads use no file that the program has dropped. The file is then closed, and its file system can be
+    /// unmounted.
     pub fn let_go(&self) {
         if !self.is_foreign() {
             drop(lock(&self.watching));
@@ -267,7 +271,7 @@ impl Keeper {
         });
     }
 
-    /// Checks all leases, and handles breaks whose signal was lost. Returns the time at which the next proof is due.
+    /// Checks all leases, and handles breaks whose signals were lost. Returns the time at which the next proof is due.
     fn prove(&self) -> Instant {
         let begun = Proof::begin();
         self.answer_changes();
@@ -281,17 +285,17 @@ impl Keeper {
         Instant::now() + if idle { IDLE } else { interval }
     }
 
-    /// Reports changes that break no lease.
+    /// The inotify watches, which report changes that break no lease.
     pub(super) fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// The marks of programs that the kernel asks for permission before a read.
+    /// The fanotify marks of programs that the kernel asks for permission before a read.
     pub(super) fn watches(&self) -> &Watches {
         &self.watches
     }
 
-    /// Plans an attempt to take a lease.
+    /// Plans an attempt to acquire a lease.
     pub(super) fn plan(self: &Arc<Self>, file: &Arc<HostFile>, due: Instant) {
         if self.ended.load(Ordering::SeqCst) {
             return;
@@ -300,14 +304,14 @@ impl Keeper {
         plans.due.push(Reverse(Plan { due, file: Arc::downgrade(file) }));
         if plans.thread.is_none() {
             let own = Arc::clone(self);
-            // Without the thread, the kernel continues to serve the file.
+            // If the thread cannot be started, the kernel continues to serve the file.
             plans.thread = spawn("ironmap-retake", move || own.carry_out()).ok();
         }
         drop(plans);
         self.planned.notify_one();
     }
 
-    /// Takes leases again until the keeper ends. It may wait for the device, so the watching thread cannot do it.
+    /// Carries out the plans until the keeper ends. An attempt may wait for the device, so the watching thread must not make the attempt.
     fn carry_out(&self) {
         let mut plans = self.plans();
         while !self.ended.load(Ordering::SeqCst) {
@@ -347,7 +351,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Releases the lease of a file if the kernel is breaking it.
 fn answer(file: &Arc<HostFile>) {
-    // A signal may be stale, because the descriptor's number belonged to another file or the lease was taken again.
+    // A signal may be outdated: the descriptor's number belonged to another file, or the lease was acquired again.
     if file.holds.load(Ordering::SeqCst) && !lease::stands(file.file.as_fd()) {
         file.break_lease();
     }

@@ -9,7 +9,7 @@ use crate::iomap::{Extent, ExtentMap, ExtentState, Iomap, MapFile};
 use crate::sys::{FiemapExtent, FiemapFlags, fiemap};
 use crate::units::{BlockSize, FileBlock, FilePos, FsBlock};
 
-/// The maximum number of extents of a map: they take 96 MiB, and the index 80 MiB.
+/// The maximum number of extents of a map. This many extents need 96 MiB of memory, and their index 80 MiB.
 const MOST_EXTENTS: usize = 4 << 20;
 
 /// The location of a host file's data on its device. The map is valid while the lease under which it was read is held.
@@ -25,7 +25,7 @@ pub struct HostMap {
 pub struct Beneath {
     /// Size of the file system's device in bytes.
     pub size: u64,
-    /// The limits of its device path.
+    /// The limits of requests to the device.
     pub limits: Limits,
 }
 
@@ -54,14 +54,14 @@ impl HostMap {
         Ok(Self { extents, size, shared })
     }
 
-    /// The file's size in bytes. It cannot change while the lease is held.
+    /// The file's size in bytes. The size cannot change while the lease is held.
     #[must_use]
     #[inline(always)]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The extents in order. Adjoining extents are merged.
+    /// The extents in order. Adjacent extents are merged.
     #[must_use]
     pub fn extents(&self) -> &[Extent] {
         self.extents.extents()
@@ -74,7 +74,7 @@ impl HostMap {
     }
 }
 
-/// Refuses an extent whose data a raw read would not return.
+/// Refuses an extent whose data cannot be returned by a raw read.
 fn refuse(extent: &FiemapExtent) -> Result<(), Refusal> {
     let of = |flags| extent.flags.intersects(flags);
     if of(FiemapFlags::ENCRYPTED) {

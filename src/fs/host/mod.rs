@@ -1,23 +1,24 @@
-//! Files of a file system that the kernel has mounted: raw reads under a lease, past the kernel.
+//! Files of a file system that the kernel has mounted. While a lease protects a file, its data are read raw, directly from the block
+//! device.
 //!
 //! # Why it is safe
 //!
-//! The kernel grants a **read lease** (`F_SETLEASE`, `F_RDLCK`) only while no process has the file open or mapped for writing. A process that opens
-//! the file for writing or truncates it waits until the lease is released. FIEMAP gives the map after the lease is taken and the data are written
-//! back, so the map stays valid while the lease is held.
+//! The kernel grants a **read lease** (`F_SETLEASE`, `F_RDLCK`) only while no process has the file open or mapped for writing. A process
+//! that opens the file for writing or truncates it waits until the lease is released. FIEMAP returns the map after the lease is acquired
+//! and the data are written back, so the map stays valid while the lease is held.
 //!
 //! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]) that a
 //! reader samples before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
-//! discards the data and repeats the read through the kernel. Therefore no read has to be drained. A writer waits only until one thread
-//! wakes up, and not for readers, which might not return to their queue for a long time.
+//! discards the data and repeats the read through the kernel. Therefore the lease can be released without waiting for reads in flight. A
+//! writer waits only until one thread wakes up. It does not wait for readers, which might not return to their queue for a long time.
 //!
-//! The kernel removes a broken lease by force after `/proc/sys/fs/lease-break-time`. If this process was stopped for that long, the number
-//! is still unchanged when the process runs again. So the keeper of the leases proves them at intervals much shorter than that time, and a
-//! reader trusts its data only while the last [proof](Proof) is recent.
+//! The kernel removes a broken lease by force after `/proc/sys/fs/lease-break-time`. If this process is stopped for that long, the number
+//! is still unchanged when the process runs again. Therefore the keeper checks all leases at intervals much shorter than that time. A
+//! reader trusts its data only if the last successful check, the [proof](Proof), is recent.
 //!
-//! Linux does not break a read lease for an open for reading with `O_TRUNC`, nor for a truncation through an overlay above the file. An
-//! inotify watch reports these events, but only afterwards. Until the thread that handles the event has run, a reader can get the
-//! previous content of the file.
+//! Two changes do not break a read lease: an open for reading with `O_TRUNC`, and a truncation through an overlay above the file. An
+//! inotify watch reports these changes, but only afterwards. Until the thread that handles the event has run, a reader can get the previous
+//! content of the file.
 //!
 //! Sources: `fcntl(2)`, `inotify(7)`, `ioctl_fiemap`, Linux's Documentation/filesystems/{fiemap,locking}.rst.
 
@@ -55,7 +56,7 @@ use crate::units::{BlockSize, InodeNo};
 
 /// If a lease was held for less than this time, the delay before the next attempt doubles.
 const SHORT: Duration = Duration::from_secs(1);
-/// The delay between a break and the next attempt to take the lease: the shortest and the longest.
+/// The delay between a break and the next attempt to acquire the lease: the minimum and the maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
 
 /// A file of a mounted file system: its descriptor, its lease and, while the lease is held, its map.
@@ -73,17 +74,17 @@ pub struct HostFile {
     keeper: Arc<Keeper>,
     tenure: Arc<Tenure>,
     status: Mutex<Status>,
-    /// The file has a lease, for a tenure or for an attempt to begin one.
+    /// Whether the file has a lease, for a tenure or for an attempt to begin a tenure.
     holds: AtomicBool,
     /// The inotify watch, which reports changes that break no lease.
     watch: AtomicI32,
-    /// A read went through the kernel since the last attempt to take the lease.
+    /// Whether the kernel served a read since the last attempt to acquire the lease.
     wanted: AtomicBool,
-    /// No attempt to take the lease is planned: the next read through the kernel plans one.
+    /// Whether no attempt to acquire the lease is planned. The next read through the kernel then plans an attempt.
     dormant: AtomicBool,
 }
 
-/// The way in which a file is served at present, and its reason.
+/// How the file is served at present (raw or by the kernel), and the reason.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// The map, while the lease is held.
@@ -97,7 +98,8 @@ pub struct Status {
 }
 
 impl HostFile {
-    /// Opens a regular file for reading, and takes the lease if possible. `beneath` finds the device for a device number (major and minor).
+    /// Opens a regular file for reading, and acquires the lease if possible. `beneath` finds the device for a device number (major and
+    /// minor).
     ///
     /// # Errors
     /// The errors of opening a file; `WrongFileType` and `IsADirectory`. A file that only the kernel can read is not an error.
@@ -110,8 +112,8 @@ impl HostFile {
         let named = |errno| Error::io(errno, path.display().to_string());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let open = |flags| rustix::fs::open(path, flags, Mode::empty());
-        // NONBLOCK, because an open of a FIFO without a writer would block. An open that fails because of a write lease is repeated without it, and
-        // waits for that lease.
+        // NONBLOCK, because an open of a FIFO without a writer would block. If the open fails because another process has a write lease,
+        // the file is opened again without NONBLOCK. That open waits until the write lease is released.
         let file = match open(flags | OFlags::NONBLOCK) {
             Err(OsErrno::AGAIN) => open(flags),
             opened => opened,
@@ -161,7 +163,7 @@ impl HostFile {
         Ok(host_file)
     }
 
-    /// The path, as given.
+    /// The path that was passed to [`open`](Self::open).
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -185,7 +187,7 @@ impl HostFile {
         self.facts.fs().ok()
     }
 
-    /// The number of the device that holds the file system: major and minor.
+    /// The number of the device that contains the file system: major and minor.
     #[must_use]
     pub fn device(&self) -> (u32, u32) {
         (self.facts.statx.stx_dev_major, self.facts.statx.stx_dev_minor)
@@ -197,7 +199,7 @@ impl HostFile {
         self.block
     }
 
-    /// The index among the open files of the keeper: a small number, which is used again after the file is dropped.
+    /// The index among the open files of the keeper: a small number, which is reused after the file is dropped.
     #[must_use]
     #[inline(always)]
     pub fn index(&self) -> u32 {
@@ -211,7 +213,7 @@ impl HostFile {
         &self.tenure
     }
 
-    /// The way in which the file is served at present.
+    /// How the file is served at present.
     #[must_use]
     pub fn status(&self) -> Status {
         self.lock().clone()
@@ -224,12 +226,12 @@ impl HostFile {
         status.map.clone().filter(|_| self.tenure.current() == tenure)
     }
 
-    /// Serves the file through the kernel from now on, for a reason that the device's code found.
+    /// Makes the kernel serve all further reads of the file, for a reason that the device layer detected.
     pub fn refuse(&self, refusal: Refusal) {
         self.end_tenure(|status| status.refusal = Some(refusal));
     }
 
-    /// Records that a read had to go through the kernel, so that the keeper takes the lease again.
+    /// Records that the kernel had to serve a read, so that the keeper acquires the lease again.
     pub fn want(self: &Arc<Self>) {
         if !self.wanted.load(Ordering::Relaxed) {
             self.wanted.store(true, Ordering::SeqCst);
@@ -239,11 +241,12 @@ impl HostFile {
         }
     }
 
-    /// Tries to take the lease, and plans the next attempt if a writer is in the way. Two attempts never run concurrently, because the
-    /// thread that opens the file makes the first attempt, and one other thread makes all later ones.
+    /// Tries to acquire the lease, and plans the next attempt if a writer prevents the acquisition. Two attempts never run concurrently,
+    /// because the thread that opens the file makes the first attempt, and one other thread makes all later attempts.
     fn take(self: &Arc<Self>) {
         let before = {
-            // The thread that ended the last tenure holds the status until its lease is released; otherwise it would release this attempt's lease.
+            // The thread that ended the last tenure keeps the status locked until it has released the old lease. Without this wait, that
+            // thread could release the lease of this attempt.
             let _status = self.lock();
             self.tenure.current()
         };
@@ -285,7 +288,7 @@ impl HostFile {
         let changes = self.keeper.changes();
         let failed = |errno| Refusal::Failed("inotify", errno);
         changes.watch(self.file.as_fd(), &self.watch).map_err(failed)?;
-        // A break that came before the file was registered as a holder was not handled.
+        // A break that came before `holds` was set was not handled.
         if !lease::stands(self.file.as_fd()) {
             return Err(Refusal::Broken);
         }
@@ -301,11 +304,11 @@ impl HostFile {
         HostMap::read(self.file.as_fd(), facts.statx.stx_size, self.block, &beneath)
     }
 
-    /// Serves the file through the kernel if it was read raw because it was immutable, and the flag has been removed. No event reports this.
+    /// Makes the kernel serve the file if raw reads rely on the immutable flag and the flag was removed. No event reports the removal.
     fn check_flag(&self) {
         let xfs = self.facts.fs() == Ok(HostFs::Xfs);
         let relies = xfs && !self.assume_no_dedupe && self.facts.is_immutable();
-        // An unchanged file is not checked further, because other checks can wait for locks of XFS.
+        // As long as the flag is set, no further checks are made, because further checks can wait for locks of XFS.
         if relies
             && self.holds.load(Ordering::SeqCst)
             && let Ok(now) = self.facts.now(self.file.as_fd())
@@ -326,7 +329,7 @@ impl HostFile {
         lease::release(self.file.as_fd());
     }
 
-    /// Handles a break of the lease: reads in flight become untrusted, then the writer continues.
+    /// Handles a break of the lease. Reads in flight become untrusted, and then the writer continues.
     fn break_lease(self: &Arc<Self>) {
         let mut due = None;
         self.end_tenure(|status| {
@@ -344,8 +347,8 @@ impl HostFile {
     fn end_tenure(&self, update: impl FnOnce(&mut Status)) {
         let mut status = self.lock();
         self.tenure.end(self.keeper.unique());
-        // The status and the size must be up to date before the waiting writer continues. The map is freed afterwards, so the writer does not wait
-        // for that.
+        // The status must be up to date before the waiting writer continues. The map is freed afterwards, so that the writer does not wait
+        // for the deallocation.
         update(&mut status);
         let map = status.map.take();
         self.let_go();
@@ -353,13 +356,13 @@ impl HostFile {
         drop(map);
     }
 
-    /// Runs a planned attempt. The lease is not taken again for a file without readers.
+    /// Carries out a planned attempt. If no read used the kernel since the last attempt, the lease is not acquired again.
     fn retake(self: &Arc<Self>) {
         if self.wanted.swap(false, Ordering::SeqCst) {
             return self.take();
         }
         self.dormant.store(true, Ordering::SeqCst);
-        // A reader that ran in between saw `dormant` unset and planned no attempt.
+        // A reader that ran in the meantime saw that `dormant` was false, and planned no attempt.
         if self.wanted.load(Ordering::SeqCst) && self.dormant.swap(false, Ordering::SeqCst) {
             self.keeper.plan(self, Instant::now());
         }
@@ -373,7 +376,7 @@ impl HostFile {
 /// The block size to assume for a file system that reports none.
 const PAGE: BlockSize = match BlockSize::from_shift(12) {
     Some(size) => size,
-    None => panic!("4 KiB is a block size"),
+    None => panic!("4 KiB is a valid block size"),
 };
 
 impl Drop for HostFile {
@@ -382,7 +385,7 @@ impl Drop for HostFile {
             return;
         }
         self.keeper.forget(self.file.as_raw_fd(), self.index);
-        // A forked process may still have the file open, and would keep the lease.
+        // A forked process may still have the file open, so closing the file here would not release the lease.
         self.let_go();
         self.keeper.changes().forget(*self.watch.get_mut());
     }

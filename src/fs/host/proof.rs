@@ -1,4 +1,4 @@
-//! The time since the leases were last proven to be held.
+//! The proof: the time at which all leases were last found unbroken.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,12 +7,13 @@ use crate::sys::{rate, ticks};
 
 /// The time in seconds after which the kernel removes a broken lease; 0 means never.
 const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
-/// The break time to assume if it cannot be read.
+/// The break time that is assumed if the file cannot be read.
 const UNKNOWN: Duration = Duration::from_secs(1);
-/// The longest time between two proofs. A break whose signal was lost is handled at most this much later.
+/// The maximum time between two proofs. If the signal of a lease break is lost, the break is handled at most this much later.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The time at which the leases of a keeper were last proven. Readers load this one cache line, which is written every few seconds.
+/// The time at which all leases of a keeper were last found unbroken. Every reader loads this cache line, but the keeper writes it only
+/// every few seconds.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Proof {
@@ -30,20 +31,20 @@ impl Proof {
         proof
     }
 
-    /// Whether a lease that was unbroken at the last proof cannot have been removed by force since then.
+    /// Whether the proof is so recent that the kernel cannot have removed a lease by force since then.
     #[must_use]
     #[inline(always)]
     pub fn is_young(&self) -> bool {
-        // If the clock restarts, the difference is enormous, which is safe.
+        // If the clock restarts, the difference wraps to a huge value. The proof then counts as old, which is safe.
         ticks().wrapping_sub(self.at.load(Ordering::Relaxed)) <= self.valid.load(Ordering::Relaxed)
     }
 
-    /// The time before a check of all leases, for [`renew`](Self::renew).
+    /// The time to pass to [`renew`](Self::renew), taken before a check of all leases.
     pub(super) fn begin() -> u64 {
         ticks()
     }
 
-    /// Records that all leases were found unbroken after the time `begun`. Returns the time until the next proof is due.
+    /// Records that all leases were found unbroken in a check that began at `begun`. Returns the time until the next proof is due.
     pub(super) fn renew(&self, begun: u64) -> Duration {
         let text = std::fs::read_to_string(BREAK_TIME).unwrap_or_default();
         let limit = text.trim().parse().map_or(UNKNOWN, Duration::from_secs);
@@ -68,8 +69,8 @@ mod tests {
         assert!(proof.is_young());
         let valid = proof.valid.load(Ordering::Relaxed);
         proof.at.store(ticks().wrapping_sub(valid).wrapping_sub(1), Ordering::Relaxed);
-        assert!(!proof.is_young(), "it is too old");
+        assert!(!proof.is_young(), "a proof is rejected that is too old");
         proof.at.store(ticks() + proof.rate, Ordering::Relaxed);
-        assert!(!proof.is_young(), "it was made in the future of a clock that was reset");
+        assert!(!proof.is_young(), "a proof is rejected whose time is after the current time");
     }
 }

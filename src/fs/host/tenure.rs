@@ -1,20 +1,22 @@
-//! The number of a lease's tenure: it shows a reader that the lease was held during the whole read.
+//! A tenure is a period in which a lease is held without interruption. The number of the tenure shows a reader that the lease was held
+//! during the complete read.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The number: odd while the lease is held and the map is valid; even otherwise. All numbers of a keeper's files are unique.
+/// The number of the current tenure. It is odd while the lease is held and the map is valid, and even otherwise. The files of a keeper
+/// never use a number twice.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Tenure(AtomicU64);
 
 impl Tenure {
-    /// `unique` is an even number.
+    /// `unique` must be even.
     pub(super) fn new(unique: u64) -> Self {
         Self(AtomicU64::new(unique))
     }
 
-    /// The number before a read; [`stands`](Self::stands) compares it afterwards. A map that was found for a number is valid while the
-    /// number does not change.
+    /// The current number. A reader gets the number before a read, and passes it to [`stands`](Self::stands) after the read. A map for a
+    /// number is valid while this number is current.
     #[must_use]
     #[inline(always)]
     pub fn current(&self) -> u64 {
@@ -28,17 +30,17 @@ impl Tenure {
         number & 1 != 0
     }
 
-    /// Whether the tenure that was current before a read is current after it. A program that changes the file's data waits until the lease
-    /// is released, and the number changes before the release, so a reader of changed data sees the new number.
+    /// Whether the number that was current before a read is still current. A program that changes the file's data waits until the lease is
+    /// released. The number changes before the release, so a reader that got changed data sees a new number.
     #[must_use]
     #[inline(always)]
     pub fn stands(&self, number: u64) -> bool {
-        // The read's own loads (a copy by the kernel, or a completion's) come before this one.
+        // The loads of the read itself, by the kernel's copy or by a completion, must precede the load below.
         fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == number
     }
 
-    /// Begins a tenure, unless something has happened since `before` was current. `unique` is an even number.
+    /// Begins a tenure if `before` is still the current number. Returns whether the tenure began. `unique` must be even.
     pub(super) fn begin(&self, before: u64, unique: u64) -> bool {
         let begin = || {
             self.0.compare_exchange(before, unique | 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
@@ -46,7 +48,7 @@ impl Tenure {
         !Self::is_raw(before) && begin()
     }
 
-    /// Ends the tenure, or an attempt to begin one. The lease may be released only after this.
+    /// Ends the tenure, or an attempt to begin a tenure. The lease may be released only after this call.
     pub(super) fn end(&self, unique: u64) {
         self.0.swap(unique, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -64,12 +66,12 @@ mod tests {
         let before = tenure.current();
         assert!(!Tenure::is_raw(before));
         tenure.end(4);
-        assert!(!tenure.begin(before, 6), "it was ended in between");
+        assert!(!tenure.begin(before, 6), "the tenure ended in between");
         assert!(tenure.begin(4, 6));
         let raw = tenure.current();
         assert!(Tenure::is_raw(raw) && tenure.stands(raw));
-        assert!(!tenure.begin(raw, 8), "it has begun");
-        assert!(tenure.stands(raw), "and goes on");
+        assert!(!tenure.begin(raw, 8), "the tenure has begun");
+        assert!(tenure.stands(raw), "the tenure continues");
         tenure.end(10);
         assert!(!tenure.stands(raw) && !Tenure::is_raw(tenure.current()));
     }

@@ -1,8 +1,8 @@
-//! Permission events of fanotify. A program that scans or fills files can ask the kernel to wait for its permission before a read. A
-//! raw read would bypass such a program.
+//! Permission events of fanotify. Through fanotify, a program that scans files or fills them on demand can make the kernel wait for the
+//! program's permission before a read. A raw read, directly from the block device, would bypass such a program.
 //!
-//! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks, so ironmap reads the
-//! `fdinfo` of all processes, as far as permitted. The result is cached. A result that took longer to read is kept longer.
+//! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks, so ironmap reads the `fdinfo` of
+//! all processes that it may inspect. The result is cached, for a longer time if the marks took longer to read.
 //!
 //! Sources: `fanotify_mark(2)`, Linux's Documentation/filesystems/proc.rst (3.8).
 
@@ -17,18 +17,18 @@ use rustix::fs::{CWD, Mode, OFlags, Statx, StatxFlags};
 
 use super::Refusal;
 
-/// The time for which a result is kept: the minimum, and a multiple of the time that it took.
+/// The time for which a result is cached: the minimum, and a multiple of the time that was needed to read the marks.
 const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
-/// The maximum length that is read from the `fdinfo` of a descriptor. A mark takes a line of about a hundred bytes.
+/// The maximum length that is read from the `fdinfo` of a descriptor. Each mark is a line of about a hundred bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// The events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Programs that are asked before an open were already asked
-/// when this process opened the file.
+/// The permission events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Permission events for opens are not checked, because
+/// the kernel sent them when this process opened the file.
 const BEFORE_READS: u64 = 0x0002_0000 | 0x0010_0000;
-/// The flag of a directory's mark that covers its entries (`FAN_EVENT_ON_CHILD`).
+/// The flag of a mark on a directory that also covers the directory's entries (`FAN_EVENT_ON_CHILD`).
 const ON_CHILD: u64 = 0x0800_0000;
 
-/// The marks, and when they were read.
+/// The marks, and the time at which they were read.
 #[derive(Debug, Default)]
 pub(super) struct Watches(Mutex<Option<Seen>>);
 
@@ -39,28 +39,28 @@ struct Seen {
     marks: Arc<[Mark]>,
 }
 
-/// An object with a mark for reads.
+/// An object with a mark that has permission events for reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     /// An inode, with the device number of its file system.
     Inode(u64, u64),
     /// A mount.
     Mount(u64),
-    /// A file system, by its device number: marked itself, or containing a marked directory.
+    /// A file system, by its device number. The file system is marked itself, or contains a marked directory.
     FileSystem(u64),
-    /// There are more marks than were read.
+    /// Any object, because there are more marks than were read.
     Any,
 }
 
 impl Watches {
-    /// Refuses a file if a program is asked for permission before its reads.
+    /// Refuses a file if the kernel asks a program for permission before reads of the file.
     pub(super) fn refuse(&self, file: &Statx) -> Result<(), Refusal> {
-        // The kernel's form: 12 bits of major, 20 bits of minor number.
+        // The kernel's format of device numbers: 12 bits of major, 20 bits of minor number.
         let device = u64::from(file.stx_dev_major) << 20 | u64::from(file.stx_dev_minor);
         let mount = (file.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(file.stx_mnt_id);
         let counts = |mark: &Mark| match *mark {
             Mark::Inode(inode, on) => (inode, on) == (file.stx_ino, device),
-            // Before Linux 5.8 `statx` does not report the mount of a file.
+            // Before Linux 5.8, `statx` does not report the mount of a file. Then a mark on any mount counts.
             Mark::Mount(id) => mount.is_none_or(|mount| mount == id),
             Mark::FileSystem(on) => on == device,
             Mark::Any => true,
@@ -87,7 +87,7 @@ fn look() -> Vec<Mark> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |name: &[u8]| name.first().is_some_and(u8::is_ascii_digit);
     for process in processes.filter(|entry| is_process(entry.file_name().as_encoded_bytes())) {
-        // The look-up fails for a process of another user, and for a process that has just ended.
+        // Errors are ignored: the process may belong to another user, or may have just ended.
         let _ = look_into(&process.path(), &mut marks);
     }
     marks
@@ -141,8 +141,8 @@ fn read(info: impl Read, marks: &mut Vec<Mark>) {
     }
 }
 
-/// The mark in a line, if it asks for permission before reads: `fanotify ino:7 sdev:800013 mflags:0 mask:20000 ...`, or with only `mnt_id:`
-/// or `sdev:`; all numbers are hexadecimal.
+/// The mark in a line, if it has permission events before reads. An example is `fanotify ino:7 sdev:800013 mflags:0 mask:20000 ...`. A line
+/// can also contain only `mnt_id:` or `sdev:`. All numbers are hexadecimal.
 fn mark(line: &str) -> Option<Mark> {
     let words = || line.strip_prefix("fanotify ").into_iter().flat_map(str::split_whitespace);
     let field = |name: &str| {
@@ -154,7 +154,7 @@ fn mark(line: &str) -> Option<Mark> {
         return None;
     }
     match (field("ino"), field("mnt_id"), field("sdev")) {
-        // The kernel does not report which directory contains a file.
+        // It is not known which directory contains a file, so a mark that covers the entries of a directory counts for the file system.
         (Some(_), _, Some(device)) if mask & ON_CHILD != 0 => Some(Mark::FileSystem(device)),
         (Some(inode), _, Some(device)) => Some(Mark::Inode(inode, device)),
         (None, Some(mount), _) => Some(Mark::Mount(mount)),
@@ -167,7 +167,7 @@ fn mark(line: &str) -> Option<Mark> {
 mod tests {
     use super::*;
 
-    /// Lines in the form of Linux 6.18.
+    /// Lines in the format of Linux 6.18.
     #[test]
     fn marks_are_those_that_are_asked_before_a_read() {
         let info = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t2063\nfanotify flags:5 event-flags:80000\n\

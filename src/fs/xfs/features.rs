@@ -8,7 +8,7 @@ bitflags! {
     pub struct RoCompat: u32 {
         /// B+trees of chunks with free inodes.
         const FINOBT = 0x1;
-        /// B+trees of the owners of blocks.
+        /// B+trees of the owners of blocks (reverse mapping).
         const RMAPBT = 0x2;
         /// Files can share blocks.
         const REFLINK = 0x4;

@@ -126,7 +126,9 @@ impl FileSystem for Arc<Xfs> {
     }
 
     fn not_written(&self) -> Error {
-        Error::read_only("of XFS volumes only data are overwritten: this would change metadata")
+        Error::read_only(
+            "on XFS only the data of files can be overwritten: this operation would change metadata",
+        )
     }
 }
 

@@ -14,7 +14,7 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 /// The maximum number of levels of a map. Even with the smallest blocks, the kernel's limit is lower.
 const MAX_LEVELS: u16 = 16;
-/// The kind of structure (blocks of map trees) under which a verified checksum is remembered.
+/// The number of the kind "block of a map tree" in the record of verified checksums ([`Part`]).
 const KIND: u8 = 2;
 
 /// A fork of an inode.
@@ -27,7 +27,7 @@ pub(crate) struct Fork {
     pub(super) extents: u64,
     /// The length of the fork's area in the inode.
     pub(super) room: usize,
-    /// Whether the extents lie on the realtime device.
+    /// Whether the extents are on the realtime device.
     pub(super) is_realtime: bool,
 }
 
@@ -83,7 +83,8 @@ impl Fork {
             Format::Extents => {
                 let len = usize::try_from(self.extents).ok().and_then(|n| n.checked_mul(16));
                 let Some(bytes) = len.and_then(|len| self.bytes.get(..len)) else {
-                    let what = format!("{} extents in {} bytes", self.extents, self.room);
+                    let what =
+                        format!("{} extents do not fit into {} bytes", self.extents, self.room);
                     return Err(place.field("di_nextents").corrupt(what));
                 };
                 self.decode_extents(fs, bytes, fs.superblock.max_file_block(), place, into)?;
@@ -105,7 +106,7 @@ impl Fork {
     fn find_leaf(&self, fs: &Xfs, owner: InodeNo, block: u64) -> Result<Leaf> {
         let place = Place::new("root of extents").inode(owner);
         let Ok((root, rest)) = RawRoot::ref_from_prefix(&self.bytes) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the extent tree is truncated"));
         };
         let mut level = root.bb_level.get();
         if level == 0 || level > MAX_LEVELS {
@@ -125,8 +126,8 @@ impl Fork {
         }
     }
 
-    /// Returns the pointer from a node to the child that covers `block`. On entry, `end` is the end of the node's range; on return, it is
-    /// the end of the child's range.
+    /// Returns the pointer from a node to the child that covers `block`. On entry, `end` is the end of the node's range; on return, `end`
+    /// is the end of the child's range.
     fn child(bytes: &[u8], records: usize, block: u64, end: &mut u64, place: Place) -> Result<u64> {
         let room = bytes.len() / 16;
         if records == 0 || records > room {
@@ -134,9 +135,9 @@ impl Fork {
         }
         let numbers = |from: usize| <[U64]>::ref_from_prefix_with_elems(&bytes[from..], records);
         let (Ok((keys, _)), Ok((pointers, _))) = (numbers(0), numbers(room * 8)) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the extent tree is truncated"));
         };
-        // Blocks before the first key belong to a hole. The search descends to the first child, which has no extent for them.
+        // Blocks before the first key belong to a hole. The search descends to the first child, which has no extent for these blocks.
         let at = keys.partition_point(|key| key.get() <= block).saturating_sub(1);
         if let Some(next) = keys.get(at + 1) {
             *end = (*end).min(next.get());
@@ -154,14 +155,15 @@ impl Fork {
         into: &mut Vec<Extent>,
     ) -> Result<()> {
         let Ok(raws) = <[RawExtent]>::ref_from_bytes(bytes) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the extent tree is truncated"));
         };
         let mut next = 0;
         for raw in raws {
             let (first, count) = (raw.file_block(), u64::from(raw.count()));
             if count == 0 || first < next || first + count > limit {
-                let what =
-                    format!("{count} blocks from block {first} of the file on, out of order");
+                let what = format!(
+                    "the extent of {count} blocks from block {first} of the file on is not valid, or out of order"
+                );
                 return Err(place.field("br_startoff").corrupt(what));
             }
             next = first + count;
@@ -191,17 +193,23 @@ impl Xfs {
         let place = place.block(block);
         let content = self.metadata.block(block)?;
         let Ok((raw, _)) = RawHeader::ref_from_prefix(&content) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the extent tree is truncated"));
         };
         let magic = if self.superblock.is_v5() { MAP_V5 } else { MAP };
         if u32::from_be_bytes(raw.bb_magic) != magic {
-            return Err(place.field("bb_magic").corrupt("it is of no map"));
+            return Err(place
+                .field("bb_magic")
+                .corrupt("the magic number is not that of an extent tree"));
         }
         content.verify_once(Part::whole(KIND, owner), || {
             self.check_header(&content, Header::MAP, &[block], owner, place)
         })?;
         if raw.bb_level.get() != level {
-            let what = format!("level {} below level {}", raw.bb_level, level + 1);
+            let what = format!(
+                "a block of level {} is below a block of level {}",
+                raw.bb_level,
+                level + 1
+            );
             return Err(place.field("bb_level").corrupt(what));
         }
         let records = usize::from(raw.bb_numrecs.get());
@@ -211,7 +219,7 @@ impl Xfs {
         }
         let siblings = [raw.bb_leftsib.get(), raw.bb_rightsib.get()];
         if siblings.contains(&number) && number != NONE {
-            return Err(place.field("bb_rightsib").corrupt("it is its own sibling"));
+            return Err(place.field("bb_rightsib").corrupt("the block is its own sibling"));
         }
         Ok((content, records))
     }

@@ -76,7 +76,9 @@ impl Geometry {
     pub(crate) fn extent(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let within = number & ((1 << self.group_blocks_log) - 1);
         if within << self.block.shift() < 4 * self.sector as u64 {
-            let what = format!("block {within} of a group has headers of the group");
+            let what = format!(
+                "block {within} of a group contains headers of the group, so no extent can begin there"
+            );
             return Err(place.corrupt(what));
         }
         self.fs_block(number, count, place)
@@ -86,8 +88,8 @@ impl Geometry {
     pub(crate) fn inode_place(&self, number: InodeNo) -> Result<InodePlace> {
         let log = self.inodes_per_block_log;
         let outside = || {
-            // The number can come from outside the volume, so this is not an error of the volume.
-            let what = format!("inode {number}: the number is outside the volume");
+            // The number may come from a caller, so the error does not mean that the volume is damaged.
+            let what = format!("inode {number} does not exist: the number is outside the volume");
             Error::new(ErrorKind::NotFound, what)
         };
         if number.0 == 0 || number.0 > u64::MAX >> 8 {

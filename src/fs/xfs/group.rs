@@ -71,7 +71,9 @@ pub(super) fn check_length(metadata: &Metadata, superblock: &Superblock) -> Resu
     if stored == expected {
         return Ok(());
     }
-    Err(place.field("agi_length").corrupt(format!("{stored} blocks, should be {expected}")))
+    Err(place
+        .field("agi_length")
+        .corrupt(format!("the length is {stored} blocks, but should be {expected}")))
 }
 
 fn inodes_of_any_age(
@@ -82,12 +84,12 @@ fn inodes_of_any_age(
     let place = Place::new("header of inodes").block(superblock.geometry.group_block(group));
     let bytes = header(metadata, superblock, group, INODES_SECTOR, INODES_CRC, place)?;
     let Ok((raw, _)) = RawInodes::read_from_prefix(&bytes) else {
-        return Err(place.corrupt("it is cut short"));
+        return Err(place.corrupt("the header is truncated"));
     };
     if raw.agi_magicnum != INODES_MAGIC || raw.agi_seqno.get() != group {
-        return Err(place
-            .field("agi_seqno")
-            .corrupt(format!("it does not belong to group {group}")));
+        return Err(place.field("agi_seqno").corrupt(format!(
+            "the magic number is wrong, or the header does not belong to group {group}"
+        )));
     }
     Ok((raw, place))
 }
@@ -124,12 +126,12 @@ fn free_space_of_any_age(
     let place = Place::new("header of free space").block(superblock.geometry.group_block(group));
     let bytes = header(metadata, superblock, group, FREE_SECTOR, FREE_CRC, place)?;
     let Ok((free, _)) = RawFree::read_from_prefix(&bytes) else {
-        return Err(place.corrupt("it is cut short"));
+        return Err(place.corrupt("the header is truncated"));
     };
     if free.agf_magicnum != FREE_MAGIC || free.agf_seqno.get() != group {
-        return Err(place
-            .field("agf_seqno")
-            .corrupt(format!("it does not belong to group {group}")));
+        return Err(place.field("agf_seqno").corrupt(format!(
+            "the magic number is wrong, or the header does not belong to group {group}"
+        )));
     }
     Ok((free, place))
 }

@@ -11,7 +11,7 @@ use crate::units::{FsBlock, InodeNo};
 
 /// The maximum number of levels of a tree. Even with the smallest blocks, 2^31 records need fewer levels.
 const MAX_LEVELS: u32 = 12;
-/// The kind of structure (blocks of group trees) under which a verified checksum is remembered.
+/// The number of the kind "block of a group tree" in the record of verified checksums ([`Part`]).
 const KIND: u8 = 5;
 
 /// A B+tree of an allocation group. A header of the group contains the number of the root block.
@@ -57,11 +57,11 @@ impl GroupTree {
                 return Err(leaf
                     .place
                     .field("bb_numrecs")
-                    .corrupt("no records, and a leaf after it"));
+                    .corrupt("an empty leaf has a right sibling"));
             }
             leaf = self.node(fs, leaf.right, 0)?;
         }
-        Err(leaf.place.field("bb_rightsib").corrupt("its leaves form a circular chain"))
+        Err(leaf.place.field("bb_rightsib").corrupt("the chain of leaves is circular"))
     }
 
     /// The last record whose key, by `key_of`, is not greater than `key`.
@@ -119,16 +119,18 @@ impl GroupTree {
         let place = place.block(block);
         let content = fs.metadata.block(block)?;
         let Ok((raw, _)) = RawHeader::read_from_prefix(&content) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the block of the tree is truncated"));
         };
         if raw.bb_magic != self.magic {
-            return Err(place.field("bb_magic").corrupt(format!("it is not of the {}", self.name)));
+            return Err(place
+                .field("bb_magic")
+                .corrupt(format!("the magic number is not that of the {}", self.name)));
         }
         content.verify_once(Part::whole(KIND, InodeNo(self.group.into())), || {
             fs.check_group_header(&content, block, self.group, place)
         })?;
         if u32::from(raw.bb_level.get()) != level {
-            let what = format!("level {} instead of level {level}", raw.bb_level);
+            let what = format!("the level is {} instead of {level}", raw.bb_level);
             return Err(place.field("bb_level").corrupt(what));
         }
         let (records, right) = (raw.bb_numrecs.get().into(), raw.bb_rightsib.get());

@@ -59,7 +59,9 @@ impl Xfs {
         self.check_place(bytes, header, blocks, place)?;
         let found = u64::from_be_bytes(array(bytes, header.owner));
         if found != owner.0 {
-            return Err(place.field("owner").corrupt(format!("it belongs to inode {found}")));
+            return Err(place
+                .field("owner")
+                .corrupt(format!("the block belongs to inode {found}")));
         }
         Ok(())
     }
@@ -78,7 +80,9 @@ impl Xfs {
         self.check_place(bytes, Header::GROUP, &[block], place)?;
         let found = u32::from_be_bytes(array(bytes, Header::GROUP.owner));
         if found != group {
-            return Err(place.field("owner").corrupt(format!("it belongs to group {found}")));
+            return Err(place
+                .field("owner")
+                .corrupt(format!("the block belongs to group {found}")));
         }
         Ok(())
     }
@@ -91,7 +95,7 @@ impl Xfs {
         blocks: &[FsBlock],
         place: Place,
     ) -> Result<()> {
-        // Structures that recovery changed have no valid checksum. The log protects its records with checksums of its own.
+        // A structure that recovery changed has no valid checksum, because the log contains checksums only of its own records.
         if self.metadata.replayed(blocks) == Replayed::No {
             let stored = u32::from_le_bytes(array(bytes, header.crc));
             let computed = crc_of(bytes, header.crc);
@@ -103,10 +107,12 @@ impl Xfs {
         let at = blocks.first().map_or(0, |block| self.superblock.geometry.basic_sector(*block));
         let blkno = u64::from_be_bytes(array(bytes, header.blkno));
         if blkno != at {
-            return Err(place.field("blkno").corrupt(format!("{blkno} at sector {at}")));
+            return Err(place.field("blkno").corrupt(format!(
+                "the recorded sector is {blkno}, but the block is at sector {at}"
+            )));
         }
         if array(bytes, header.uuid) != self.superblock.meta_uuid {
-            return Err(place.field("uuid").corrupt("it belongs to another volume"));
+            return Err(place.field("uuid").corrupt("the UUID is that of another volume"));
         }
         Ok(())
     }

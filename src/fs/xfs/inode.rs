@@ -19,9 +19,9 @@ use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("inode");
-/// The kind of structure (inodes in a block) under which a verified checksum is remembered.
+/// The number of the kind "inode" in the record of verified checksums ([`Part`]).
 const KIND: u8 = 1;
-/// A time stamp in `bigtime` format counts nanoseconds. Its zero is this many seconds before 1970.
+/// A time stamp in `bigtime` format counts nanoseconds. The value 0 is this many seconds before 1970.
 const BIGTIME_EPOCH: i64 = 1 << 31;
 /// `lsattr` shows this flag as `x`.
 const FS_DAX_FL: u32 = 0x0200_0000;
@@ -86,12 +86,13 @@ impl Xfs {
         let (Ok((raw, _)), Ok((v3, _))) =
             (RawInode::ref_from_prefix(bytes), RawInodeV3::ref_from_prefix(&bytes[CRC_OFFSET..]))
         else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the inode is truncated"));
         };
         if raw.di_magic.get() != MAGIC {
-            // The number may come from a caller, so this is not an error of the volume. If the number is from a directory entry, the caller
-            // adds that the entry is damaged.
-            let what = format!("inode {number}: no inode is there");
+            // The number may come from a caller, so the error does not mean that the volume is damaged. If the number is from a directory
+            // entry, the caller adds that the entry is damaged.
+            let what =
+                format!("inode {number} does not exist: the magic number is not that of an inode");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let is_v5 = self.superblock.is_v5();
@@ -111,10 +112,12 @@ impl Xfs {
                 }
             })?;
             if v3.di_ino.get() != number.0 {
-                return Err(place.field("di_ino").corrupt(format!("it is inode {}", v3.di_ino)));
+                return Err(place
+                    .field("di_ino")
+                    .corrupt(format!("the inode records the number {}", v3.di_ino)));
             }
             if v3.di_uuid != self.superblock.meta_uuid {
-                return Err(place.field("di_uuid").corrupt("it belongs to another volume"));
+                return Err(place.field("di_uuid").corrupt("the UUID is that of another volume"));
             }
         }
         self.decode(number, bytes, raw, is_v5.then_some(v3), place)
@@ -133,7 +136,9 @@ impl Xfs {
             return Err(not_in_use(number));
         }
         let Some(file_type) = FileType::from_mode(mode) else {
-            return Err(place.field("di_mode").corrupt(format!("{mode:#o} names no file type")));
+            return Err(place
+                .field("di_mode")
+                .corrupt(format!("the mode {mode:#o} contains no valid file type")));
         };
         let size = raw.di_size.get();
         if size > i64::MAX as u64 {
@@ -145,7 +150,7 @@ impl Xfs {
             flags2 & flag != 0 && !self.superblock.incompat.contains(*feature)
         };
         if needs.iter().any(lacks) {
-            let what = format!("{flags2:#x}: a feature that the volume does not have");
+            let what = format!("a flag in {flags2:#x} needs a feature that is not set");
             return Err(place.field("di_flags2").corrupt(what));
         }
         let (mut data, attributes) = self.forks(bytes, raw, flags2, file_type, place)?;
@@ -193,7 +198,7 @@ impl Xfs {
         })
     }
 
-    /// Decodes the forks of an inode. An extent list must fit into the inode, with the length that the inode's extent counter gives.
+    /// Decodes the forks of an inode. If a fork is an extent list, the number of extents in the inode's counter must fit into the inode.
     fn forks(
         &self,
         bytes: &[u8],
@@ -205,9 +210,10 @@ impl Xfs {
         let literal = &bytes[if raw.di_version == 3 { FORKS_V3 } else { FORKS_V2 }..];
         let offset = usize::from(raw.di_forkoff) * 8;
         if offset >= literal.len() {
-            return Err(place
-                .field("di_forkoff")
-                .corrupt(format!("{offset} of {} bytes", literal.len())));
+            return Err(place.field("di_forkoff").corrupt(format!(
+                "the offset {offset} is past the {} bytes of the inode's forks",
+                literal.len()
+            )));
         }
         let is_large = flags2 & flags2::NREXT64 != 0;
         let (extents, attribute_extents) = if is_large {
@@ -236,7 +242,7 @@ impl Xfs {
             (format::BTREE, FileType::Regular | FileType::Directory) => Format::Tree,
             (format::META_BTREE, _) => {
                 return Err(Error::unsupported(format!(
-                    "inode {}: a B+tree of realtime space",
+                    "inode {} contains a B+tree of realtime space and cannot be read as a file",
                     place.inode.unwrap_or_default()
                 )));
             }
@@ -260,7 +266,7 @@ impl Xfs {
 }
 
 fn not_in_use(number: InodeNo) -> Error {
-    Error::new(ErrorKind::NotFound, format!("inode {number}: not in use"))
+    Error::new(ErrorKind::NotFound, format!("inode {number} is not in use"))
 }
 
 /// Decodes a time of 32 bits for the seconds and 32 bits for the nanoseconds.

@@ -50,7 +50,7 @@ impl XfsInode {
             let mut others = other.extents_to_change()?;
             if other.data.is_realtime != self.data.is_realtime {
                 let place = Place::new("intent of an exchange").inode(self.stat.inode);
-                return Err(place.corrupt("one of the files is a realtime file"));
+                return Err(place.corrupt("only one of the two files is a realtime file"));
             }
             let number = other.stat.inode;
             changes.apply(number, &mut others, |change, at| other.locate(change, at))?;
@@ -81,7 +81,10 @@ impl XfsInode {
     /// The extents of the data fork, in order.
     fn extents_to_change(&self) -> Result<Vec<Extent>> {
         let map = self.load(&self.data)?.ok_or_else(|| {
-            let what = format!("inode {}: a large map with unfinished changes", self.stat.inode);
+            let what = format!(
+                "inode {}: the map is too large to apply unfinished changes of the log",
+                self.stat.inode
+            );
             Error::unsupported(what)
         })?;
         Ok(map.extents().to_vec())
@@ -91,7 +94,9 @@ impl XfsInode {
     fn locate(&self, change: &MapChange, number: u64) -> Result<FsBlock> {
         let place = Place::new("intent of a mapping").inode(self.stat.inode).field("me_startblock");
         if change.is_realtime != self.data.is_realtime {
-            return Err(place.corrupt("its blocks are on a different device from the file's"));
+            return Err(
+                place.corrupt("the blocks are on another device than the file's other blocks")
+            );
         }
         if change.is_realtime {
             self.fs.realtime_extent(number, change.len.into(), place)
@@ -103,7 +108,7 @@ impl XfsInode {
     fn to_map(&self, extents: Vec<Extent>) -> Result<ExtentMap> {
         let map = ExtentMap::new(extents, self.fs.superblock.geometry.block);
         map.map_err(|extent| {
-            let what = format!("the extent of block {} overlaps the one before", extent.first);
+            let what = format!("the extent of block {} overlaps the previous extent", extent.first);
             let place = Place::new("extent list").inode(self.stat.inode);
             place.field("br_startoff").corrupt(what)
         })
@@ -117,7 +122,11 @@ impl XfsInode {
             let place = Place::new("extent list").inode(self.stat.inode);
             if block >= limit {
                 if extents.len() as u64 != fork.extents && fork.has_blocks() {
-                    let what = format!("{} extents, not {}", extents.len(), fork.extents);
+                    let what = format!(
+                        "the fork has {} extents, but the inode counts {}",
+                        extents.len(),
+                        fork.extents
+                    );
                     return Err(place.field("di_nextents").corrupt(what));
                 }
                 return Ok(Some(extents));

@@ -38,7 +38,7 @@ pub(super) struct Side {
     pub(super) first: FileBlock,
 }
 
-/// The changes of each inode, in log order. The exchange of an inode is applied after the changes and does not overlap them.
+/// The changes of each inode, in log order. The exchange of an inode is applied after the changes and does not overlap the changes.
 #[derive(Debug, Default)]
 pub(super) struct MapChanges {
     changes: BTreeMap<InodeNo, Vec<MapChange>>,
@@ -50,7 +50,7 @@ impl MapChanges {
         self.changes.entry(inode).or_default().push(change);
     }
 
-    /// Adds an exchange. Returns false if one of the inodes already has an exchange. That log is invalid, because the kernel locks a file
+    /// Adds an exchange. Returns false if one of the inodes already has an exchange. Such a log is invalid, because the kernel locks a file
     /// until its exchange ends.
     pub(super) fn exchange(&mut self, exchange: Exchange) -> bool {
         let inodes = exchange.sides.map(|side| side.inode);
@@ -107,8 +107,8 @@ impl MapChange {
 }
 
 impl Exchange {
-    /// Gives the inode of side `own` the blocks that side `other` has in the exchanged range. `extents` are the extents of `own`, `others`
-    /// those of `other`, and `first` those of the exchange's first file.
+    /// Gives the inode of side `own` the blocks that side `other` has in the exchanged range. `extents` are the extents of `own`. `others`
+    /// are the extents of `other`. `first` are the extents of the exchange's first file.
     pub(super) fn apply(
         &self,
         [own, other]: [Side; 2],
@@ -162,7 +162,7 @@ impl Pieces {
     /// Makes a range of the file a hole.
     fn cut(&mut self, range: &Range<FileBlock>) {
         let behind = range.end..FileBlock(u64::MAX);
-        // An extent that begins before the range can extend into it or past its end.
+        // An extent that begins before the range can extend into the range or past the end of the range.
         if let Some((_, extent)) = self.0.range_mut(..range.start).next_back() {
             let whole = *extent;
             if let Some(kept) = whole.within(&(FileBlock(0)..range.start)) {

@@ -14,7 +14,7 @@ use crate::sync::Cache;
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FilePos, FsBlock, InodeNo};
 
-/// The maximum memory in bytes of cached inode runs, and of the other caches (single blocks and structures).
+/// The maximum memory in bytes of the cache of inode blocks, and of each other cache (single blocks and structures).
 const INODE_BYTES: usize = 16 << 20;
 const CACHE_BYTES: usize = 16 << 20;
 
@@ -28,8 +28,8 @@ pub(crate) struct Metadata {
     /// Structures of several blocks.
     structures: Cache<Vec<FsBlock>, Block>,
     pub(super) overlay: Overlay,
-    /// The position of the log's head. It is the maximum value if the log is not read, or if metadata on this volume record no log
-    /// positions.
+    /// The position of the log's head. The position is the maximum value if the log is not read, or if metadata on this volume record no
+    /// log positions.
     pub(super) head: u64,
     events: Arc<Events>,
 }
@@ -44,13 +44,13 @@ impl Metadata {
         Self { device, geometry, cache, inodes, structures, overlay, head, events }
     }
 
-    /// Refuses a structure whose last change is past the head of the log, as Linux does. The log records of that change are lost, and with
-    /// them their changes of other structures.
+    /// Refuses a structure whose last change is past the head of the log, as Linux does. The log records of that change are lost, so their
+    /// changes of other structures are lost too.
     pub(super) fn check_age(&self, lsn: u64, place: Place) -> Result<()> {
         if self.is_past_head(lsn) {
             let head = self.head;
             let what = format!(
-                "{lsn:#x} is past the head of the log, {head:#x}: records are lost; run xfs_repair"
+                "the LSN {lsn:#x} is past the head of the log, {head:#x}: log records are lost, run xfs_repair"
             );
             return Err(place.field("lsn").corrupt(what));
         }
@@ -72,8 +72,8 @@ impl Metadata {
         self.cache.get_or_insert_with(&block, || self.read(&[block]).map(Block::new))
     }
 
-    /// Reads the run of inode blocks that contains `block`, because its other blocks are likely to be needed next. Returns the run and the
-    /// byte offset of `block` in the run. If the run cannot be read as a whole, only `block` is read.
+    /// Reads the run of inode blocks that contains `block`, because the other blocks of the run are likely to be needed next. Returns the
+    /// run and the byte offset of `block` in the run. If the run cannot be read as a whole, only `block` is read.
     pub(super) fn inodes(&self, block: FsBlock) -> Result<(Block, usize)> {
         let Range { start, end } = self.geometry.inode_blocks(block);
         let run = || {
@@ -127,7 +127,7 @@ impl Metadata {
     pub(super) fn read_at(&self, at: DevOffset, bytes: &mut [u8]) -> Result<Replayed> {
         let read = self.device.read_exact_at(bytes, at);
         let read = self.told(read, at, bytes.len() as u64);
-        read.context(|| format!("metadata at byte {at}"))?;
+        read.context(|| format!("read of metadata at byte {at}"))?;
         Ok(self.overlay.patch(at.0, bytes))
     }
 

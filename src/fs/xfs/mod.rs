@@ -58,7 +58,7 @@ pub struct Xfs {
     trees: OnceLock<u64>,
     /// The state of a volume that is open for overwrites.
     overwriting: Option<Overwriting>,
-    /// The first byte of the realtime space, if its device is given or if it is on the volume's own device.
+    /// The first byte of the realtime space, if its device is given or if the space is on the volume's own device.
     realtime_start: Option<DevOffset>,
     /// The roots of the inode trees. `None` if the log was not read, because the trees may then lack inodes that directories name.
     inode_roots: Option<inode_tree::Roots>,
@@ -102,8 +102,8 @@ impl Xfs {
     }
 
     /// Refuses a volume that lacks the inodes that Linux reads during a mount. These inodes are the root of the metadata directories, or
-    /// otherwise the realtime bitmap and summary. Without the log there is no check, because a new volume may have these inodes only in the
-    /// log.
+    /// otherwise the realtime bitmap and summary. If the log is not read, this check is skipped, because the log of a new volume may
+    /// contain these inodes.
     fn check_own_inodes(self: &Arc<Self>) -> Result<()> {
         if self.inode_roots.is_none() {
             return Ok(());
@@ -119,7 +119,7 @@ impl Xfs {
         if inode.is_metadata && inode.stat.file_type == FileType::Directory {
             return Ok(());
         }
-        let what = format!("inode {root} is no metadata directory");
+        let what = format!("inode {root} is not a metadata directory");
         Err(Place::new("superblock").field("sb_metadirino").corrupt(what))
     }
 
@@ -127,7 +127,7 @@ impl Xfs {
     fn own_inode(self: &Arc<Self>, field: &'static str, number: InodeNo) -> Result<XfsInode> {
         self.inode(number).map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
-                let what = format!("inode {number}, which Linux reads at a mount, is not in use");
+                let what = format!("the field names inode {number}, which is not in use");
                 Place::new("superblock").field(field).corrupt(what)
             }
             _ => error,
@@ -136,13 +136,15 @@ impl Xfs {
 
     fn read(device: Arc<dyn Device>, events: &Arc<Events>, rescue: Rescue) -> Result<Self> {
         if rescue.superblock.is_some() {
-            return Err(Error::unsupported("a backup of an XFS superblock"));
+            return Err(Error::unsupported("backups of an XFS superblock cannot be used"));
         }
         let superblock = Superblock::read(&*device)?;
         let unit = device.limits().logical_block as usize;
         if unit > superblock.geometry.block.bytes() {
             let block = superblock.geometry.block.bytes();
-            let text = format!("blocks of {block} bytes on a device with sectors of {unit}");
+            let text = format!(
+                "blocks of {block} bytes are smaller than the device's sectors of {unit} bytes"
+            );
             return Err(Error::unsupported(text));
         }
         let realtime = rescue.realtime;
@@ -168,14 +170,16 @@ impl Xfs {
         // The realtime space is attached after the log's recovery, because recovery can create or grow it.
         fs.join_realtime(realtime)?;
         let unfinished = fs.log.unfinished.iter();
-        let told = unfinished.map(|(what, count)| format!("left unfinished: {count} times {what}"));
+        let told = unfinished.map(|(what, count)| {
+            format!("the log contains unfinished operations: {what} ({count} times)")
+        });
         fs.notices = Mutex::new(told.collect());
         Ok(fs)
     }
 
     /// Builds the file system. `log` is `None` if the log was not read.
     fn with(superblock: Superblock, metadata: Metadata, log: Option<LogState>) -> Self {
-        let told = "the log is not read: if it needs recovery, its changes are missing";
+        let told = "the log is not read: if the log needs recovery, its changes are missing";
         let notices = if log.is_none() { vec![told.to_owned()] } else { Vec::new() };
         Self {
             superblock,
@@ -202,7 +206,7 @@ impl Xfs {
         let (geometry, read) = (superblock.geometry, before.geometry);
         if (geometry.block, geometry.inode) != (read.block, read.inode) {
             let place = Place::new("superblock").field("sb_blocksize");
-            return Err(place.corrupt("it differs between the device and the log"));
+            return Err(place.corrupt("the value differs between the device and the log"));
         }
         group::count(&self.metadata, &mut superblock)?;
         for group in 0..superblock.geometry.groups {

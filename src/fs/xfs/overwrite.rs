@@ -48,12 +48,13 @@ impl Overwriting {
     pub(super) fn new(superblock: &Superblock, log: &LogState) -> Result<Self> {
         if log.recovered {
             let what =
-                "an XFS volume whose log has to be recovered first: by a mount, or xfs_repair";
+                "the log of the XFS volume must be recovered first, by a mount or by xfs_repair";
             return Err(Error::read_only(what));
         }
         let unknown = superblock.ro_compat.unknown();
         if unknown != 0 {
-            let what = format!("XFS with unknown features {unknown:#x} is only read");
+            let what =
+                format!("an XFS volume with the unknown features {unknown:#x} can only be read");
             return Err(Error::read_only(what));
         }
         let (ended, closed) = (AtomicBool::new(false), Mutex::default());
@@ -87,7 +88,7 @@ impl Overwriting {
 
     fn check(&self) -> Result<()> {
         match self.ended.load(Ordering::SeqCst) {
-            true => Err(Error::read_only("the volume was closed, or an error ended its writes")),
+            true => Err(Error::read_only("the volume is closed, or an error has ended all writes")),
             false => Ok(()),
         }
     }
@@ -194,12 +195,12 @@ impl Drop for OpenFile {
 impl XfsInode {
     fn overwriting(&self) -> Result<&Overwriting> {
         let overwriting = self.fs.overwriting.as_ref();
-        overwriting.ok_or_else(|| Error::read_only("the volume was opened for reading"))
+        overwriting.ok_or_else(|| Error::read_only("the volume was opened for reading only"))
     }
 
     fn written_map(&self) -> Result<WrittenMap> {
         let size = self.fs.superblock.geometry.block;
-        // Only writes need this value. An error is ignored here, and a write reads the attributes again.
+        // Only writes need this value. An error is ignored here. A write then reads the attributes again.
         let has_capabilities = self.has_capabilities().ok();
         let Some(whole) = self.resident()? else {
             let may_share = self.is_reflinked;
@@ -222,7 +223,7 @@ impl XfsInode {
         } else {
             let written = whole.extents().iter().filter(|extent| is_written(extent.state));
             let map = ExtentMap::new(written.copied().collect(), size);
-            Arc::new(map.map_err(|_| Error::invalid("extents out of order"))?)
+            Arc::new(map.map_err(|_| Error::invalid("the extents of the file are out of order"))?)
         };
         Ok(WrittenMap { resident: Some(resident), may_share, has_capabilities })
     }
@@ -231,15 +232,15 @@ impl XfsInode {
         Ok(self.xattrs()?.iter().any(|xattr| xattr.name == CAPABILITY))
     }
 
-    /// Refuses all writes to the file if the file does not permit them. The error names the reason.
+    /// Refuses a write that the kind, the flags or the privileges of the file do not permit. The error names the reason.
     fn check_writes(&self, intent: WriteIntent, has_capabilities: Option<bool>) -> Result<()> {
         let refuse = |what| Err(Error::new(ErrorKind::NotPermitted, what));
         let flags = InodeFlags::from_bits_retain(self.stat.flags);
         if self.is_metadata {
-            return refuse("the file is the file system's own");
+            return refuse("the file is the file system's own metadata");
         }
         if self.data.is_realtime {
-            return Err(Error::unsupported("a write to a realtime file of XFS"));
+            return Err(Error::unsupported("realtime files of XFS cannot be written"));
         }
         if flags.contains(InodeFlags::IMMUTABLE) {
             return refuse("the file is immutable");
@@ -249,7 +250,7 @@ impl XfsInode {
         }
         let (mode, keep) = (self.stat.mode, KeepSetId::asked(intent));
         if keep.of(mode) != mode || has_capabilities.map_or_else(|| self.has_capabilities(), Ok)? {
-            let what = "a write that removes set-id bits or capabilities from its XFS file";
+            let what = "a write to an XFS file cannot remove its set-id bits or capabilities";
             return Err(Error::unsupported(what));
         }
         Ok(())
@@ -260,7 +261,9 @@ impl XfsInode {
         let (size, mut at) = (self.fs.superblock.geometry.block, FilePos(range.start));
         let refuse = |at: FilePos, what: &str| {
             let number = self.stat.inode;
-            Err(Error::unsupported(format!("inode {number}, byte {at}: a write to {what} of XFS")))
+            Err(Error::unsupported(format!(
+                "inode {number}, byte {at}: an XFS file cannot be written here, because the range contains {what}"
+            )))
         };
         while at.0 < range.end {
             let iomap = self.map(at, range.end - at.0)?;
@@ -274,7 +277,7 @@ impl XfsInode {
                 let first = size.fs_block_of(iomap.addr_of(at));
                 let last = size.fs_block_of(iomap.addr_of(FilePos(end.0 - 1)));
                 if self.fs.is_shared(self.overwriting()?, &(first..FsBlock(last.0 + 1)))? {
-                    return refuse(at, "blocks that other files share");
+                    return refuse(at, "blocks shared with other files");
                 }
             }
             at = end;
@@ -344,7 +347,7 @@ impl WriteFile for OpenFile {
 
 /// The error of operations that need a transaction. [`WriteMap::begin`] refuses the writes that would call them.
 fn needs_log() -> Error {
-    Error::unsupported("a write that changes metadata of an XFS volume")
+    Error::unsupported("a write to an XFS volume cannot change metadata")
 }
 
 /// An open file with its map, in the form that a queue uses.
@@ -374,8 +377,9 @@ impl WriteMap for Overwritten {
         let end = pos.0.saturating_add(len);
         if end > size || intent.contains(WriteIntent::APPEND) {
             let number = self.inode.stat.inode;
-            let what =
-                format!("inode {number}: a write past the end of an XFS file of {size} bytes");
+            let what = format!(
+                "inode {number}: an XFS file of {size} bytes cannot be written past the end"
+            );
             return Err(Error::unsupported(what));
         }
         if intent.contains(WriteIntent::NOWAIT) && self.map.resident.is_none() {

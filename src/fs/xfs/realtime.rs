@@ -51,10 +51,17 @@ impl Realtime {
         let (extent, log) = (u64::from(raw.sb_rextsize.get()), raw.sb_rgblklog);
         let wrong = |field, what: String| Err(Place::new("superblock").field(field).corrupt(what));
         if blocks != 0 && (extent == 0 || extents == 0) {
-            return wrong("sb_rextsize", format!("{extents} realtime extents of {extent} blocks"));
+            return wrong(
+                "sb_rextsize",
+                format!(
+                    "{extents} realtime extents of {extent} blocks do not match the number of realtime blocks"
+                ),
+            );
         }
         if blocks != 0 && blocks / extent != extents {
-            let what = format!("{extents} extents of {extent} blocks for {blocks} blocks");
+            let what = format!(
+                "{extents} realtime extents of {extent} blocks do not match {blocks} realtime blocks"
+            );
             return wrong("sb_rextents", what);
         }
         let has_groups = features.contains(Incompat::METADIR);
@@ -65,15 +72,19 @@ impl Realtime {
         // The superblock records a group size even without realtime blocks. The size must be valid.
         if has_groups {
             if of_group < FEWEST_EXTENTS || group_blocks > 1 << MAX_GROUP_LOG {
-                let what = format!("{of_group} extents of {extent} blocks in a group");
+                let what =
+                    format!("a realtime group cannot have {of_group} extents of {extent} blocks");
                 return wrong("sb_rgextents", what);
             }
             if u64::from(raw.sb_rgcount.get()) != extents.div_ceil(of_group) {
-                let what = format!("{} groups for {extents} extents", raw.sb_rgcount);
+                let what =
+                    format!("{} realtime groups do not match {extents} extents", raw.sb_rgcount);
                 return wrong("sb_rgcount", what);
             }
             if u32::from(log) != u64::BITS - (group_blocks - 1).leading_zeros() {
-                let what = format!("groups of {group_blocks} blocks, with {log} bits for a block");
+                let what = format!(
+                    "realtime groups of {group_blocks} blocks do not match {log} bits for a block number"
+                );
                 return wrong("sb_rgblklog", what);
             }
         }
@@ -81,12 +92,17 @@ impl Realtime {
             return Ok(None);
         }
         if Some(u32::from(raw.sb_rextslog)) != extents.checked_ilog2() {
-            let what = format!("{}: not log2 of {extents} extents", raw.sb_rextslog);
+            let what = format!("the value {} is not log2 of {extents} extents", raw.sb_rextslog);
             return wrong("sb_rextslog", what);
         }
         let start = if is_zoned { raw.sb_rtstart.get() } else { 0 };
         if start != 0 && start < raw.sb_dblocks.get() {
-            return wrong("sb_rtstart", format!("block {start} is one of the volume's own"));
+            return wrong(
+                "sb_rtstart",
+                format!(
+                    "the realtime blocks begin at block {start}, which is within the data blocks"
+                ),
+            );
         }
         let space = Self {
             log: if has_groups { log } else { NO_GROUPS_LOG },
@@ -101,7 +117,7 @@ impl Realtime {
         let bitmap = space.bitmap_blocks(1 << raw.sb_blocklog);
         let stored = u64::from(raw.sb_rbmblocks.get());
         if !is_zoned && stored != bitmap {
-            let what = format!("{stored} blocks of a bitmap, should be {bitmap}");
+            let what = format!("the bitmap has {stored} blocks, but should have {bitmap}");
             return wrong("sb_rbmblocks", what);
         }
         Ok(Some(space))
@@ -125,7 +141,7 @@ impl Realtime {
         blocks - blocks % self.extent
     }
 
-    /// The number of extents in a group of full length. If there is only one group, it can be shorter.
+    /// The number of extents in a group of full length. The only group of a volume can be shorter.
     pub(super) fn most_extents(&self) -> u64 {
         self.group_blocks / self.extent
     }
@@ -139,8 +155,8 @@ impl Realtime {
         self.has_groups && !self.is_zoned
     }
 
-    /// Decodes a block number into the group and the block in the group. Returns `None` if `count` blocks from there on are not all in this
-    /// group, or cannot belong to a file.
+    /// Decodes a block number into the group and the block in the group. Returns `None` if the `count` blocks from there on extend past the
+    /// end of this group, or cannot belong to a file.
     pub(super) fn within(&self, number: u64, count: u64) -> Option<(u64, u64)> {
         if self.has_superblock() && number < self.extent {
             return None;
@@ -175,7 +191,7 @@ impl Realtime {
     fn block(&self, number: u64, count: u64, place: Place) -> Result<u64> {
         let found = self.within(number, count);
         let block = found.and_then(|(group, within)| self.group_start(group)?.checked_add(within));
-        block.ok_or_else(|| place.corrupt("its blocks are not those of realtime files"))
+        block.ok_or_else(|| place.corrupt("the blocks are outside the realtime blocks"))
     }
 }
 
@@ -201,37 +217,41 @@ impl Superblock {
         let (block, size) = (self.geometry.block, device.size());
         if realtime.end(block).is_none_or(|end| end > size) {
             let (start, blocks) = (realtime.start, realtime.blocks);
-            let what =
-                format!("{blocks} blocks from block {start} on, on a device of {size} bytes");
+            let what = format!(
+                "the {blocks} realtime blocks from block {start} on exceed the device of {size} bytes"
+            );
             return Err(Place::new("superblock").field("sb_rtstart").corrupt(what));
         }
         let start = block.offset_of(FsBlock(realtime.start)).0;
         Ok(Some(DeviceRange { start, len: size - start }))
     }
 
-    /// Checks that this range of the device contains the realtime files of the volume, as far as the device shows it.
+    /// Checks that this range of the device contains the realtime files of the volume, as far as the content of the device shows this.
     fn check_realtime_device(&self, device: &dyn Device, range: DeviceRange) -> Result<()> {
         let Some(realtime) = &self.realtime else {
             return Err(Error::invalid("the XFS volume has no realtime device"));
         };
         if realtime.len(self.geometry.block).is_none_or(|len| len > range.len) {
             let (blocks, bytes) = (self.realtime_blocks, range.len);
-            let what = format!("a device of {bytes} bytes for {blocks} realtime blocks");
+            let what = format!(
+                "a realtime device of {bytes} bytes is too small for {blocks} realtime blocks"
+            );
             return Err(Error::invalid(what));
         }
         if realtime.has_superblock() {
             let mut bytes = vec![0; self.geometry.block.bytes()];
             device.read_exact_at(&mut bytes, DevOffset(range.start))?;
-            let (raw, _) = RawRealtimeSuperblock::read_from_prefix(&bytes)
-                .map_err(|_| Place::new("realtime superblock").corrupt("it is cut short"))?;
+            let (raw, _) = RawRealtimeSuperblock::read_from_prefix(&bytes).map_err(|_| {
+                Place::new("realtime superblock").corrupt("the realtime superblock is truncated")
+            })?;
             let magic = raw.rsb_magicnum.get();
             if magic != REALTIME_MAGIC {
                 let what =
-                    format!("the device holds no realtime files: rsb_magicnum is {magic:#x}");
+                    format!("the device is not an XFS realtime device: rsb_magicnum is {magic:#x}");
                 return Err(Error::new(ErrorKind::UnknownFormat, what));
             }
             if raw.rsb_uuid != self.uuid {
-                let what = "the device holds the realtime files of another volume";
+                let what = "the realtime device belongs to another volume";
                 return Err(Error::invalid(what));
             }
             let place = Place::new("realtime superblock");
@@ -241,7 +261,7 @@ impl Superblock {
                 return Err(place.field("rsb_crc").bad_checksum(stored, computed));
             }
             if raw.rsb_meta_uuid != self.meta_uuid {
-                let what = "it is not that of the volume's metadata";
+                let what = "the UUID differs from sb_meta_uuid of the volume";
                 return Err(place.field("rsb_meta_uuid").corrupt(what));
             }
         }
@@ -278,13 +298,13 @@ impl Xfs {
         let first = realtime.block(number, count, place)?;
         let start = start.0 >> self.superblock.geometry.block.shift();
         let at = start.checked_add(first);
-        at.map(FsBlock).ok_or_else(|| place.corrupt("its blocks are not those of realtime files"))
+        at.map(FsBlock).ok_or_else(|| place.corrupt("the blocks are outside the realtime blocks"))
     }
 }
 
 fn not_given(place: Place) -> Error {
     let inode = place.inode.unwrap_or_default();
     Error::unsupported(format!(
-        "inode {inode}: its data lie on the realtime device, which is not given: --realtime DEVICE names it"
+        "inode {inode}: the data is on the realtime device, which is not given: --realtime DEVICE names the device"
     ))
 }

@@ -70,7 +70,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_inopblock",
         stored: |raw| raw.sb_inopblock.get().into(),
-        rule: "it is not the number of inodes in a block",
+        rule: "the value is not the number of inodes in a block",
         holds: |raw| raw.sb_inopblock.get() == 1 << (raw.sb_blocklog - raw.sb_inodelog),
     },
     Rule {
@@ -91,13 +91,13 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_imax_pct",
         stored: |raw| raw.sb_imax_pct.into(),
-        rule: "it must be at most 100 percent",
+        rule: "the value must be at most 100 percent",
         holds: |raw| raw.sb_imax_pct <= 100,
     },
     Rule {
         field: "sb_qflags",
         stored: |raw| raw.sb_qflags.get().into(),
-        rule: "flags of the quota that groups and projects share exist only in version 4",
+        rule: "flags of the shared quota of groups and projects are only valid in version 4",
         holds: |raw| !is_v5(raw) || raw.sb_qflags.get() & SHARED_QUOTA == 0,
     },
     Rule {
@@ -124,7 +124,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_rootino",
         stored: |raw| raw.sb_rootino.get(),
-        rule: "the root cannot be the inode of the realtime bitmap or summary",
+        rule: "the root inode cannot be the inode of the realtime bitmap or summary",
         holds: |raw| {
             let others = [raw.sb_rbmino.get(), raw.sb_rsumino.get()];
             has(raw, Incompat::METADIR) || !others.contains(&raw.sb_rootino.get())
@@ -133,7 +133,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_logsectsize",
         stored: |raw| raw.sb_logsectsize.get().into(),
-        rule: "it contradicts sb_logsectlog, or sb_versionnum",
+        rule: "the size contradicts sb_logsectlog or sb_versionnum",
         holds: |raw| {
             let (size, log) = (raw.sb_logsectsize.get(), raw.sb_logsectlog);
             match raw.sb_versionnum.get() & version::LOG_SECTORS {
@@ -145,7 +145,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_logsunit",
         stored: |raw| raw.sb_logsunit.get().into(),
-        rule: "it is not a multiple of the block size, or exceeds 256 KiB",
+        rule: "the value is not a multiple of the block size, or exceeds 256 KiB",
         holds: |raw| {
             let unit = raw.sb_logsunit.get();
             unit <= 1 || unit.is_multiple_of(raw.sb_blocksize.get()) && unit <= LOG_UNIT
@@ -160,7 +160,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_rblocks",
         stored: |raw| raw.sb_rblocks.get(),
-        rule: "without realtime blocks, extents, free extents and bitmap blocks must be 0",
+        rule: "without realtime blocks, the numbers of extents, free extents and bitmap blocks must be 0",
         holds: |raw| {
             let others = [raw.sb_rextents.get(), raw.sb_frextents.get()];
             let (bitmap, log) = (raw.sb_rbmblocks.get(), raw.sb_rextslog);
@@ -170,13 +170,13 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_unit",
         stored: |raw| raw.sb_unit.get().into(),
-        rule: "it contradicts the stripe bit of sb_versionnum",
+        rule: "the value contradicts the stripe bit of sb_versionnum",
         holds: |raw| (raw.sb_unit.get() != 0) == (raw.sb_versionnum.get() & version::STRIPES != 0),
     },
     Rule {
         field: "sb_width",
         stored: |raw| raw.sb_width.get().into(),
-        rule: "it is not a multiple of sb_unit",
+        rule: "the width is not a multiple of sb_unit",
         holds: |raw| {
             let (unit, width) = (raw.sb_unit.get(), raw.sb_width.get());
             (unit == 0) == (width == 0) && (unit == 0 || width.is_multiple_of(unit))
@@ -185,7 +185,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_inoalignmt",
         stored: |raw| raw.sb_inoalignmt.get().into(),
-        rule: "with sparse inodes it must be the length of an inode chunk in blocks",
+        rule: "with sparse inodes the value must be the length of an inode chunk in blocks",
         holds: |raw| {
             let chunk = (CHUNK * u32::from(raw.sb_inodesize.get())) >> raw.sb_blocklog;
             !has(raw, Incompat::SPARSE_INODES) || raw.sb_inoalignmt.get() == chunk
@@ -209,7 +209,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_spino_align",
         stored: |raw| raw.sb_spino_align.get().into(),
-        rule: "it must be half an inode chunk in blocks with sparse inodes, otherwise 0",
+        rule: "the value must be half an inode chunk in blocks with sparse inodes, and 0 without",
         holds: |raw| {
             let half = (CHUNK / 2 * u32::from(raw.sb_inodesize.get())) >> raw.sb_blocklog;
             let expected = if has(raw, Incompat::SPARSE_INODES) { half } else { 0 };

@@ -1,4 +1,4 @@
-//! Blocks that several files share. They must not be overwritten.
+//! Blocks that several files share. Such blocks must not be overwritten.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ impl Xfs {
         Ok(shared.into())
     }
 
-    /// Counts the blocks of a group that are reserved for copy on write. No file owns them, and the kernel frees them when it recovers the
-    /// log.
+    /// Counts the blocks of a group that are reserved for copy on write. No file owns these blocks. The kernel frees these blocks when it
+    /// recovers the log.
     pub(super) fn staging_blocks(&self, group: u32) -> Result<u64> {
         let mut staging = 0;
         self.for_each_count(group, |blocks, _, is_staging| {
@@ -40,7 +40,7 @@ impl Xfs {
         Ok(staging)
     }
 
-    /// Calls `each` with runs of blocks of a group, their reference count, and whether they are reserved for copy on write.
+    /// Calls `each` with runs of blocks of a group, their reference count, and whether the run is reserved for copy on write.
     fn for_each_count(
         &self,
         group: u32,
@@ -67,7 +67,7 @@ impl Xfs {
                 let start = u64::from(start & !COPY);
                 let end = start + u64::from(record.rc_blockcount.get());
                 if (is_staging, start) < next || end > len || end == start {
-                    let what = format!("blocks {start} to {end} of the group, out of order");
+                    let what = format!("the record of blocks {start} to {end} of the group is not valid, or out of order");
                     return Err(place.field("rc_startblock").corrupt(what));
                 }
                 next = (is_staging, end);
@@ -78,7 +78,7 @@ impl Xfs {
     }
 }
 
-/// Whether any of these blocks is shared. The blocks lie in one group.
+/// Whether any of these blocks is shared. All blocks are in one group.
 pub(super) fn overlaps(shared: &[Range<FsBlock>], blocks: &Range<FsBlock>) -> bool {
     let at = shared.partition_point(|range| range.end <= blocks.start);
     shared.get(at).is_some_and(|range| range.start < blocks.end)

@@ -97,15 +97,15 @@ impl Superblock {
     /// Decodes a superblock. `bytes` must contain the superblock's complete sector.
     pub(super) fn decode(bytes: &[u8], device_size: u64, replayed: Replayed) -> Result<Self> {
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
-            return Err(PLACE.corrupt("it is cut short"));
+            return Err(PLACE.corrupt("the superblock is truncated"));
         };
         if raw.sb_magicnum.get() != MAGIC {
-            return Err(PLACE.field("sb_magicnum").corrupt("it is not XFSB"));
+            return Err(PLACE.field("sb_magicnum").corrupt("the magic number is not XFSB"));
         }
         let versionnum = raw.sb_versionnum.get();
         let number = (versionnum & version::NUMBER) as u8;
         if number != 4 && number != 5 {
-            return Err(Error::unsupported(format!("XFS version {number}")));
+            return Err(Error::unsupported(format!("XFS version {number} is not supported")));
         }
         let is_v5 = number == 5;
         let sector_log = raw.sb_sectlog;
@@ -114,7 +114,7 @@ impl Superblock {
             || usize::from(raw.sb_sectsize.get()) != sector
             || sector > bytes.len()
         {
-            let what = format!("sectors of {} bytes", raw.sb_sectsize.get());
+            let what = format!("a sector size of {} bytes is not valid", raw.sb_sectsize.get());
             return Err(PLACE.field("sb_sectsize").corrupt(what));
         }
         if is_v5 && replayed == Replayed::No {
@@ -125,7 +125,9 @@ impl Superblock {
             }
         }
         if raw.sb_inprogress != 0 {
-            return Err(PLACE.field("sb_inprogress").corrupt("mkfs.xfs did not finish"));
+            return Err(PLACE
+                .field("sb_inprogress")
+                .corrupt("the volume is incomplete, because mkfs.xfs was interrupted"));
         }
         let (ro_compat, incompat, features2) = Self::check_features(raw, is_v5)?;
         let geometry = Self::geometry(raw, device_size)?;
@@ -170,14 +172,16 @@ impl Superblock {
         })
     }
 
-    /// Decodes the features. An unsupported feature is refused, and the error names it.
+    /// Decodes the features. An unsupported feature is refused, and the error names the feature.
     fn check_features(raw: &RawSuperblock, is_v5: bool) -> Result<(RoCompat, Incompat, u32)> {
         let versionnum = raw.sb_versionnum.get();
         if versionnum & version::DIR_V2 == 0 {
-            return Err(Error::unsupported("directories of version 1"));
+            return Err(Error::unsupported("directories of version 1 are not supported"));
         }
         if versionnum & version::SHARED != 0 {
-            return Err(Error::unsupported("a volume that read-only mounts share"));
+            return Err(Error::unsupported(
+                "a volume shared by read-only mounts (the shared bit) is not supported",
+            ));
         }
         let has_more = versionnum & version::MORE_BITS != 0;
         let features2 = if has_more { raw.sb_features2.get() } else { 0 };
@@ -187,15 +191,17 @@ impl Superblock {
         let incompat = Incompat::from_bits_retain(raw.sb_features_incompat.get());
         let unknown = incompat.unknown();
         if unknown != 0 {
-            return Err(Error::unsupported(format!("XFS with unknown feature {unknown:#x}")));
+            return Err(Error::unsupported(format!(
+                "the XFS volume has the unknown feature {unknown:#x}"
+            )));
         }
         let needs = [(Incompat::ZONED, Incompat::METADIR), (Incompat::ZONE_GAPS, Incompat::ZONED)];
         if needs.iter().any(|(one, other)| incompat.contains(*one) && !incompat.contains(*other)) {
-            let what = "zones without realtime groups, or gaps without zones";
+            let what = "zoned is set without metadir, or zone_gaps without zoned";
             return Err(PLACE.field("sb_features_incompat").corrupt(what));
         }
         if incompat.contains(Incompat::NEEDS_REPAIR) {
-            return Err(Error::unsupported("a volume that xfs_repair has to repair first"));
+            return Err(Error::unsupported("the volume needs a repair: run xfs_repair"));
         }
         let ro_compat = RoCompat::from_bits_retain(raw.sb_features_ro_compat.get());
         Ok((ro_compat, incompat, features2))
@@ -229,7 +235,9 @@ impl Superblock {
         let fits =
             log <= MAX_GROUP_BLOCKS_LOG && u64::from(group_blocks).next_power_of_two() == 1 << log;
         if !fits || group_blocks < MIN_GROUP_BLOCKS {
-            let what = format!("groups of {group_blocks} blocks, with {log} bits for a block");
+            let what = format!(
+                "groups of {group_blocks} blocks do not match {log} bits for a block number"
+            );
             return Err(PLACE.field("sb_agblklog").corrupt(what));
         }
         if groups == 0 || u64::from(groups) != blocks.div_ceil(group_blocks.into()) {
@@ -240,12 +248,13 @@ impl Superblock {
         }
         let bytes = blocks.checked_mul(block.bytes() as u64);
         if bytes.is_none_or(|bytes| bytes > device_size) {
-            let what = format!("{blocks} blocks on a device of {device_size} bytes");
+            let what =
+                format!("the volume of {blocks} blocks exceeds the device of {device_size} bytes");
             return Err(PLACE.field("sb_dblocks").corrupt(what));
         }
         let dir_block_log = raw.sb_dirblklog;
         if dir_block_log.checked_add(raw.sb_blocklog).is_none_or(|log| log > 16) {
-            let what = format!("directory blocks of 2^{dir_block_log} blocks");
+            let what = format!("directory blocks of 2^{dir_block_log} blocks are too large");
             return Err(PLACE.field("sb_dirblklog").corrupt(what));
         }
         Ok(Geometry {
@@ -266,18 +275,20 @@ impl Superblock {
         let len = u64::from(self.log_blocks) << self.geometry.block.shift();
         if self.log_start == 0 {
             let Some(outside) = outside else {
-                let what = "an XFS volume whose log is on a device of its own, which is not given: --journal DEVICE names it";
+                let what = "the XFS volume's log is on a device of its own, which is not given: --journal DEVICE names the device";
                 return Err(Error::unsupported(what));
             };
             if outside.len < len {
-                let what =
-                    format!("journal device: {} bytes for a log of {len} bytes", outside.len);
+                let what = format!(
+                    "the journal device has {} bytes, too few for a log of {len} bytes",
+                    outside.len
+                );
                 return Err(Error::invalid(what));
             }
             return Ok(LogRange { start: outside.start, len, block: self.geometry.block });
         }
         if outside.is_some() {
-            let what = "journal device: the log of the XFS volume is on the volume's own device";
+            let what = "no journal device is needed: the log of the XFS volume is on the volume's own device";
             return Err(Error::invalid(what));
         }
         let place = PLACE.field("sb_logstart");
@@ -301,7 +312,8 @@ impl Superblock {
         match self.log_incompat & !LOGGED_ATTRIBUTES {
             0 => Ok(()),
             bits => {
-                let what = format!("an XFS log with unknown feature {bits:#x} that needs recovery");
+                let what =
+                    format!("the XFS log has the unknown feature {bits:#x} and needs recovery");
                 Err(Error::unsupported(what))
             }
         }

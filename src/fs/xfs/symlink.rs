@@ -23,7 +23,8 @@ impl XfsInode {
         }
         let place = Place::new("symbolic link").inode(self.stat.inode);
         if self.stat.size == 0 || self.stat.size > LONGEST {
-            let what = format!("a target of {} bytes", self.stat.size);
+            let what =
+                format!("the target of a symbolic link cannot have {} bytes", self.stat.size);
             return Err(place.field("di_size").corrupt(what));
         }
         let len = self.stat.size as usize;
@@ -33,7 +34,7 @@ impl XfsInode {
             _ => self.remote_target(len, place)?,
         };
         if target.contains(&0) {
-            return Err(place.corrupt("its target contains a NUL"));
+            return Err(place.corrupt("the target of the symbolic link contains a NUL"));
         }
         Ok(target)
     }
@@ -53,7 +54,7 @@ impl XfsInode {
             self.remote_part(&blocks, len, SYMLINK, &mut content, place)?;
         }
         if content.len() < len {
-            let what = format!("{} blocks do not hold its {len} bytes", next.0);
+            let what = format!("{} blocks do not contain the target's {len} bytes", next.0);
             return Err(place.field("di_size").corrupt(what));
         }
         Ok(content)

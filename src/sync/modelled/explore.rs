@@ -6,17 +6,17 @@ use std::sync::Arc;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
-/// The seed, unless `SHUTTLE_RANDOM_SEED`, which the checker reads, contains another one.
+/// The seed of the schedules. If the variable `SHUTTLE_RANDOM_SEED` is set, the checker uses that seed instead.
 const SEED: u64 = 0x5EED;
-/// The number of schedules of each kind for the smallest models, unless `IRONMAP_SHUTTLE` contains another number.
+/// The number of schedules of each kind for the smallest models. The variable `IRONMAP_SHUTTLE` can replace this number.
 const SCHEDULES: usize = 20_000;
-/// The number of switches between threads at moments that the scheduler chooses; most races need two or three.
+/// The number of thread switches that the scheduler places in a schedule. Most races need two or three switches.
 const DEPTH: usize = 3;
-/// The size of a stack: an operation on a volume has deeper calls than the checker's default permits.
+/// The stack size of a thread. The call depth of an operation on a volume exceeds the checker's default.
 const STACK: usize = 1 << 20;
 
-/// Runs a model. A thread that panics, or a deadlock, fails the test, which then prints a seed for that schedule alone. A schedule takes
-/// `cost` times as long as one of the smallest models.
+/// Runs a model under many schedules. A panic of a thread or a deadlock fails the test, and the test prints a seed that reproduces the
+/// schedule. `cost` is the duration of a schedule, relative to the smallest models.
 pub(crate) fn explore(cost: usize, model: impl Fn() + Send + Sync + Copy + 'static) {
     let wanted = env::var("IRONMAP_SHUTTLE").ok().and_then(|text| text.parse::<usize>().ok());
     let schedules = (wanted.unwrap_or(SCHEDULES) / cost).max(1);
@@ -28,7 +28,7 @@ pub(crate) fn explore(cost: usize, model: impl Fn() + Send + Sync + Copy + 'stat
     Runner::new(pct, config).run(model);
 }
 
-/// Runs threads on a model until they have ended. A deadlock fails the test, so no thread stays asleep.
+/// Runs threads on a model until all threads have ended. A deadlock fails the test.
 pub(crate) fn run<M: Send + Sync + 'static>(model: &Arc<M>, work: &[fn(&M)]) {
     let spawn = |work: &fn(&M)| {
         let (model, work) = (Arc::clone(model), *work);

@@ -16,7 +16,7 @@ const THREADS: u64 = 5;
 const IN_FLIGHT: u64 = 16;
 const REQUESTS: u64 = 160;
 
-/// A request that was acknowledged.
+/// An acknowledged write.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     at: u64,
@@ -125,7 +125,7 @@ fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
                 for at in (1..order.len()).rev() {
                     order.swap(at, rng.below(at as u64 + 1) as usize);
                 }
-                // Ranges that are never written stay holes.
+                // Ranges that are never written remain holes.
                 order.truncate(12);
                 for piece in order {
                     let at = ((round * IN_FLIGHT + piece) * THREADS + thread) * len;

@@ -205,7 +205,7 @@ pub(crate) fn map(file: &File) -> Vec<(IomapType, u64)> {
     map
 }
 
-/// Every way to write. Each must have the same result.
+/// The ways to write. Each way must have the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Lent,

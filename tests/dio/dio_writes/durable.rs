@@ -216,8 +216,8 @@ fn atomic_writes_are_refused_where_the_device_does_not_promise_them() {
     assert_eq!(seen.writes, 0);
 }
 
-/// The length of an atomic write must be a power of two, its position a multiple of the length, and its range within one written extent.
-/// Otherwise the write is refused and nothing is written.
+/// An atomic write needs a length that is a power of two, a position that is a multiple of the length, and a range within one written
+/// extent. Otherwise the write is refused and nothing is written.
 #[test]
 fn atomic_writes_are_one_bio_or_refused() {
     require!([Need::NoJournalBeneath("all of its writes are atomic")]);

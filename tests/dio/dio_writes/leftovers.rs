@@ -109,7 +109,7 @@ fn no_written_data_lie_past_the_end_after_a_crash() {
     bench.close();
 }
 
-/// Overwrites need no transaction. They are still refused after the volume has stopped to accept transactions.
+/// Overwrites need no transaction. But a volume that refuses transactions, after its close or after an abort, also refuses overwrites.
 #[test]
 fn nothing_is_overwritten_after_the_close_or_an_abort() {
     for closed in [true, false] {

@@ -310,7 +310,7 @@ fn the_size_follows_writes_into_blocks_preallocated_past_the_end() {
     assert!(image.dump("/file") == [[0; BLOCK as usize], [0x22; BLOCK as usize]].concat());
 }
 
-/// A writer with `CAP_FSETID` keeps set-id bits, and still removes capabilities.
+/// A write by a writer with `CAP_FSETID` preserves set-id bits, and still removes capabilities.
 #[test]
 fn set_id_bits_stay_where_the_handle_keeps_them() {
     let bench = Bench::new(EXT4);

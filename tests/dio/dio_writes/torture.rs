@@ -71,7 +71,7 @@ fn time() -> Duration {
     seconds.map_or(Duration::from_millis(1200), Duration::from_secs)
 }
 
-/// Fills a sector with the number of its writer, the number of the write, and the sector's number in the file.
+/// Fills a sector with the number of its writer, the number of the write, and the index of the sector in the file.
 fn sign(sector: &mut [u8], writer: u64, write: u64, place: u64) {
     let words = [writer, write, place];
     for (at, word) in sector.chunks_mut(8).enumerate() {

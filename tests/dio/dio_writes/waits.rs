@@ -307,7 +307,7 @@ fn an_inode_that_is_not_in_memory_is_not_read() {
     let bench = Bench::with_image(bench.close(), Ram::LIMITS);
     let found = |number| bench.fs().lookup(ROOT, name(number).as_bytes()).unwrap().number();
     let files: Vec<_> = (0..FILES).map(|number| bench.open(found(number), false)).collect();
-    // Each block is read several times, because blocks that are read once do not evict blocks in use.
+    // Each block is read several times, because the cache does not evict used blocks for blocks that were read only once.
     for number in 1000..100_000 {
         assert_eq!(kind(bench.fs().inode(InodeNo(number)).map(drop)), ErrorKind::NotFound);
     }

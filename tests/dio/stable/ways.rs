@@ -1,4 +1,4 @@
-//! Each method of [`StablePages`]: which requests it copies, which requests take the simple path, and which faults remain errors.
+//! Each method of [`StablePages`]: the requests that it copies, the requests that use the simple path, and the faults that remain errors.
 
 use std::sync::atomic::Ordering;
 
@@ -20,7 +20,7 @@ const REQUESTS: [(Op, Kind); 5] = [
     (Op::Write, Kind::Owned),
 ];
 
-/// For each method, whether it copies each of [`REQUESTS`].
+/// For each method, whether it copies each request of [`REQUESTS`].
 const COPIED: [(StablePages, [bool; 5]); 4] = [
     (StablePages::ZeroCopy, [false, false, false, false, false]),
     (StablePages::Bounce, [true, true, true, true, true]),
@@ -47,8 +47,7 @@ fn each_way_copies_what_it_says_and_nothing_else() {
     }
 }
 
-/// A request that is not copied takes the simple path. A copied request misses the simple path, and the queue counts the copy as the
-/// reason.
+/// A request that is not copied uses the simple path. A copied request misses the simple path, and the queue counts the copy as the reason.
 #[test]
 fn requests_without_a_copy_take_the_simple_path() {
     let bench = Bench::new(None);

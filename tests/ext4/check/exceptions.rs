@@ -24,7 +24,7 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
         reason: "without needs_recovery e2fsck does not look where the log would start; the kernel refuses such a journal",
     },
     Exception {
-        text: "its block 0 is a hole",
+        text: "block 0 of the journal is a hole",
         reason: "e2fsck takes blocks of the journal that were never written for written ones; the kernel refuses to mount",
     },
     Exception {
@@ -36,7 +36,7 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
         reason: "e2fsck compares the attribute's name up to a NUL only, the kernel all of it",
     },
     Exception {
-        text: "not the depth of a node at this place",
+        text: "the depth does not match the position of the node",
         reason: "e2fsck takes the depth of nodes below the root as given; the kernel refuses such a file",
     },
     Exception {
@@ -44,7 +44,7 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
         reason: "e2fsck -n leaves wrong checksums of uninit_bg with exit code 0; the kernel refuses to mount",
     },
     Exception {
-        text: "is there more than once",
+        text: "is in the directory more than once",
         reason: "e2fsck lets a leaf of a hash tree end with the hash at which the next begins, and does not see that one name is in both",
     },
     Exception {
@@ -52,7 +52,7 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
         reason: "e2fsck leaves a file that is marked as an attribute's value alone while it has a name; the kernel refuses it",
     },
     Exception {
-        text: "to which the tree does not lead",
+        text: "that is not reachable in the tree",
         reason: "e2fsck compares such an entry of a quota file with what its id uses, and says nothing where that is the same; the kernel finds no room for it",
     },
 ];

@@ -38,7 +38,7 @@ pub(crate) struct Case<R> {
 
 /// The rules that each crash state of a workload must satisfy.
 pub(crate) trait Rules: Sync {
-    /// Whether the rules apply at this cut of the log.
+    /// Whether the rules apply to the states of this cut.
     fn apply(&self, _log: &Log, _cut: usize) -> bool {
         true
     }
@@ -71,7 +71,7 @@ impl Crashed<'_> {
     }
 }
 
-/// How many states are checked, and how thoroughly.
+/// The number of states to check, and the checks for each state.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     /// The number of random states at each cut.

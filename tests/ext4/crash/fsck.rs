@@ -78,8 +78,8 @@ const NO_LOST_AND_FOUND: &str =
     "Error creating /lost+found directory (ext2fs_link): Directory block ";
 
 /// Faults that are normal for a volume in use. Linux writes the superblock's counts of free blocks and inodes only at the unmount, and
-/// until then the counts of the groups are valid. e2fsck also reports that an orphan file contains orphans after it has processed these
-/// orphans itself.
+/// until then the counts of the groups are valid. After e2fsck has processed the orphans in an orphan file, e2fsck also reports that this
+/// file contains orphans.
 const FORGIVEN: [&str; 4] = [
     "Orphan file (inode ",
     "Free blocks count wrong (",

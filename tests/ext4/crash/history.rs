@@ -1,8 +1,9 @@
 //! The changes of a workload, and the states that a volume may have after a crash.
 //!
-//! The name space and the attributes of inodes change in transactions, so a crash leaves the state after one of the operations. This
-//! operation is not earlier than the last promised one, and not later than the operation in progress. Each byte of a file has a value that
-//! it has had since the last promise for the data of the file, or is zero if the file had a hole at this position.
+//! The name space and the attributes of inodes change in transactions, so a crash leaves the state after one of the operations. An
+//! operation that reports earlier changes as durable, such as a sync, promises that this state is not older than those changes. The state
+//! is not newer than the operation in progress either. Each byte of a file has a value that it has had since the last promise for the data
+//! of the file, or is zero if the file had a hole at this position.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ pub(crate) const STALE: u8 = 0xDB;
 /// An operation that made earlier changes durable.
 #[derive(Clone, Debug)]
 struct Promise {
-    /// The number of the operation that made the promise.
+    /// The number of this operation.
     number: usize,
     /// The number of the operation whose state is durable. A crash leaves this state or a later one.
     state: usize,
@@ -282,7 +283,7 @@ impl History {
         faults
     }
 
-    /// Describes what is wrong in the content of a file, if anything.
+    /// Describes the first fault in the content of a file, if there is one.
     fn fault_of(&self, file: Id, content: &[u8], returned: usize) -> Option<String> {
         let promised = self.promises.iter().filter(|promise| {
             promise.number <= returned && promise.file.is_none_or(|promised| promised == file)

@@ -1,5 +1,5 @@
 //! Power cuts: a recorded device is cut between any two of its writes, with any part of the unflushed writes. After each cut the volume
-//! must be consistent, all promised data must exist, and no file may show foreign data.
+//! must be consistent, all data that were reported as durable must exist, and no file may show foreign data.
 //!
 //! `IRONMAP_CRASH_STATES` sets the number of states for each kind of workload, and also tests an error at every request (`./x crash` sets
 //! it). `IRONMAP_CRASH_SEED` sets the seed of the first workload, to repeat a failure.
@@ -219,7 +219,7 @@ fn quota_is_recovered() {
 fn crash_states_of_the_kernel_are_recovered() {
     require!([Need::Root, Need::Tool("losetup")]);
     let effort = Effort::new();
-    // With data=journal, a few of thousands of states show a block of another file after a recovery by Linux, and therefore also by
+    // With data=journal, a few states among thousands show a block of another file after a recovery by Linux, and therefore also by
     // ironmap.
     let kept = |(_, options): &(&str, &str)| !effort.long || !options.contains("data=journal");
     let layouts: Vec<_> = KERNEL.into_iter().filter(kept).collect();
@@ -227,8 +227,8 @@ fn crash_states_of_the_kernel_are_recovered() {
     effort.look("the kernel's crashes", cases);
 }
 
-/// The rules detect the faults for which they exist: data of other files, if Linux does not write data before metadata; and lost data, if a
-/// device loses flushed writes.
+/// The rules detect data of other files, which occur if Linux does not write data before metadata. They also detect a device that loses
+/// flushed writes.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("losetup")]);

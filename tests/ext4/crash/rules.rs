@@ -1,5 +1,5 @@
-//! The rules for workloads that change names, attributes and content. After a crash, ironmap, e2fsck and the kernel must each find the data that
-//! ironmap has promised to keep.
+//! The rules for workloads that change names, attributes and content. After a crash, ironmap, e2fsck and the kernel must each find the data
+//! that ironmap has reported as durable.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -91,7 +91,8 @@ impl Histories {
         Ok(())
     }
 
-    /// e2fsck recovers the same tree. After ironmap has recovered the volume to the device and closed it, e2fsck finds nothing to change.
+    /// e2fsck recovers the same tree as ironmap. After ironmap has recovered the volume to the device and closed it, e2fsck finds nothing
+    /// to change.
     fn by_e2fsck(&self, state: &Crashed<'_>, seen: &Tree) -> Verdict {
         let Crashed { image, fsck, .. } = state;
         count(&state.counts.fsck);
@@ -160,7 +161,7 @@ fn returned(log: &Log, cut: usize, thread: usize) -> usize {
     numbers.max().unwrap_or(0) as usize
 }
 
-/// The kernel recovers the same tree, and sees the same tree on the volume that ironmap has recovered.
+/// The kernel recovers the same tree as ironmap, and sees the same tree on the volume that ironmap has recovered.
 fn by_kernel(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     let image = &state.image;
     count(&state.counts.mounted);
@@ -193,7 +194,7 @@ pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
     }
 }
 
-/// The volume after a recovery to the device and a close, and the writes of the two.
+/// The volume after a recovery to the device and a close, and the writes that the recovery and the close made.
 pub(crate) fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
     let device = Arc::new(image.snapshot());
     let record = Arc::new(Record::new(device.clone()));

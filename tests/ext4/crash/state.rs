@@ -26,7 +26,7 @@ impl Node {
     }
 }
 
-/// The objects of all paths.
+/// The object to which each path refers.
 pub(crate) type Names = BTreeMap<String, Node>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

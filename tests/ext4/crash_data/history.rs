@@ -15,7 +15,7 @@ pub(crate) const CELL: u64 = 16;
 /// The byte that fills free space. It stands for old data of other users, which no file may ever show.
 pub(crate) const STALE: u8 = 0xDB;
 
-/// The number of a file, in the order of creation. Its name is never used again.
+/// The number of a file, in the order of creation. The name of a file is never reused.
 pub(crate) type FileId = usize;
 
 /// A change of a file: the file and the index of the change in its history.
@@ -69,8 +69,8 @@ pub(crate) struct History {
     files: Vec<Vec<Change>>,
     /// The syncs, each of one file or of all files (`None`).
     syncs: Vec<(Option<FileId>, When)>,
-    /// Writes that went to another position than the one for which their data were made. The value is the distance by which the intended
-    /// position was higher.
+    /// Writes whose data were made for a later position in the file. The value is the distance between that position and the actual
+    /// position.
     moved: HashMap<u32, u64>,
 }
 
@@ -252,7 +252,7 @@ fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
             What::Unlink => false,
             _ => now,
         };
-        // If a file has no name, none of its later changes proves that the removal of the name is durable.
+        // After a file has lost its name, a durable change of the file does not imply that the removal of the name is durable.
         if *certain && (now || matches!(what, What::Unlink)) {
             options.clear();
         }

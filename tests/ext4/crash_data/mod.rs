@@ -1,8 +1,8 @@
-//! Power cuts during writes past the page cache: data acknowledged as durable exist, and no data appear in a place to which they were
+//! Power cuts during writes past the page cache: data acknowledged as durable exist, and no data appear at a position to which they were
 //! not written.
 //!
-//! `IRONMAP_CRASH_STATES` sets the number of states, of which e2fsck checks one in ten: `./x crash`.
-//! `IRONMAP_CRASH_SEED` sets the seed of the first workload, to repeat a failure.
+//! `IRONMAP_CRASH_STATES` sets the number of states, of which e2fsck checks one in ten: `./x crash`. `IRONMAP_CRASH_SEED` sets the seed of
+//! the first workload, to repeat a failure.
 
 mod faults;
 mod flushes;
@@ -76,7 +76,7 @@ fn durable_data_are_there_and_unwritten_data_never_show() {
     eprintln!("crashes of direct writes: {counts:?} in {:.1?}", start.elapsed());
 }
 
-/// The rules detect the fault for which they exist: devices that lose flushed data.
+/// The rules detect a device that loses flushed data.
 #[test]
 fn broken_promises_are_found() {
     let plan = plan_of(2, 400, u64::MAX);

@@ -67,7 +67,8 @@ impl Run<'_> {
         }
     }
 
-    /// Prepares a write: waits for earlier writes that overlap the range, and fills the buffer with cells of the write's number.
+    /// Prepares a write: waits for earlier writes that overlap the range, and fills the buffer with cells that contain the number of the
+    /// write.
     fn buffer(&mut self, at: usize, range: &Range<u64>) -> Result<(u32, Buffer)> {
         let id = self.files[at].id;
         let overlaps = |flight: &Flight| {

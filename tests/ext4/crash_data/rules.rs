@@ -17,7 +17,8 @@ use crate::crash_data::workload::{Kind, run};
 /// The maximum delay of a completion. Delays make the order of completions differ from the order of submissions.
 const LATENCY: u32 = 6;
 
-/// The length by which a file is extended in the check. A too long block range would then show its old content.
+/// The length by which a file is extended in the check. If a file has too many blocks, their old content becomes visible in the extended
+/// part.
 const LONGER: u64 = 12 << 10;
 
 pub(crate) struct Writes {

@@ -183,7 +183,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Removes a file. Its blocks are freed immediately, or when it is closed.
+    /// Removes a file. The blocks are freed immediately, or when the file is closed.
     fn unlink(&mut self, at: usize) -> Result<()> {
         let Open { id, linked, .. } = self.files[at];
         if linked {

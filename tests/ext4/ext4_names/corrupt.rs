@@ -188,7 +188,7 @@ fn entries_that_point_to_no_file_accuse_the_directory() {
     }
 }
 
-/// The size of a directory is whole blocks, and no larger than the volume.
+/// A directory whose size is not a multiple of the block size, or is larger than the volume, is refused.
 #[test]
 fn impossible_directory_sizes_are_refused() {
     for size in [1000_u64, 2000, 1 << 31] {

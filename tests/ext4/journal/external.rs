@@ -110,7 +110,7 @@ fn journal(block_size: u32, uuid: &str) -> Image {
     Image::mke2fs("8M", &words(&format!("-O journal_dev -b {block_size} -U {uuid}")))
 }
 
-/// Metadata in the journal are seen as the kernel recovers them, with blocks of each size and checksums of each kind.
+/// Metadata are read from the journal as the kernel recovers them, with blocks of each size and checksums of each kind.
 #[test]
 fn metadata_are_recovered() {
     require!([Need::Root]);

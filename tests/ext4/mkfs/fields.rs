@@ -119,7 +119,8 @@ fn sizes_of_blocks_and_inodes() {
     {
         compare(64 * MIB, text, &[]);
     }
-    // A group's bitmap cannot have so many inodes, so the groups are smaller. The number of reserved blocks is computed before this change.
+    // These numbers of inodes do not fit into the bitmaps of full-size groups, so the groups are smaller. The number of reserved blocks is
+    // computed before this change.
     for text in ["-b 1024 -N 20000", "-b 1024 -N 10000", "-b 2048 -N 30000", "-b 4096 -N 40000"] {
         for size in [16 * MIB, 31 * MIB] {
             compare(size, text, &["Reserved block count"]);

@@ -164,8 +164,8 @@ fn refusals_change_nothing() {
     }
 }
 
-/// A directory with project inheritance accepts no file of another project, by any operation. New files are counted for the project of the
-/// directory.
+/// A directory with project inheritance accepts no file of another project, for each operation that could add one. New files are counted
+/// for the project of the directory.
 #[test]
 fn projects_keep_apart() {
     for options in [OPTIONS, "-t ext4 -b 1024 -I 256 -O project"] {

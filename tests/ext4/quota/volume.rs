@@ -55,7 +55,7 @@ impl Quota {
         self.dir.path().join("image")
     }
 
-    /// Closes the volume, lets e2fsck and ironmap's check find nothing, and opens the volume again.
+    /// Closes the volume, asserts that e2fsck and ironmap's check find nothing, and opens the volume again.
     pub(crate) fn reopen(&mut self) {
         self.change(NOW, |_| {});
     }

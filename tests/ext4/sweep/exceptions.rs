@@ -56,24 +56,32 @@ const fn found(
 }
 
 const ANY: Values = |_| true;
-const NO_JOURNAL: &str = "a journal needs recovery, but the volume has no journal";
+const NO_JOURNAL: &str = "needs_recovery is set, but the volume has no journal";
 const LOST: &str = "the volume has lost its log, or the flag is wrong: e2fsck does not go on";
 const COUNTS: &str = "ironmap asks for descriptors of such a volume before it writes";
 const NAMED: &str = "e2fsck passes over the resize inode and the orphan file as quota";
 const ASKS: &str = "e2fsck asks, and ends with 0";
 
 const EXCEPTIONS: &[Exception] = &[
-    read("s_blocks_count_lo", |value| value < 3, "points to block"),
+    read("s_blocks_count_lo", |value| value < 3, "outside the volume"),
     read("s_blocks_count_lo", |value| (3..74).contains(&value), "outside the volume"),
     read("s_desc_size", |value| value > 64, "group descriptor"),
     read("s_feature_incompat", |value| value & 0x80 == 0, "group descriptor"),
-    read("s_feature_incompat", |value| value & 0x200 == 0, "on a volume without flex_bg"),
+    read("s_feature_incompat", |value| value & 0x200 == 0, "although flex_bg is not set"),
     read("s_feature_ro_compat", |value| value & 1 == 0, "superblock"),
-    read("s_feature_compat", |value| value & 0x400 != 0, "no room for fast commits"),
-    read("s_reserved_gdt_blocks", |value| value > 30, "which is in the reserved group descriptors"),
+    read("s_feature_compat", |value| value & 0x400 != 0, "too small for fast commits"),
+    read(
+        "s_reserved_gdt_blocks",
+        |value| value > 30,
+        "also in use by the reserved group descriptors",
+    ),
     read("s_checksum_seed", ANY, "bg_checksum"),
     read("s_inode_size", ANY, "the root is not a directory in use"),
-    read("s_rev_level", |value| value == 0, "s_rev_level: 0: features, which need revision 1"),
+    read(
+        "s_rev_level",
+        |value| value == 0,
+        "s_rev_level: 0: features are set, but they need revision 1",
+    ),
     read("s_journal_inum", |value| value != 8, "journal: "),
     read("s_orphan_file_inum", |value| value > 10 && value != 12, "orphan file: "),
     Exception {
@@ -117,17 +125,17 @@ const EXCEPTIONS: &[Exception] = &[
     found(
         "s_feature_ro_compat",
         |value| value & 0x200 != 0,
-        "not 0, with bigalloc",
+        "the number must be 0 with bigalloc",
         "Linux does not write it, and e2fsck does not ask",
     ),
     found(
         "s_last_orphan",
         |value| !(11..=64).contains(&value),
-        "not an inode that can be the next orphan",
+        "the number is not that of an inode that can be an orphan",
         "e2fsck passes over a number that no file can have",
     ),
-    found("s_usr_quota_inum", |value| matches!(value, 7 | 12), "without the feature", NAMED),
-    found("s_grp_quota_inum", |value| matches!(value, 7 | 12), "without the feature", NAMED),
+    found("s_usr_quota_inum", |value| matches!(value, 7 | 12), "its feature is not set", NAMED),
+    found("s_grp_quota_inum", |value| matches!(value, 7 | 12), "its feature is not set", NAMED),
 ];
 
 /// The reason for a difference, if it is intended. `texts` are the messages of the programs.

@@ -122,7 +122,8 @@ impl Field {
         superblock[self.at..][..self.len].copy_from_slice(&value.to_le_bytes()[..self.len]);
     }
 
-    /// Other values for the field: limits and neighbours of the valid value, or for a word of features each changed bit.
+    /// Other values for the field: limits and neighbours of the valid value, and for a feature word, the valid value with each single bit
+    /// changed.
     pub(super) fn hostile(self, sound: &[u8]) -> BTreeSet<u64> {
         let (now, most) = (self.get(sound), u64::MAX >> (64 - 8 * self.len));
         let mut values: BTreeSet<u64> = if self.name.starts_with("s_feature") {

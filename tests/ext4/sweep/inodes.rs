@@ -8,7 +8,7 @@ use crate::common::image::{Image, words};
 use crate::common::skip::Need;
 use crate::require;
 
-/// A volume with every internal inode of the file system, and volumes without optional ones.
+/// A volume with every internal inode of the file system, and a volume without the optional ones.
 const VOLUMES: [&str; 2] = [
     "-t ext4 -b 1024 -g 2048 -N 256 -J size=1 -O orphan_file -I 256",
     "-t ext4 -b 1024 -g 2048 -N 256 -O ^has_journal,^resize_inode,^orphan_file -I 256",

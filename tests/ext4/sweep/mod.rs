@@ -34,11 +34,11 @@ const VOLUMES: [(&str, &str); 3] = [
 /// A field and the value that is stored in it.
 type Case = (Field, u64);
 
-/// A volume, and the programs that judge it.
+/// A volume, and the programs that check it.
 struct Sweep {
     number: usize,
     bytes: Vec<u8>,
-    /// Whether the kernel mounts the unchanged volume for writing.
+    /// Whether the kernel can mount the unchanged volume for writing.
     written: bool,
     bench: Bench,
     /// The number of times that the programs have run.
@@ -127,7 +127,7 @@ const NAMED: [(&str, &[u64]); 9] = [
     ("s_def_hash_version", &[7]),
 ];
 
-/// Tries the values on a volume. Returns the differences and the number of values.
+/// Tries the values on a volume. Returns the differences, and the number of tried values.
 fn sweep(number: usize) -> (Vec<String>, usize) {
     let sweep = Sweep::new(number);
     let mut batches = sweep.batches();

@@ -1,32 +1,32 @@
-//! The shell blocks of a page, and the marks above them that say how they are tested. The runner of the blocks includes this file.
+//! The shell blocks of a page, and their marks, which say how the blocks are tested. The program that runs the blocks includes this file.
 //!
-//! A mark is in the line above its block. One mark for all blocks of a page without a mark has this form: `<!-- page tested: arguments
-//! -->`.
+//! A mark is in the line above its block. A page can also have one mark for all of its blocks that have no mark: `<!-- page tested:
+//! arguments -->`.
 #![allow(dead_code, reason = "the rules and the runner each use a part of it")]
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Marks of blocks that run in an empty directory, without root and as root. The blocks of one mark on a page run in one shell.
+/// The marks of blocks that run in an empty directory: without root, and as root. All blocks on a page with the same mark run in one shell.
 pub(crate) const USER: &str = "tested: user";
 pub(crate) const ROOT: &str = "tested: root";
-/// The mark of blocks whose commands and options must exist.
+/// The mark of blocks that are not run, but whose commands and options must exist.
 pub(crate) const ARGUMENTS: &str = "tested: arguments";
-/// The beginning of a mark that gives a reason.
+/// The beginning of the mark of a block that is not tested. The reason follows.
 const NOT: &str = "not tested: ";
 
-/// A block with a line that begins with one of these words is shell, whatever its form.
+/// If a line of a block begins with one of these words, the block is a shell block, even without a language tag.
 const PROGRAMS: [&str; 4] = ["ironmap", "./x", "./setup", "cargo"];
 
 /// Shell commands in a page.
 pub(crate) struct Block<'a> {
-    /// The line in the page, from 1.
+    /// The line in the page, counted from 1.
     pub(crate) line: usize,
     pub(crate) mark: Option<&'a str>,
     pub(crate) commands: String,
 }
 
-/// The pages for readers in a copy of the repository, in order: three at its root, and all below `docs/`.
+/// The pages of the repository, in order: three in its root, and all below `docs/`.
 pub(crate) fn pages(root: &Path) -> io::Result<Vec<PathBuf>> {
     let names = ["CONTRIBUTING.md", "README.md", "SECURITY.md"];
     let mut pages: Vec<_> = names.iter().map(|name| root.join(name)).collect();
@@ -83,7 +83,7 @@ fn runs_a_program(command: &str) -> bool {
     command.split(' ').next().is_some_and(|first| PROGRAMS.contains(&first))
 }
 
-/// Reports the shell blocks that have no mark, and unknown marks.
+/// Reports shell blocks without a mark, and unknown marks.
 pub(crate) fn check(page: &str) -> Vec<(usize, String)> {
     let finding = |block: Block| match block.mark {
         None => Some((block.line, "a shell block without a mark: see docs/TESTING.md".to_owned())),
@@ -102,7 +102,7 @@ mod tests {
         blocks(page).into_iter().map(|block| (block.line, block.mark, block.commands)).collect()
     }
 
-    /// A page in a folder below `docs/` is a page like all others.
+    /// Pages in folders below `docs/` are found.
     #[test]
     fn pages_in_folders_are_found() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    /// Both forms of a block are found, each with only the mark above it; tables and lists in code are not shell.
+    /// Fenced and indented blocks are found. Each has only the mark directly above it. Tables and lists in code are not shell.
     #[test]
     fn a_block_has_the_mark_above_it() {
         let page = "<!-- tested: user -->\n```sh\na\nb\n```\ntext\n\n    ./x test   # all\n    more\n\n    file   owner\n\n\
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(marks(page), [&found[..], &[(16, None, "c".to_owned())]].concat());
     }
 
-    /// The mark of a page applies to its blocks without a mark. A mark above prose does not count for the block below.
+    /// The mark of a page applies to all of its blocks that have no mark. A mark above prose does not apply to the block below the prose.
     #[test]
     fn a_page_may_have_one_mark() {
         let page = "<!-- page tested: arguments -->\n\n    ironmap ls\n\n<!-- tested: root -->\n\n    ironmap ls\n\n\

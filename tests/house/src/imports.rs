@@ -1,7 +1,7 @@
-//! Imports follow the line of the request: front end, file, dio, iomap, bio, device, sys.
+//! Imports follow the path of a request: front end, file, dio, iomap, bio, device, sys.
 //!
-//! Each module of the library's root is a layer. The table lists the layers that a layer may name by `crate::`: itself, and some of the rows
-//! above it. So there is no cycle between layers. `LAYERS` shows the architecture in one screen.
+//! Each module in the root of the library is a layer. The table `LAYERS` lists the layers that a layer may name by `crate::`: itself, and
+//! some of the rows above it. So there is no cycle between layers.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use proc_macro2::TokenStream;
 
 use super::tokens::{Token, starts_with, without_tests};
 
-/// A row contains a layer, and the layers that it may name: as a whole, or only the items in braces.
+/// Each row contains a layer and the layers that it may name, either completely or only the items in braces.
 const LAYERS: &str = "
 units:
 error: units
@@ -42,7 +42,7 @@ file: open_file queue host dio fs iomap bio device{Device,Limits,with_queue} sys
 
 struct Layer {
     name: &'static str,
-    /// The layers that it may name, with their items. An empty list means all items.
+    /// The layers that this layer may name, with the permitted items. An empty list permits all items.
     may: Vec<(&'static str, Vec<&'static str>)>,
 }
 
@@ -58,10 +58,11 @@ fn layers() -> Vec<Layer> {
     rows.collect()
 }
 
-/// These may name all layers: they join them, or show them to the user.
+/// Modules that may name all layers, because they join the layers or show them to the user.
 const JOINERS: [&str; 7] = ["cursor", "files", "volume", "tools", "mounted", "prelude", "lib"];
 
-/// The row of a file's layer in the table: 0 is the lowest layer, and modules that join layers are above them all. `None` for a file of no layer.
+/// The row of a file's layer in the table. 0 is the lowest layer, and modules that join layers are higher than all rows. `None` for a file
+/// that is not in a layer.
 pub(super) fn height(path: &Path) -> Option<usize> {
     let name = module_path(path.strip_prefix("src").ok()?).into_iter().next()?;
     if JOINERS.contains(&name.as_str()) {
@@ -84,7 +85,7 @@ pub(super) fn check(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
             format!("`{name}` has no row in the table of layers (tests/house/src/imports.rs)"),
         )];
     };
-    // The file contains only tests, after `#[cfg(test)] mod tests;`.
+    // Such a file contains only tests: its module is declared after `#[cfg(test)]`.
     if module.iter().any(|name| name == "tests" || name.ends_with("_tests")) {
         return Vec::new();
     }
@@ -103,7 +104,7 @@ pub(super) fn check(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
     found
 }
 
-/// How many tokens lead to the crate's root: `crate::`, or as many `super::` as the module is deep.
+/// The number of tokens at the beginning that lead to the root of the crate: `crate::`, or as many `super::` as the depth of the module.
 fn path_to_root(tokens: &[Token], depth: usize) -> Option<usize> {
     if starts_with(tokens, &["crate", "::"]) {
         return Some(2);
@@ -112,7 +113,7 @@ fn path_to_root(tokens: &[Token], depth: usize) -> Option<usize> {
     (supers == depth).then_some(2 * supers)
 }
 
-/// `fs/ext4/mod.rs` is `fs`, `ext4`.
+/// The path of a file's module: `fs`, `ext4` for `fs/ext4/mod.rs`.
 fn module_path(file: &Path) -> Vec<String> {
     let mut parts: Vec<_> =
         file.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -137,7 +138,7 @@ impl Layer {
             None if height(&Path::new("src").join(head)).is_some() => {
                 Err(format!("`{own}` may not name `{shown}`"))
             }
-            // A macro or a re-export of the crate's root.
+            // The path names a macro or a re-export in the root of the crate.
             None if head.starts_with(char::is_uppercase) || head == "*" => {
                 Err(format!("name the layer of `{shown}`, not the crate's root"))
             }
@@ -146,7 +147,7 @@ impl Layer {
     }
 }
 
-/// Takes a use tree, or a path in an expression, and returns its paths: `a::{b, c::d}` is `a::b` and `a::c::d`.
+/// Parses a use tree, or a path in an expression, and returns its paths: `a::b` and `a::c::d` for `a::{b, c::d}`.
 fn tree<'a>(rest: &mut &'a [Token]) -> Vec<Vec<&'a str>> {
     let Some((first, after)) = rest.split_first() else { return Vec::new() };
     *rest = after;

@@ -1,11 +1,11 @@
-//! Links of pages to files of the repository, and to headings in them.
+//! Links in pages: the files of the repository and the headings to which they refer must exist.
 
 use std::fs;
 use std::path::Path;
 
 use super::packages::target;
 
-/// The links of a page to files and headings, each with its line, without links to the web.
+/// The links of a page to files and headings, with their lines. Links to the web are omitted.
 fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = (1..).zip(text.lines()).flat_map(|(line, text)| {
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -14,7 +14,7 @@ fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
     lines.filter(|(_, link)| !link.is_empty() && !link.contains(':'))
 }
 
-/// The links of a page that lead to no file, or to no heading of a page.
+/// Reports the links of a page whose file or heading does not exist.
 pub(super) fn check(page: &Path, text: &str) -> Vec<(usize, String)> {
     let page = page.display().to_string();
     let dead = links(text).filter(|(_, link)| {

@@ -1,5 +1,6 @@
-//! The rules of the house (docs/ARCHITECTURE.md) that the compiler does not check: `cargo run -p house`. With a directory it prints the phrases to
-//! avoid in that directory's sources, unchecked ones too; with `sample SEED` it prints texts for a reader to judge.
+//! The rules of the house (docs/ARCHITECTURE.md) that the compiler does not check: `cargo run -p house`. With a directory as the argument,
+//! the program prints the phrases to avoid in all sources of this directory, including unchecked ones. With `sample SEED`, it prints texts
+//! for a reader to judge.
 
 mod blocks;
 mod imports;
@@ -17,10 +18,10 @@ use std::process::ExitCode;
 
 use proc_macro2::TokenStream;
 
-/// The directories with sources, from the root of the workspace.
+/// The directories with sources, relative to the root of the workspace.
 const ROOTS: [&str; 8] = ["benches", "crates", "examples", "fuzz", "lab", "src", "tests", "xtask"];
 
-/// The page with the walks.
+/// The page that contains the walks.
 const PAGE: &str = "docs/ARCHITECTURE.md";
 
 fn main() -> io::Result<ExitCode> {
@@ -36,7 +37,8 @@ fn main() -> io::Result<ExitCode> {
     Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Checks every Rust source of the workspace, the pages, the walks and the packages. Prints each broken rule with its place, and returns their number.
+/// Checks every Rust source of the workspace, the pages, the walks and the packages. Prints each violation with its position, and returns
+/// the number of violations.
 fn check_all() -> io::Result<usize> {
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))?;
     let files = files("rs");
@@ -59,7 +61,7 @@ fn check_all() -> io::Result<usize> {
     Ok(count)
 }
 
-/// Prints the findings in a file, and returns their number.
+/// Prints the findings in a file, and returns the number of findings.
 fn print(path: &Path, mut found: Vec<(usize, String)>) -> usize {
     found.sort();
     for (line, what) in &found {
@@ -68,7 +70,7 @@ fn print(path: &Path, mut found: Vec<(usize, String)>) -> usize {
     found.len()
 }
 
-/// The broken rules, each with its line.
+/// The violations in a file, with their lines.
 fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
     match source.parse::<TokenStream>() {
         Ok(stream) => {
@@ -85,7 +87,7 @@ fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
     }
 }
 
-/// Prints the phrases in the comments and strings of all sources in a directory, unclean ones too, and returns their number.
+/// Prints the phrases to avoid in the comments and strings of all sources in a directory, including unchecked files. Returns their number.
 fn phrases(dir: &str) -> io::Result<usize> {
     let mut count = 0;
     for path in files("rs").iter().filter(|path| path.starts_with(dir)) {
@@ -99,14 +101,14 @@ fn phrases(dir: &str) -> io::Result<usize> {
     Ok(count)
 }
 
-/// The pages for readers, in order.
+/// The pages for readers, sorted.
 fn pages() -> io::Result<Vec<PathBuf>> {
     let mut pages = blocks::pages(Path::new(""))?;
     pages.retain(|page| words::is_clean(page));
     Ok(pages)
 }
 
-/// Every file of the workspace with this extension, in order, without build outputs.
+/// All files of the workspace with this extension, sorted, without build outputs.
 fn files(extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for root in ROOTS {

@@ -1,14 +1,14 @@
-//! The files of the packages for the registry. `./x package` builds the crates from these packages alone.
+//! The files in the packages for the registry. `./x package` builds the crates from only these files.
 
 use std::path::Path;
 use std::process::Command;
 use std::{fs, io};
 
-/// A crate that is packed (the fio engine is not: it is under the GPL), the files that its package must contain, and the files and folders that it may
-/// contain.
+/// A crate with a package: the files that its package must contain, and the files and folders that it may contain. The fio engine has no
+/// package, because it is under the GPL.
 struct Package {
     name: &'static str,
-    /// Its manifest has no `publish = false`.
+    /// Whether the crate is published: its manifest does not contain `publish = false`.
     published: bool,
     folder: &'static str,
     needs: &'static [&'static str],
@@ -49,16 +49,16 @@ const PACKAGES: [Package; 4] = [
 /// The manifest that lists the files of the Debian package.
 const DEBIAN: &str = "crates/ironmap-cli/Cargo.toml";
 
-/// The file to which a link leads, itself or by a heading in it, from the root of the repository.
+/// The file to which a link refers, with or without a heading, relative to the root of the repository.
 pub(super) fn target(page: &str, link: &str) -> String {
     let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
     resolve(folder, link.split('#').next().unwrap_or_default())
 }
 
-/// Cargo adds these to each package.
+/// The files that Cargo adds to each package.
 const OF_CARGO: [&str; 4] = ["Cargo.toml", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json"];
 
-/// The faults of the packages, each with the manifest that lists the package's files.
+/// The violations in the packages, with the manifest that lists the files of the package.
 pub(super) fn check() -> io::Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     let metadata = cargo(&["metadata", "--no-deps", "--format-version", "1"])?;
@@ -77,13 +77,13 @@ pub(super) fn check() -> io::Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// The pages in the Debian package's list of files, each by its path in this repository.
+/// The pages in the file list of the Debian package, by their paths in this repository.
 fn debian_pages(manifest: &str) -> Vec<String> {
     let sources = manifest.lines().filter_map(|line| line.trim().strip_prefix("[\"../../"));
     sources.filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect()
 }
 
-/// Links of a page to files that are missing in the list. Only links within the repository count.
+/// The links of a page to files that the list does not contain. Only links within the repository are considered.
 fn missing_links(page: &str, text: &str, listed: &[String]) -> Vec<String> {
     let dir = page.rsplit_once('/').map_or("", |(dir, _)| dir);
     let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
@@ -97,7 +97,7 @@ fn missing_links(page: &str, text: &str, listed: &[String]) -> Vec<String> {
     missing.map(|link| format!("the Debian package lacks {link}, to which {page} links")).collect()
 }
 
-/// The path, from the root of the repository, of a link in a page of this folder.
+/// The path of a link's target, relative to the root of the repository. The page with the link is in this folder.
 fn resolve(folder: &str, link: &str) -> String {
     let mut path: Vec<_> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in link.split('/') {
@@ -110,7 +110,7 @@ fn resolve(folder: &str, link: &str) -> String {
     path.join("/")
 }
 
-/// The faults of the Debian package: pages to which its pages link, and which it lacks.
+/// Reports links between pages of the Debian package whose target is not in the package.
 fn check_debian() -> io::Result<Vec<String>> {
     let listed = debian_pages(&fs::read_to_string(DEBIAN)?);
     let mut pages = Vec::new();
@@ -130,7 +130,7 @@ fn check_debian() -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// The output of cargo, which builds nothing.
+/// Runs cargo with a command that builds nothing, and returns its output.
 fn cargo(args: &[&str]) -> io::Result<String> {
     let output = Command::new(env!("CARGO")).args(args).output()?;
     if output.status.success() {
@@ -141,7 +141,7 @@ fn cargo(args: &[&str]) -> io::Result<String> {
 }
 
 impl Package {
-    /// Compares the list of the package's files with the required and the allowed files.
+    /// Compares the files of the package with the required and the permitted files.
     fn check(&self, list: &str) -> Vec<String> {
         let files: Vec<_> = list.lines().collect();
         let missing = self.needs.iter().filter(|needed| !files.contains(needed));
@@ -155,7 +155,8 @@ impl Package {
             .collect()
     }
 
-    /// Checks that the packed licences equal the repository's. A copy of the tree may not preserve the links to the repository's files.
+    /// Checks that the licences in a package equal those of the repository. In a copy of the tree, the symbolic links to the repository's
+    /// files may have become separate files.
     fn check_licences(&self) -> io::Result<Option<String>> {
         for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
             let packed = Path::new(self.folder).join(licence);
@@ -171,7 +172,7 @@ impl Package {
 mod tests {
     use super::*;
 
-    /// A package has its licences, and no tests or images.
+    /// A missing licence is reported, and so are tests and images in a package.
     #[test]
     fn a_list_is_checked_in_both_directions() {
         let good = "Cargo.toml\nLICENSE-APACHE\nLICENSE-MIT\nREADME.md\nsrc/main.rs\nsrc/cli.rs\n";
@@ -185,7 +186,7 @@ mod tests {
         );
     }
 
-    /// A page of the Debian package links to pages of it; links to the web and within a page count for nothing.
+    /// Links in pages of the Debian package must lead to pages in the package. Links to the web and within a page are ignored.
     #[test]
     fn links_of_debian_pages_lead_to_its_pages() {
         let manifest = "    [\"../../docs/*.md\", \"usr/share/doc/\", \"644\"],\n    [\"../../README.md\", \"x\", \"644\"],\n";

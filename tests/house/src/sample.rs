@@ -1,4 +1,5 @@
-//! A sample for a reader: comments, messages and first screens, drawn by a seed. The reader marks each sentence that has to be read twice.
+//! A random sample for a reader: comments, messages and first screens of pages, chosen by a seed. The reader marks each sentence that has
+//! to be read twice.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,10 +11,10 @@ use super::words::comment_lines;
 
 const COMMENTS: usize = 50;
 const MESSAGES: usize = 20;
-/// The lines of a first screen.
+/// The number of lines in a first screen.
 const SCREEN: usize = 24;
 
-/// A seeded generator of draws: splitmix64.
+/// A seeded generator of random numbers: splitmix64.
 struct Draw(u64);
 
 impl Draw {
@@ -25,7 +26,7 @@ impl Draw {
         (word ^ (word >> 31)) as usize % count.max(1)
     }
 
-    /// Draws `count` different values.
+    /// Chooses `count` different values at random.
     fn some<T>(&mut self, mut all: Vec<T>, count: usize) -> Vec<T> {
         let taken = (0..count.min(all.len())).map(|_| all.swap_remove(self.below(all.len())));
         taken.collect()
@@ -39,7 +40,7 @@ pub(super) fn print(seed: u64, sources: &[PathBuf], pages: &[PathBuf]) -> io::Re
     for path in sources {
         let source = std::fs::read_to_string(path)?;
         comments.extend(paragraphs(&source).into_iter().map(|text| (path, text)));
-        // Literals of tests are data.
+        // Literals in tests are data and not messages, so they are omitted.
         if !path.components().any(|part| part.as_os_str() == "tests") {
             messages.extend(sentences(&source).into_iter().map(|text| (path, text)));
         }
@@ -62,7 +63,7 @@ fn first_screen(page: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The paragraphs of prose in the comments of a source, each with its first line.
+/// The paragraphs of prose in the comments of a source, with their first lines.
 fn paragraphs(source: &str) -> Vec<(usize, String)> {
     let (mut all, mut open) = (Vec::<(usize, String)>::new(), false);
     for (line, text) in comment_lines(source) {
@@ -79,7 +80,7 @@ fn paragraphs(source: &str) -> Vec<(usize, String)> {
     all
 }
 
-/// The literals of a source that are clauses: four words or more.
+/// The literals of a source that have at least four words.
 fn sentences(source: &str) -> Vec<(usize, String)> {
     let mut literals = Vec::new();
     if let Ok(stream) = source.parse::<TokenStream>() {

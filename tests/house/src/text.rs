@@ -1,4 +1,5 @@
-//! Rules for one file: unsafe code only in certain files, a limit of lines, no sleeping or ignored test, no marks of unfinished work.
+//! Rules for a single file: unsafe code only in certain files, a limit of lines, no tests that sleep or are ignored, no marks of unfinished
+//! work.
 
 use std::path::Path;
 
@@ -6,11 +7,11 @@ use proc_macro2::TokenStream;
 
 use super::tokens::{starts_with, tokens, without_tests};
 
-/// A file with more lines contains more than one concept.
+/// The maximum number of lines. A longer file usually contains more than one concept.
 const MAX_LINES: usize = 600;
 
-/// The only places for unsafe code: system calls and memory shared with the kernel, the same for the tests, a thread that overwrites memory in
-/// use, the C interface, an instruction, and a promise to tokio.
+/// The files that may contain unsafe code: system calls and memory shared with the kernel, system calls of tests, a thread that overwrites
+/// memory in use, the C interface, a processor instruction, and a guarantee to tokio.
 const UNSAFE_ROOMS: [&str; 6] = [
     "src/sys",
     "tests/common/sys.rs",
@@ -20,7 +21,8 @@ const UNSAFE_ROOMS: [&str; 6] = [
     "examples/tokio_reader.rs",
 ];
 
-/// The front ends, and the files there that may name ext4: for its options and structures, and to measure it. All others use `fs::FileSystem`.
+/// The front ends, with their files that may name ext4: for ext4's options and structures, and for benchmarks. All other files use
+/// `fs::FileSystem`.
 const FRONT_ENDS: [&str; 4] = [
     "crates/ironmap-cli/src",
     "crates/ironmap-fio/src",
@@ -39,7 +41,7 @@ const OF_EXT4: [&str; 9] = [
     "crates/ironmap-image/src/source.rs",
 ];
 
-/// Words for unfinished work. They are split so that this file passes its own check.
+/// Words that mark unfinished work. They are split so that this file does not violate the rule.
 const MARKS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
 pub(super) fn check(path: &Path, source: &str, stream: TokenStream) -> Vec<(usize, String)> {

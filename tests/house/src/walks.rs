@@ -1,24 +1,24 @@
-//! The walks of docs/ARCHITECTURE.md: each follows a request down the layers and back up, through a few files that exist.
+//! The walks in docs/ARCHITECTURE.md: each follows a request down the layers and back up, through a few existing files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::imports::height;
 
-/// The heading above the walks. Each walk has its own heading; an item of its list begins with a file in backquotes.
+/// The heading above the walks. Each walk has a subheading, and each item of its list begins with a file in backquotes.
 const HEADING: &str = "## Three walks";
-/// The line of a walk after which the request returns.
+/// The line in a walk after which the request returns through the layers.
 const BACK: &str = "and back:";
 /// The number of walks.
 const WALKS: usize = 3;
-/// A reader cannot keep more files in mind.
+/// The maximum number of files in a walk, because a reader cannot remember more.
 const MAX_FILES: usize = 10;
 
 #[derive(Default)]
 struct Walk<'a> {
     line: usize,
     files: BTreeSet<&'a str>,
-    /// The file of the step before.
+    /// The file of the previous step.
     last: Option<&'a str>,
     back: bool,
 }
@@ -70,7 +70,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The file that an item of a list names; empty if it names none.
+/// The file that a list item names, or an empty text if it names no file. `None` for a line that is not a list item.
 fn step(text: &str) -> Option<&str> {
     let (number, item) = text.split_once(". ")?;
     number.parse::<u32>().ok()?;
@@ -99,7 +99,7 @@ and back:
         check(&page, |file| !file.contains("none"))
     }
 
-    /// The findings in the third of three walks; the others are good.
+    /// The findings in a third walk after two valid walks.
     fn third(walk: &str) -> Vec<String> {
         findings(&[GOOD, GOOD, walk]).into_iter().map(|(_, what)| what).collect()
     }

@@ -1,6 +1,6 @@
-//! Phrases that a reader has to read twice, with a plain replacement for each: the rules of CONTRIBUTING.md, "Plain technical English".
+//! Phrases that readers had to read twice, each with a plain replacement. They are the rules of CONTRIBUTING.md, "Plain technical English".
 //!
-//! The text of pages, of comments and of strings is read as paragraphs of words. Code in the text is skipped.
+//! The text of pages, of comments and of strings is split into paragraphs and words. Code in the text is skipped.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use proc_macro2::TokenStream;
 
 use super::tokens::{strings, tokens};
 
-/// Files and directories that still have such phrases. All others are checked.
+/// Files and directories that are not checked yet. All others are checked.
 pub(super) const UNCLEAN: &[&str] = &[];
 
-/// The strings of this file are the phrases.
+/// This file is not checked, because its strings are the phrases.
 const THIS: &str = "tests/house/src/words.rs";
 
-/// A phrase, word by word, where `a/b` is either; and the plain form to use.
+/// A phrase as a list of words, where `a/b` means either word, and the plain form to use instead.
 struct Phrase {
     words: &'static [&'static str],
     place: Place,
@@ -26,7 +26,7 @@ enum Place {
     Anywhere,
     /// At the beginning of a sentence that is not a question, or of a clause after `:` or `;`.
     Start,
-    /// Anywhere in a page: only CHANGELOG.md describes earlier versions.
+    /// Anywhere in a page. Comments may use the phrase. Of the pages, only CHANGELOG.md describes earlier versions.
     Page,
 }
 
@@ -72,24 +72,24 @@ pub(super) fn is_clean(path: &Path) -> bool {
     !UNCLEAN.iter().any(|unclean| path.starts_with(unclean))
 }
 
-/// The phrases in a page of Markdown.
+/// Finds the phrases in a page of Markdown.
 pub(super) fn check_page(source: &str) -> Vec<(usize, String)> {
     find(&paragraphs(page_lines(source)), true)
 }
 
-/// The phrases in the comments of a Rust source.
+/// Finds the phrases in the comments of a Rust source.
 pub(super) fn check_comments(source: &str) -> Vec<(usize, String)> {
     find(&paragraphs(comment_lines(source)), false)
 }
 
-/// The phrases in the string literals of a Rust source: messages and help texts.
+/// Finds the phrases in the string literals of a Rust source: messages and help texts.
 pub(super) fn check_strings(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
     if path == Path::new(THIS) {
         return Vec::new();
     }
     let mut literals = Vec::new();
     strings(stream, &mut literals);
-    // A single word is a name.
+    // A literal of a single word is a name and not a message.
     literals.retain(|(_, literal)| literal.contains(' '));
     let texts: Vec<_> =
         literals.iter().map(|(line, literal)| (*line, without_code(literal))).collect();
@@ -98,7 +98,7 @@ pub(super) fn check_strings(path: &Path, stream: TokenStream) -> Vec<(usize, Str
     find(&paragraphs(lines.collect()), false)
 }
 
-/// Names of functions that begin with a pronoun: they do not name their subject.
+/// Finds functions whose names begin with a pronoun instead of their subject.
 pub(super) fn check_names(stream: TokenStream) -> Vec<(usize, String)> {
     let names = tokens(stream);
     let found = names.windows(2).filter(|pair| {
@@ -108,7 +108,7 @@ pub(super) fn check_names(stream: TokenStream) -> Vec<(usize, String)> {
     found.map(|pair| (pair[1].line, format!("fn {}: name the subject", pair[1].text))).collect()
 }
 
-/// The words of a literal, without escapes and the names of values.
+/// The text of a literal without escapes and without the names of values in braces.
 fn without_code(literal: &str) -> String {
     let mut text = String::new();
     let mut depth = 0_u32;
@@ -118,7 +118,7 @@ fn without_code(literal: &str) -> String {
             '{' => depth += 1,
             '}' => depth = depth.saturating_sub(1),
             _ if depth > 0 => {}
-            // An escaped new line, too, is a space.
+            // An escape, also that of a newline, becomes a space.
             '\\' => text.extend(chars.next().map(|_| ' ')),
             _ => text.push(char),
         }
@@ -126,7 +126,7 @@ fn without_code(literal: &str) -> String {
     text
 }
 
-/// A line of prose, or `None` at the end of a paragraph.
+/// A line number with a line of prose, or with `None` at the end of a paragraph.
 type Line<'a> = (usize, Option<&'a str>);
 
 /// The lines of a page. Fenced and indented code ends a paragraph.
@@ -136,14 +136,14 @@ fn page_lines(source: &str) -> Vec<Line<'_>> {
         let fence = text.trim_start().starts_with("```");
         let code = fenced || fence || (empty && text.starts_with("    "));
         fenced ^= fence;
-        // More lines of indented code follow the first without an empty one.
+        // After a line of indented code, further lines belong to the code without an empty line before them.
         empty = text.trim().is_empty() || (code && !fenced);
         (line, (!code && !empty).then_some(text))
     });
     lines.collect()
 }
 
-/// The comments of a source. Code, in them too, ends a paragraph.
+/// The comment lines of a source. A line of code, also in a comment, ends a paragraph.
 pub(super) fn comment_lines(source: &str) -> Vec<Line<'_>> {
     let mut fenced = false;
     let lines = (1..).zip(source.lines()).map(|(line, text)| {
@@ -170,14 +170,14 @@ struct Word {
     line: usize,
     /// Whether the word begins a sentence or clause.
     starts: bool,
-    /// The mark that follows, or a space.
+    /// The punctuation mark after the word, or a space.
     end: char,
 }
 
 fn paragraphs(lines: Vec<Line<'_>>) -> Vec<Vec<Word>> {
     let (mut all, mut words) = (Vec::new(), Vec::new());
     for (line, text) in lines {
-        // Headings, rows and items of lists are paragraphs too.
+        // A heading, a table row or a list item begins a new paragraph.
         let opens = text.is_none_or(|text| {
             let text = text.trim_start();
             text.starts_with(['#', '|', '-', '*', '>'])
@@ -272,12 +272,12 @@ mod tests {
         check_page(source).into_iter().map(|(line, what)| format!("{line}: {what}")).collect()
     }
 
-    /// The line and the phrase, without the advice.
+    /// The line and the phrase of each finding, without the advice.
     fn phrases(found: &[(usize, String)]) -> Vec<(usize, &str)> {
         found.iter().map(|(at, what)| (*at, what.split('"').nth(1).unwrap_or_default())).collect()
     }
 
-    /// Each row of the list is found in a sentence of its words.
+    /// Each phrase of the list is found in a sentence that contains its words.
     #[test]
     fn every_phrase_is_found() {
         for phrase in PHRASES {
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(phrases(&check_comments(source)), [(2, "behind"), (6, "behind")]);
     }
 
-    /// Escapes and the names of values are not words, a literal of one word is a name, and two literals are not one sentence.
+    /// A function name that begins with a pronoun is reported.
     #[test]
     fn a_function_is_named_by_its_subject() {
         let found = |source: &str| check_names(source.parse().unwrap()).len();
@@ -326,6 +326,7 @@ mod tests {
         assert_eq!(found("fn what() {} fn a_thread_that_waits() { what_is_read() }"), 0);
     }
 
+    /// Escapes and the names of values are not words, a literal of one word is a name, and two literals are not one sentence.
     #[test]
     fn strings_are_read_as_messages() {
         let found = |source: &str| {

@@ -1,4 +1,4 @@
-//! The content of files: maps, blocks, and their changes while no other thread uses them.
+//! The content of files: maps, blocks, and changes that need exclusive access.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
@@ -14,12 +14,12 @@ use ironmap::units::{BlockSize, DevOffset, FileBlock, FilePos, FsBlock};
 use ironmap::{Error, ErrorKind, Result};
 
 const SIZE: BlockSize = BlockSize::from_shift(12).unwrap();
-/// Bytes of a block.
+/// The block size in bytes.
 pub(super) const BLOCK: u64 = 1 << 12;
-/// The size of the largest file.
+/// The maximum size of a file.
 pub(super) const LARGEST: u64 = 1 << 40;
 
-/// The blocks of a file, by their numbers in it.
+/// The blocks of a file, by their index in the file.
 #[derive(Default)]
 pub(super) struct Blocks(BTreeMap<u64, Block>);
 
@@ -28,9 +28,9 @@ struct Block {
     /// The number of the block on the device.
     place: u64,
     written: bool,
-    /// Another file shares the block: it is never written again, and never freed.
+    /// Whether another file shares the block. A shared block is never written again and never freed.
     shared: bool,
-    /// The block to which a write of shared data goes.
+    /// The new block for a write to shared data.
     copy: Option<u64>,
 }
 
@@ -43,13 +43,13 @@ impl Blocks {
         self.0.values().any(|block| block.shared)
     }
 
-    /// The same blocks, shared with another file.
+    /// A second list of the same blocks for another file. The blocks are marked as shared in each list.
     pub(super) fn share(&mut self) -> Self {
         self.0.values_mut().for_each(|block| block.shared = true);
         Self(self.0.clone())
     }
 
-    /// The mapping of a position in a file that shares blocks: one block.
+    /// The mapping of a position in a file that shares blocks. The mapping covers one block.
     pub(super) fn lookup(&self, pos: FilePos, to_write: bool) -> Result<Iomap> {
         let (iomap, number) = (self.map()?.lookup(pos), pos.0 / BLOCK);
         let Some(found) = self.0.get(&number) else { return Ok(iomap) };
@@ -78,7 +78,7 @@ impl Blocks {
     }
 }
 
-/// A regular file whose content is changed.
+/// A regular file whose content is being changed.
 pub(super) struct OpenFile<'a> {
     pub(super) device: &'a dyn Device,
     pub(super) free: &'a mut BTreeSet<u64>,
@@ -88,7 +88,8 @@ pub(super) struct OpenFile<'a> {
 }
 
 impl OpenFile<'_> {
-    /// A block of the file: an existing block, or a new one, which follows the previous block if that place is free.
+    /// A block of the file: the existing block, or a new block. A new block is placed directly after the previous block of the file if
+    /// possible.
     fn place(&mut self, block: u64) -> Result<Block> {
         if let Some(found) = self.blocks.0.get(&block).filter(|found| !found.shared) {
             return Ok(*found);
@@ -110,7 +111,7 @@ impl OpenFile<'_> {
         Ok(new)
     }
 
-    /// A block as readers see it.
+    /// The content of a block as readers see it.
     fn read(&self, block: u64) -> Result<Buffer> {
         let mut content = Buffer::aligned(BLOCK as usize)?;
         if let Some(found) = self.blocks.0.get(&block).filter(|found| found.written) {
@@ -127,7 +128,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Allocates the holes of a range of bytes. The error contains the end of the allocation.
+    /// Allocates blocks for the holes in a range of bytes. On an error, returns the end of the allocated part.
     pub(super) fn allocate(&mut self, range: &Range<u64>) -> Result<(), u64> {
         for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
             self.place(block).map_err(|_| block * BLOCK)?;
@@ -135,7 +136,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Updates the metadata for written data. The rest of a block is zeroed before it counts as data.
+    /// Updates the metadata for written data. The unwritten rest of a block is zeroed before the block counts as written.
     pub(super) fn convert(&mut self) -> Result<()> {
         let what = self.open.unconverted();
         if what == Unconverted::default() {
@@ -177,7 +178,7 @@ impl OpenFile<'_> {
         self.put(block, &content)
     }
 
-    /// The blocks that hold a part of a range, each with that part, in bytes of the block.
+    /// The blocks that overlap a range, each with the overlapping part as offsets in the block.
     fn parts(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
         (range.start / BLOCK..range.end.div_ceil(BLOCK)).map(move |block| {
             let from = range.start.max(block * BLOCK) - block * BLOCK;
@@ -197,7 +198,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Zeros the last block past the end.
+    /// Zeros the rest of the last block past the end of the file.
     pub(super) fn zero_tail(&mut self) -> Result<()> {
         self.zero(self.stat.size..self.stat.size.next_multiple_of(BLOCK))
     }
@@ -248,7 +249,7 @@ impl OpenFile<'_> {
         if reached < range.end { Err(no_space()) } else { Ok(()) }
     }
 
-    /// Frees the whole blocks of a range, and zeros the bytes at its ends.
+    /// Frees the whole blocks in a range, and zeros the partial blocks at its ends.
     pub(super) fn punch(&mut self, range: Range<u64>) -> Result<()> {
         let range = range.start.min(LARGEST)..range.end.min(LARGEST);
         let (first, last) = (range.start.div_ceil(BLOCK), range.end / BLOCK);
@@ -288,7 +289,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Renumbers the blocks from one block on.
+    /// Changes the index of each block from one block on.
     fn shift(&mut self, from: u64, to: impl Fn(u64) -> u64) {
         let moved = self.blocks.0.split_off(&from);
         self.blocks.0.extend(moved.into_iter().map(|(block, found)| (to(block), found)));

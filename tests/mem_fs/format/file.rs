@@ -1,4 +1,4 @@
-//! Open files, and how their data are written.
+//! Open files, and the writes of their data.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -34,7 +34,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         let last = self.fs.tree().node(self.number).is_ok_and(|node| node.holders == 1);
         if last && self.fs.kind.writes {
-            // If the conversion fails, the next sync repeats it.
+            // If the conversion fails, the next sync tries again.
             let _ = self.fs.convert(self.number);
         }
         let mut tree = self.fs.tree();
@@ -84,7 +84,7 @@ impl WriteFile for Open {
     }
 
     fn size(&self) -> Result<u64> {
-        // The lock excludes a conversion, which moves one kind of block to the other.
+        // The lock excludes a conversion, which changes unwritten blocks to written ones.
         let tree = self.fs.tree();
         let size = tree.node(self.number)?.stat.size;
         Ok(size.max(self.open.unconverted().size))

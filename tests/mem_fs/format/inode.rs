@@ -1,4 +1,4 @@
-//! An inode in the state in which it was read.
+//! An inode in the state that was read.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,19 +23,19 @@ pub(super) struct MemInode {
     map: OnceLock<Arc<ExtentMap>>,
     link: Option<Vec<u8>>,
     xattrs: Vec<Xattr>,
-    /// Whether some blocks of the file are shared with another file.
+    /// Whether the file shares blocks with another file.
     pub(super) shares: bool,
 }
 
 impl MemFs {
-    /// An inode as users see it: its size includes writes that the metadata do not include yet.
+    /// An inode for users. Its size includes writes that are not yet in the metadata.
     pub(super) fn read(&self, number: InodeNo) -> Result<MemInode> {
         let mut inode = self.decode(&self.tree(), number)?;
         inode.stat.size = inode.stat.size.max(inode.open.unconverted().size);
         Ok(inode)
     }
 
-    /// An inode as the metadata describe it.
+    /// An inode as it is in the metadata.
     pub(super) fn decode(&self, tree: &Tree, number: InodeNo) -> Result<MemInode> {
         let node = tree.node(number)?;
         let (mut stat, map, mut shares) = (node.stat.clone(), OnceLock::new(), false);
@@ -62,7 +62,7 @@ impl MemFs {
 }
 
 impl MemInode {
-    /// The present blocks of the file, and the number of changes at the time of the read.
+    /// Reads the present blocks of the file. Also returns the number of changes at this time.
     fn read_blocks<T>(&self, look: impl FnOnce(&Blocks) -> Result<T>) -> Result<(T, u64)> {
         let tree = self.fs.tree();
         match &tree.node(self.stat.inode)?.content {
@@ -140,7 +140,7 @@ impl WriteMap for MemInode {
 }
 
 impl MemInode {
-    /// Whether a write must remove privileges.
+    /// Whether a write must remove set-id bits or capabilities.
     pub(super) fn is_privileged(&self, intent: WriteIntent) -> bool {
         !intent.contains(WriteIntent::KEEP_SET_ID) && self.stat.mode & SET_ID != 0
     }

@@ -1,5 +1,5 @@
-//! A minimal file system format: names, inodes and maps in memory under one lock, and content on a device. The format uses only the public items of
-//! the library.
+//! A minimal file system format: names, inodes and maps in memory under one lock, and content on a device. The format is implemented with
+//! only the public items of the library.
 
 mod content;
 mod file;
@@ -32,14 +32,14 @@ pub(crate) struct MemFs {
     pub(crate) gate: Arc<Gate>,
 }
 
-/// Lets a test stop an allocation, and see that other threads have read a file meanwhile.
+/// Lets a test stop an allocation, and detect that other threads read a file meanwhile.
 #[derive(Default)]
 pub(crate) struct Gate {
-    /// The next allocation waits until this is false again.
+    /// While this is true, allocations wait.
     pub(crate) closed: AtomicBool,
-    /// An allocation waits.
+    /// Whether an allocation is waiting.
     pub(crate) reached: AtomicBool,
-    /// The number of views that queues have read.
+    /// The number of times that a queue has read the state of a file.
     pub(crate) reads: AtomicU64,
 }
 
@@ -52,14 +52,14 @@ impl Gate {
     }
 }
 
-/// The options of a format.
+/// The options of the format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    /// The volume is open for writing.
+    /// Whether the volume is open for writing.
     pub(crate) writes: bool,
-    /// The whole map is in memory from the first request on.
+    /// Whether the map is completely in memory from the first request on.
     pub(crate) resident: bool,
-    /// Blocks can be allocated unwritten; without that new blocks go through the file system.
+    /// Whether blocks can be allocated as unwritten blocks. Otherwise the file system itself writes to new blocks.
     pub(crate) unwritten: bool,
 }
 
@@ -74,7 +74,7 @@ impl MemFs {
         Self { device, kind, tree: Arc::new(Mutex::new(tree)), gate: Arc::default() }
     }
 
-    /// The same volume with other options.
+    /// The same volume, opened with other options of the format.
     pub(crate) fn like(&self, kind: Kind) -> Self {
         Self { kind, ..self.clone() }
     }
@@ -83,7 +83,7 @@ impl MemFs {
         Volume::of(Arc::new(self.clone()), Arc::clone(&self.device))
     }
 
-    /// The volume, opened again after a close.
+    /// Opens the volume again after a close.
     pub(crate) fn opened_again(&self) -> Volume {
         self.tree().ended = None;
         self.volume()
@@ -100,14 +100,14 @@ impl MemFs {
         refused.map_or(Ok(tree), |why| Err(Error::new(ErrorKind::ReadOnly, why)))
     }
 
-    /// Changes the content of a file with exclusive access, after its metadata were updated for all writes.
+    /// Changes the content of a file with exclusive access. The metadata are first updated for all earlier writes.
     fn change_content<T>(
         &self,
         number: InodeNo,
         work: impl FnOnce(&mut OpenFile<'_>) -> Result<T>,
     ) -> Result<T> {
         let open = self.tree().open(number)?;
-        // The file is locked before the tree.
+        // The lock order: the file is locked before the tree.
         let _alone = open.alone(0..u64::MAX)?;
         let mut tree = self.change()?;
         let mut file = tree.file(&*self.device, number)?;
@@ -117,13 +117,13 @@ impl MemFs {
         done
     }
 
-    /// Updates a file's metadata for written data. Returns without a change if they are up to date.
+    /// Updates a file's metadata for written data, if necessary.
     fn convert(&self, number: InodeNo) -> Result<()> {
         let waits = self.change()?.open(number)?.unconverted() != Unconverted::default();
         if waits { self.change_content(number, |_| Ok(())) } else { Ok(()) }
     }
 
-    /// Gives a file the content of another one. From then on the two share the blocks.
+    /// Makes a file share the blocks of another file, and have the same content.
     pub(crate) fn reflink(&self, from: InodeNo, to: InodeNo) -> Result<()> {
         self.change_content(from, |_| Ok(()))?;
         let mut tree = self.change()?;
@@ -198,7 +198,7 @@ impl FileSystem for MemFs {
     }
 
     fn hold_read(&self, inode: Inode) -> Result<(Held, Inode)> {
-        // A number is never used for another file.
+        // Inode numbers are not reused.
         let held = self.hold(inode.number())?;
         let now = held.inode()?;
         Ok((held, now))
@@ -330,7 +330,7 @@ impl Writer for MemFs {
     }
 }
 
-/// Set-user and set-group bit.
+/// The set-user-id bit and the set-group-id bit.
 const SET_ID: u32 = 0o6000;
 
 fn no_attribute() -> Error {

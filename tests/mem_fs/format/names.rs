@@ -1,4 +1,4 @@
-//! Directories, and changes of their names.
+//! Directories, and changes to their names.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use ironmap::{Error, ErrorKind, Result};
 use super::content::Blocks;
 use super::tree::{Content, Node, ROOT, Tree};
 
-/// The places of `.` and `..` in listings. Other names have places after them that are never reused.
+/// The positions of `.` and `..` in a listing. Other names have higher positions, which are never reused.
 const PARENT: u64 = 2;
 
 /// The names of a directory.
@@ -24,7 +24,7 @@ impl Names {
         Self { parent, entries: BTreeMap::new(), last: PARENT }
     }
 
-    /// The first name after a position, with the name's own position.
+    /// The first name after a position in the listing, with its inode and its own position.
     pub(super) fn behind(&self, dir: InodeNo, place: u64) -> Option<(Vec<u8>, InodeNo, u64)> {
         match place {
             0 => return Some((b".".to_vec(), dir, 1)),
@@ -65,7 +65,7 @@ impl Tree {
         }
     }
 
-    /// Checks that a name can be made in a directory: the directory exists, and the name does not.
+    /// Checks that a name can be created in a directory: the directory exists, and the name does not exist.
     fn check_free(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         if self.node(dir)?.stat.links == 0 {
             return Err(refuse(ErrorKind::NotFound, "the directory has been removed"));
@@ -77,7 +77,7 @@ impl Tree {
         }
     }
 
-    /// Gives an inode a name. A directory's `..` counts as a link.
+    /// Gives a name to an inode. For a directory, the entry `..` counts as a link of the parent.
     fn attach(&mut self, dir: InodeNo, name: &[u8], number: InodeNo) -> Result<()> {
         if let Ok(below) = self.names_mut(number) {
             below.parent = dir;

@@ -17,11 +17,11 @@ pub(super) enum Beneath {
     IntegrityJournal,
 }
 
-/// The smallest unit with a separate tag, and the usual one, in bytes.
+/// The smallest unit with a separate guard tag, and the default unit, in bytes.
 const SECTORS: (u64, u64) = (512, 4096);
 
 impl Beneath {
-    /// Makes tags for the content of a device, for requests of `block` bytes. Returns the name of the integrity device.
+    /// Makes guard tags for the content of a device, for requests of `block` bytes. Returns the name of the integrity device.
     pub(super) fn format(self, data: &Path, tags: &Path, block: u64) -> Result<String> {
         let mode = match self {
             Self::Integrity => Mode::Bitmap,

@@ -10,7 +10,7 @@ use super::report::Row;
 use ironmap_load::errors::{go_on, io};
 use ironmap_load::plan::Plan;
 
-/// N of the difference. Both runs have the same warm-up, so it cancels out.
+/// The number N. Both runs have the same warm-up, so the difference does not contain the warm-up.
 const REQUESTS: u64 = 20_000;
 
 /// Counts instructions for each target of each plan.
@@ -42,14 +42,14 @@ pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The engine that served a target, which can differ from the requested one.
+/// The engine that served a target, which can differ from the requested engine.
 #[derive(Deserialize)]
 struct Served {
     engine: String,
     notices: Vec<String>,
 }
 
-/// The instructions that callgrind collects over a whole launch, and the engine of each target.
+/// The number of instructions that callgrind collects during a launch, and the engine of each target.
 fn collected(plan: &Plan) -> Result<(i64, Vec<Served>)> {
     let inner = command(plan)?;
     let output = std::process::Command::new("valgrind")
@@ -67,7 +67,7 @@ fn collected(plan: &Plan) -> Result<(i64, Vec<Served>)> {
         .zip(served.filter(|served| served.len() == plan.targets.len()))
         .filter(|_| output.status.success())
         .ok_or_else(|| {
-            // The launch's own error message, or the exit status of valgrind.
+            // The error message of the launch, or the exit status of valgrind if there is no message.
             let own = text.lines().find_map(|line| line.strip_prefix("ironmap: bench: "));
             Error::invalid(format!(
                 "callgrind: {}",

@@ -15,18 +15,18 @@ use ironmap_load::target::{TargetSpec, Variant};
 /// The size of a fixture's device, and of the file on it that the bench reads.
 const DEVICE_BYTES: u64 = 1 << 30;
 const FILE_BYTES: u64 = 512 << 20;
-/// The kind and place of a fixture's device.
+/// The kind and the location of a fixture's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum FixtureKind {
     /// Compressed RAM disks (root): the fastest block device of an ordinary machine.
     Zram,
     /// Loop devices over files in memory (root): block devices that support NOWAIT.
     Loop,
-    /// Loop devices with the file system on a partition (root): the disk has a separate page cache.
+    /// Loop devices with the file system on a partition (root): the disk and the partition have separate page caches.
     Partition,
     /// Image files in memory: root is not needed, but there are no host: and kernel: targets.
     Shm,
-    /// Image files in the directory for temporary files: on a disk, its latency leaves the processors idle.
+    /// Image files in the directory for temporary files: if this is on a disk, the processors are idle during the latency of the disk.
     Disk,
 }
 
@@ -52,7 +52,7 @@ pub(super) enum FsKind {
     Xfs,
 }
 
-/// The prefix of the directory, and the directory with a file for each zram device: `./x clean-up` removes everything with these names.
+/// The prefix of a fixture's directory, and the directory that contains a file for each zram device. `./x clean-up` removes both.
 const PREFIX: &str = "ironmap-bench-";
 const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 
@@ -60,7 +60,7 @@ const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 const PARTITION_START: u64 = 1 << 20;
 const SECTOR: u64 = 512;
 
-/// Twin devices with the same content: one for raw: and vol:, one mounted for host: and kernel:.
+/// Two devices with the same content: the first for raw: and vol:, the second mounted for host: and kernel:.
 pub(super) struct Fixture {
     fs: FsKind,
     /// The files to write, if the bench writes.
@@ -86,7 +86,7 @@ impl Fixture {
         std::fs::create_dir(&tree).map_err(|error| io(&error, tree.display().to_string()))?;
         let free = Device::new(kind, &dir.join("free"))?;
         let mounted = if kind.is_file() {
-            // Without a kernel to write the file, mke2fs copies it in.
+            // The volume is not mounted, so mke2fs copies the file into it.
             if writes.is_none() {
                 fill(&tree.join("f"), FILE_BYTES)?;
             }
@@ -110,7 +110,7 @@ impl Fixture {
                 let mount = Mount::new(fs, &device.volume(), &tree)?;
                 match writes {
                     None => write_file(&file)?,
-                    // ironmap creates no files on XFS.
+                    // ironmap cannot create files on XFS.
                     Some(wanted) if fs == FsKind::Xfs => wanted.make(&file)?,
                     Some(_) => {}
                 }
@@ -118,7 +118,7 @@ impl Fixture {
             }
             let mount = Mount::new(fs, &twin.volume(), &tree)?;
             if fs == FsKind::Xfs && writes.is_none() {
-                // With reflink, dedupe could move the data of the file. An immutable file cannot be deduped.
+                // On XFS with reflink, deduplication could move the data of the file. An immutable file cannot be deduplicated.
                 run("chattr", &["+i".into(), file.display().to_string()])?;
             }
             Some(Mounted { file, _mount: mount, device: twin })
@@ -176,7 +176,7 @@ impl Fixture {
             return vec![TargetSpec::Vol { volume, path, variant: Variant::USUAL }];
         }
         let mut targets = vec![raw(self.free.path().to_owned())];
-        // A whole disk is in use while a volume of it is open.
+        // If the volume is on a partition, raw: uses the disk, and cannot open it while the volume is open.
         let is_unwritten = self.writes.is_some_and(|files| files.content == Content::Unwritten);
         if (self.fs == FsKind::Ext4 || !is_unwritten) && volume == self.free.path() {
             let volume = volume.display().to_string();
@@ -280,7 +280,7 @@ impl Device {
                 let name = output("losetup", &[scan, &["--find", "--show", &file]].concat())?;
                 let device = Self::Loop { path: name.clone().into(), partitioned };
                 if partitioned {
-                    // The kernel is given the partition directly, so it needs no support for a partition table.
+                    // addpart passes the partition to the kernel, so the kernel needs no support for partition tables.
                     let length = (DEVICE_BYTES - PARTITION_START) / SECTOR;
                     let start = (PARTITION_START / SECTOR).to_string();
                     run("addpart", &[name, "1".into(), start, length.to_string()])?;
@@ -325,13 +325,13 @@ impl Drop for Device {
         match self {
             Self::Zram { number, .. } => {
                 retry(|| std::fs::write(format!("/sys/block/zram{number}/reset"), "1").is_ok());
-                // Another program may briefly open any new device.
+                // Another program, such as udev, may briefly open a new device.
                 let remove = "/sys/class/zram-control/hot_remove";
                 if retry(|| std::fs::write(remove, number.as_str()).is_ok()) {
                     let _ = std::fs::remove_file(format!("{ZRAM_MARKS}/zram{number}"));
                 }
             }
-            // Detaching the device removes its partitions.
+            // The removal of the loop device also removes its partitions.
             Self::Loop { path, .. } => {
                 retry(|| run("losetup", &["--detach".into(), path.display().to_string()]).is_ok());
             }
@@ -364,7 +364,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // The kernel releases the files of a process that used io_uring shortly after its end.
+        // After the end of a process that used io_uring, the kernel releases the files of this process with a short delay.
         retry(|| run("umount", &[self.dir.display().to_string()]).is_ok());
     }
 }
@@ -408,7 +408,7 @@ fn fill(path: &Path, bytes: u64) -> Result<()> {
     written.map_err(|error| io(&error, path.display().to_string()))
 }
 
-/// Writes the file for reads, in as few extents as the file system can.
+/// Writes the file for reads, in as few extents as possible.
 fn write_file(path: &Path) -> Result<()> {
     run("fallocate", &["--length".into(), FILE_BYTES.to_string(), path.display().to_string()])?;
     fill(path, FILE_BYTES)

@@ -1,4 +1,4 @@
-//! Launches and the medians over them. Each launch is a process that runs one plan.
+//! Runs launches, and computes the medians over the launches. Each launch is a process that runs one plan.
 
 use std::io::Error as IoError;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use ironmap_load::prepare;
 use super::report::Row;
 use crate::failure::reported;
 
-/// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
+/// Runs a plan in this process, which is a child of [`measure`], and prints the results.
 pub(super) fn child(plan: &str) -> Result<(), Failure> {
     let failed = |error: Error| super::failed(&error);
     let plan: Plan =
@@ -60,7 +60,7 @@ pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>, Failu
     Ok(rows)
 }
 
-/// Makes the files once, or before each launch if they can be measured only once.
+/// Makes the files: before the first launch, or before each launch if the files can be measured only once.
 pub(super) fn prepare(plan: &Plan, prepared: &mut bool) -> Result<()> {
     match plan.content {
         Some(Content::Written) if *prepared => Ok(()),
@@ -78,7 +78,7 @@ fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
     let output = output.map_err(|error| failed(io(&error, "a launch")))?;
     match output.status.code() {
         Some(0) => {}
-        // The launch has reported its failure.
+        // The child process has already reported its failure.
         Some(code) => return Err(reported(code)),
         None => return Err(Failure::new(format!("bench: a launch was ended: {}", output.status))),
     }

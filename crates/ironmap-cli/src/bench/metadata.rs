@@ -25,14 +25,14 @@ const BLOCK: usize = 4096;
 const SYNCS: Duration = Duration::from_millis(500);
 const WHO: Credentials = Credentials::new(0, 0, 0);
 
-/// The operations that both implementations run. A path is a directory and a file's number.
+/// The operations that both implementations run. The numbers of a directory and of a file give the path of the file.
 trait Names: Sync {
     fn mkdir(&self, dir: usize) -> Result<()>;
     fn create(&self, dir: usize, file: usize) -> Result<()>;
     fn stat(&self, dir: usize, file: usize) -> Result<()>;
     fn unlink(&self, dir: usize, file: usize) -> Result<()>;
     fn sync(&self) -> Result<()>;
-    /// A function that appends a block to the file of a thread, and makes it durable, at each call.
+    /// Returns a function. Each call of this function appends a block to the file of a thread, and makes the block durable.
     fn appender(&self, thread: usize, how: Durably) -> Result<Box<dyn FnMut() -> Result<()> + '_>>;
 }
 
@@ -125,7 +125,7 @@ impl<'a> Ours<'a> {
         Ok(Self { volume, logs: logs?, fs })
     }
 
-    /// Resolves the path of a directory, as a program with a path would.
+    /// Resolves the path of a directory each time, as a program that opens files by their paths.
     fn dir(&self, dir: usize) -> Result<InodeNo> {
         Ok(self.fs.resolve(dir.to_string().as_bytes(), Follow::All)?.number())
     }
@@ -224,7 +224,7 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
                     })
                 })
                 .collect();
-            // `park` cannot be used here: a thread of the scope that ends unparks this one.
+            // `park_timeout` cannot be used here, because each thread of the scope unparks this thread when it ends.
             let (_held, never) = mpsc::channel::<()>();
             let _ = never.recv_timeout(SYNCS);
             ended.store(true, Ordering::Relaxed);

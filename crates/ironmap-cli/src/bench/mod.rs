@@ -1,8 +1,8 @@
-//! `ironmap bench`: several targets measured side by side, interleaved in one process.
+//! `ironmap bench`: measures several targets, which take turns in one process.
 //!
-//! A figure is the median over several launches of a median over chunks of about two milliseconds. Each launch is a process, because the
-//! placement of pages differs from one process to the next. Within a launch the targets take turns. A ratio therefore repeats within a
-//! few percent, even on a machine with other work.
+//! A launch is a process that runs chunks of about two milliseconds for each target in turn. The figure of a launch is the median over its
+//! chunks, and the figure of the bench is the median over several launches, because the placement of pages differs between processes. So a
+//! ratio differs by only a few percent between two runs, even on a machine with other work.
 
 mod beneath;
 mod callgrind;
@@ -43,7 +43,7 @@ pub(crate) enum Simple {
     /// On.
     #[value(name = "1")]
     On,
-    /// Both variants, in a row each.
+    /// Both variants, each in its own row.
     Both,
 }
 
@@ -106,10 +106,10 @@ Examples:
   ironmap bench --fixture shm --beneath integrity --integrity all --rw read,write --bs 4k,64k,1m
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
 pub(crate) struct BenchArgs {
-    /// The targets; ratios are to the first.
+    /// The targets; ratios are relative to the first target.
     #[arg(required_unless_present_any = ["fixture", "launch"], value_parser = target::target)]
     targets: Vec<TargetSpec>,
-    /// Work: read and write (one after the other), randread, randwrite, and the mixes rw and randrw.
+    /// Work: read and write (sequential), randread, randwrite, and the mixes rw and randrw.
     #[arg(long, value_delimiter = ',', default_value = "randread")]
     rw: Vec<Rw>,
     /// The percentage of reads in a mix.
@@ -118,10 +118,11 @@ pub(crate) struct BenchArgs {
     /// Allow writes to destroy the targets' content, on volumes of XFS too; not needed with a fixture.
     #[arg(long)]
     destroy: bool,
-    /// Create and write the files again before the measurement, as a fixture always does: kernel: and vol: targets.
+    /// Create and write the files of kernel: and vol: targets again before the measurement, as a fixture always does.
     #[arg(long, conflicts_with = "fallocate")]
     overwrite: bool,
-    /// Create the files again before each launch, allocated and unwritten; write each block once; the time of the final sync counts.
+    /// Before each launch, create the files again with unwritten extents; each block is written once, and the time of the final sync is
+    /// included.
     #[arg(long, conflicts_with = "instructions")]
     fallocate: bool,
     /// Sync the file (fdatasync) after this number of writes of a job.
@@ -136,7 +137,7 @@ pub(crate) struct BenchArgs {
     /// Bytes per request.
     #[arg(long, value_delimiter = ',', default_value = "4k", value_parser = crate::size::some)]
     bs: Vec<u64>,
-    /// Limit of the range; total size of the files that are made.
+    /// The maximum length of the range, or the total size of the files that are made.
     #[arg(long, value_parser = crate::size::size)]
     size: Option<u64>,
     /// Requests in flight per job. Immediate engines at depth 1 use the synchronous calls.
@@ -151,7 +152,7 @@ pub(crate) struct BenchArgs {
     /// Requests to submit together, limited by the depth.
     #[arg(long, value_delimiter = ',', default_value = "32", value_parser = count)]
     batch_submit: Vec<usize>,
-    /// Completions to wait for together; by default as many as are submitted together.
+    /// Completions to wait for together; by default the number of requests to submit together.
     #[arg(long, value_parser = count)]
     batch_complete: Option<usize>,
     /// Register the buffers with the kernel.
@@ -163,17 +164,17 @@ pub(crate) struct BenchArgs {
     /// The simple path of vol: and host: targets.
     #[arg(long, default_value = "1")]
     simple: Simple,
-    /// How ironmap keeps the memory of requests of vol: and host: targets from changing: zero-copy (no protection), bounce, lazy or owned, or all.
-    /// Each gives a row; by default the device's needs decide.
+    /// How ironmap keeps the memory of requests of vol: and host: targets from changing: zero-copy (no protection), bounce, lazy or owned,
+    /// or all. Each method gives a row; by default the requirements of the device decide.
     #[arg(long, value_delimiter = ',', value_parser = protection)]
     integrity: Vec<Protection>,
     /// Seconds per target, launch and combination.
     #[arg(long, default_value = "0.5", value_parser = seconds)]
     runtime: f64,
-    /// Launches; each figure is the median over them.
+    /// The number of launches; each figure is the median over the launches.
     #[arg(long, default_value = "5", value_parser = count)]
     rounds: usize,
-    /// CPUs to pin the jobs to; by default the last one.
+    /// CPUs to pin the jobs to; by default the last CPU.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
     /// For host: targets on XFS with reflink: promise that no program dedupes them during the bench.
@@ -182,17 +183,18 @@ pub(crate) struct BenchArgs {
     /// Make the devices, fill them, measure raw:, vol:, host: and kernel: (as root) on them, and remove everything.
     #[arg(long)]
     fixture: Option<FixtureKind>,
-    /// Measure only these of the fixture's targets; ratios are to the first.
+    /// Measure only these targets of the fixture; ratios are relative to the first target.
     #[arg(long, requires = "fixture", value_delimiter = ',', conflicts_with = "metadata")]
     only: Vec<target::Kind>,
-    /// Create, look up and remove this number of files on the fixture's device, and sync with several threads: ironmap beside the kernel's ext4.
+    /// Create, look up and remove this number of files on the fixture's device, and sync with several threads, to compare ironmap with the
+    /// kernel's ext4.
     #[arg(long, requires = "fixture", value_name = "FILES", conflicts_with_all = ["targets", "json", "plot"])]
     metadata: Option<usize>,
     /// The file system of the fixture.
     #[arg(long, default_value = "ext4", requires = "fixture")]
     fs: FsKind,
-    /// A device between the volume of the fixture and its device. Only the volume of the fixture is measured then: --integrity all
-    /// gives the figures of each method that keeps memory from changing, beside those of zero-copy.
+    /// A layer between the volume of the fixture and the fixture's device. Then only the volume is measured; --integrity all compares each
+    /// method against changes of memory with zero-copy.
     #[arg(long, requires = "fixture", conflicts_with = "metadata")]
     beneath: Option<Beneath>,
     /// Count instructions per request with callgrind instead of time. Needs valgrind.
@@ -218,9 +220,9 @@ pub(crate) fn run(args: &BenchArgs, report: &Report) -> std::result::Result<(), 
     permit(args).map_err(Failure::usage)?;
     check_outputs(args, report)?;
     let outputs = Outputs::create(args)?;
-    // After a signal the current launch ends, then the bench ends and removes the fixture.
+    // After a signal, the current launch ends. Then the bench ends and removes the fixture.
     interrupt::remember();
-    // A signal also ends child commands, so their failure is not the cause.
+    // A signal also ends child processes. So if there was a signal, it is reported instead of the failure of a child.
     measure(args, outputs).map_err(|failure| interrupt::check().err().unwrap_or(failure))
 }
 
@@ -244,7 +246,7 @@ fn check_outputs(args: &BenchArgs, report: &Report) -> std::result::Result<(), F
     Ok(())
 }
 
-/// The opened files for the results, so that a file that cannot be written ends the bench before its work.
+/// The files for the results. They are opened before the measurement, so that a file that cannot be written is reported at once.
 struct Outputs {
     /// The output of `--json`. The inner `None` is standard output.
     json: Option<Option<Output>>,
@@ -264,7 +266,7 @@ impl Outputs {
     }
 }
 
-/// Whether a target is the file of a path, or in it.
+/// Whether a target is the file at a path, or is stored in this file.
 fn is_in(target: &TargetSpec, path: &Path, report: &Report) -> bool {
     let location = match target {
         TargetSpec::Raw { path, .. }
@@ -336,14 +338,14 @@ impl BenchArgs {
         }
     }
 
-    /// The files of a target that is written.
+    /// The files that are made for each target that is written.
     fn files_to_write(&self) -> Option<ToWrite> {
         let (files, size) = (self.files.into(), self.size);
         self.content().map(|content| ToWrite { files, size, content })
     }
 }
 
-/// Refuses to destroy content without `--destroy`, and options that would measure something else.
+/// Refuses to destroy content without `--destroy`. Also refuses combinations of options that would not measure the requested work.
 fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
     let keeps = |target: &TargetSpec| matches!(target, TargetSpec::Null { .. });
     let harms = args.writes() || args.content().is_some();

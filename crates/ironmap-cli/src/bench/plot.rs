@@ -1,4 +1,4 @@
-//! Draws the results: bars with the ratio to the first target, in a group for each combination of options.
+//! Draws the results: each combination of options has a group of bars, which show the ratios to the first target.
 
 use std::path::Path;
 
@@ -17,7 +17,8 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(196, 78, 82),
 ];
 
-/// The estimated width of a character, because the fonts of the viewer are unknown. All sizes here are in pixels.
+/// The estimated width of a character. The real width is not known, because it depends on the fonts of the viewer. All sizes in this file
+/// are in pixels.
 const CHARACTER: u32 = 7;
 const MARGIN: u32 = 12;
 const LINE: u32 = 20;
@@ -52,7 +53,8 @@ pub(super) fn other_name(path: &Path) -> Option<String> {
 /// The colour of a series. It is unique within a picture.
 fn colour(at: usize) -> RGBColor {
     COLOURS.get(at).copied().unwrap_or_else(|| {
-        // Hues by the golden angle never repeat; two lightnesses separate neighbours.
+        // Each hue differs from the previous hue by the golden angle, so no hue is repeated. The lightness alternates, so that consecutive
+        // colours differ clearly.
         let hue = (at as f64 * 0.381_966).fract();
         let (red, green, blue) =
             HSLColor(hue, 0.5, if at.is_multiple_of(2) { 0.35 } else { 0.65 }).rgb();
@@ -90,7 +92,7 @@ fn combination(row: &Row) -> String {
     format!("{work} of {size}, {engine}, {iodepth} in flight{jobs}")
 }
 
-/// A label, and its number among equal labels in a group. Labels are equal if two requested engines fall back to the same engine.
+/// A label, and its number among the equal labels of a group. Labels are equal if two requested engines fall back to the same engine.
 type Series<'a> = (&'a str, usize);
 
 /// The groups and the series of a picture.
@@ -188,7 +190,7 @@ fn draw(rows: &[Row], picture: &mut String) -> std::result::Result<(), Box<dyn s
         .x_label_area_size(LINE + MARGIN)
         .y_label_area_size(AXIS - MARGIN)
         .build_cartesian_2d(0.0..step * groups.len() as f64, 0.0..top)?;
-    // The library's own labels would be at arbitrary positions of the axis.
+    // The labels of the horizontal axis are drawn below, because the library would place them at arbitrary positions.
     let axis = if *counted { "instructions" } else { "requests a second; the first target is 1" };
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh().x_labels(0).y_desc(axis).label_style(("sans-serif", 12)).draw()?;
@@ -229,7 +231,7 @@ fn draw(rows: &[Row], picture: &mut String) -> std::result::Result<(), Box<dyn s
 mod tests {
     use super::*;
 
-    /// An element of the picture: a bar or the colour of a label, or a text and its anchor.
+    /// An element of the picture: a rectangle (a bar, or the colour of a label), or a text with its anchor.
     #[derive(Debug)]
     struct Element {
         x: f64,
@@ -259,7 +261,7 @@ mod tests {
         format!("#{red:02X}{green:02X}{blue:02X}")
     }
 
-    /// Each row has a separate bar, line for the spread and colour, even if two rows have the same name.
+    /// Each row has its own bar, its own line for the spread and its own colour, even if two rows have the same name.
     #[test]
     fn no_bar_hides_another_and_no_colour_comes_twice() {
         let distinct: std::collections::BTreeSet<_> = (0..24).map(hex).collect();

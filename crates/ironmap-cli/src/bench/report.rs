@@ -21,7 +21,7 @@ pub(super) struct Row {
     /// The target's kind and variant, for tables and plots.
     pub label: String,
     pub simple: Option<bool>,
-    /// The method that keeps memory in use from changing, if the user chose one.
+    /// The method for stable pages (memory that does not change during a write), if the user chose one.
     pub integrity: Option<&'static str>,
     pub rw: &'static str,
     pub writes: bool,
@@ -147,7 +147,7 @@ pub(super) fn table(rows: &[Row]) -> io::Result<()> {
 }
 
 impl Row {
-    /// The cells that say what was measured.
+    /// The cells that describe the measured work.
     fn work_cells(&self) -> Vec<String> {
         vec![
             self.label.clone(),

@@ -32,7 +32,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    // `File` avoids the line buffering of io::Stdout, which large chunks do not need.
+    // The output is a `File`, because the line buffering of io::Stdout is useless for large chunks.
     let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let mut cat = Cat { out, volumes: Volumes::to_read(report.context()), queue: None, host: None };
     report.each(&args.targets, |target, report| match target {
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 struct Cat {
     out: File,
     volumes: Volumes,
-    /// The queue of the volume that was read last.
+    /// The queue of the last volume that was read.
     queue: Option<(Rc<Source>, Queue, Ahead)>,
     host: Option<(HostSource, Queue, Ahead)>,
 }
@@ -82,7 +82,7 @@ impl Cat {
     }
 }
 
-/// Writes a whole file to an output.
+/// Writes the complete content of a file to an output.
 fn pour(
     file: &ironmap::File,
     queue: &mut Queue,
@@ -90,6 +90,6 @@ fn pour(
     out: &mut impl Write,
     failed: impl Fn(&Error) -> Failure,
 ) -> Result<(), Failure> {
-    // The file is read up to its end.
+    // The range has no end, so the file is read up to its end, even if the file grows.
     ahead.read(queue, file, 0..u64::MAX, failed, |bytes| Ok(out.write_all(bytes)?)).map(drop)
 }

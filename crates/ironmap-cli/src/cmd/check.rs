@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     } else {
         print(args, &source, &checked).map_err(Failure::stdout)
     };
-    // The exit code must be right even if no program reads the findings.
+    // The exit code must be correct even if the reader of the findings has closed its pipe.
     if !checked.is_clean() {
         let count = checked.counts.iter().skip(1).sum::<u64>();
         let s = if count == 1 { "" } else { "s" };
@@ -166,7 +166,7 @@ impl FindingRecord {
     }
 }
 
-/// The command that reads an inode without a name.
+/// The command that shows an inode without a name.
 fn command(finding: &Finding, source: &Source) -> Option<String> {
     let number = finding.site.place.inode.filter(|_| finding.what.name() == "unconnected")?;
     let volume = source.location().to_string();
@@ -175,7 +175,7 @@ fn command(finding: &Finding, source: &Source) -> Option<String> {
         Ok(FileType::Regular) => format!("ironmap cat {target}"),
         Ok(FileType::Directory) => format!("ironmap cp -r {target} inode-{number}"),
         Ok(_) => format!("ironmap stat {target}"),
-        // The inode has no links, or is damaged.
+        // The inode has no links or is damaged, so it can only be dumped.
         Err(_) => format!("ironmap dump {} inode {number}", quoted(volume.as_bytes())),
     })
 }

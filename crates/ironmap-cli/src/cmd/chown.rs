@@ -47,7 +47,7 @@ pub(crate) struct Args {
     targets: Vec<Target>,
 }
 
-/// `USER[:GROUP]`, and its form in the lines of `-v`.
+/// `USER[:GROUP]`, and the texts for user and group in the lines of `-v`.
 #[derive(Clone, Debug)]
 struct Owner {
     ids: Ownership,
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let found = match volumes.find(target, follow) {
             Ok(found) => found,
             Err(failure) => {
-                // A link without a target has an owner too.
+                // A symbolic link without a target has an owner too.
                 let link = volumes.find(target, Follow::NotLast).ok();
                 let old = link.as_ref().map(|link| link.inode.stat());
                 change.say(&quoted(&target.bytes()), Outcome::Failed, old, report)?;

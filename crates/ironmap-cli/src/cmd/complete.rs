@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         {
             continue;
         }
-        // A link to a directory gets a slash too.
+        // A symbolic link to a directory gets a slash too.
         let found = source.resolve(&join(&target.path, name), Follow::All);
         let is_directory = found.is_ok_and(|found| found.file_type() == FileType::Directory);
         let end: &[u8] = if is_directory { b"/\n" } else { b"\n" };

@@ -1,4 +1,4 @@
-//! `ironmap cp`: copies out of volumes, into them, and within them.
+//! `ironmap cp`: copies files out of volumes, into volumes, and within volumes.
 
 use ironmap::fs::Follow;
 use ironmap_image::copy::{CopyOptions, Keep, Times, copy};
@@ -16,7 +16,7 @@ use crate::target::{self, Subject};
 /// holes. Owners, device nodes, and set-id bits of other owners' files are kept only as root. An existing file is replaced by a new file,
 /// and is not overwritten in place. Symbolic links below DEST are not followed.
 ///
-/// If a file cannot be copied, the failure is reported, and the copy goes on. On a terminal, the program shows files, bytes, rate and
+/// If a file cannot be copied, the failure is reported, and the copy continues. On a terminal, the program shows files, bytes, rate and
 /// remaining time. It counts the totals during the copy; a pipe has no totals.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Replace without asking, which is the default
     #[arg(short, long, overrides_with = "no_clobber")]
     force: bool,
-    /// DEST is the copy's name, even if it is a directory
+    /// Treat DEST as the name of the copy, even if DEST is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     /// Print each file that is copied
@@ -82,7 +82,7 @@ impl Args {
         self.recursive || self.archive
     }
 
-    /// Whether a symbolic link that the user named is copied itself.
+    /// Whether a symbolic link that the user named is followed, or is copied as a link.
     fn follow(&self) -> Follow {
         let itself = self.recurses() || self.links || self.no_dereference;
         if itself { Follow::NotLast } else { Follow::All }

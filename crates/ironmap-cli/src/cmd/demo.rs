@@ -20,7 +20,7 @@ use crate::terminal::{one_line, print_line, stdout};
 const TREES: [&str; 3] = ["/usr/include", "/usr/share/doc", "/etc"];
 const MAX_FILES: usize = 4000;
 const MAX_BYTES: u64 = 64 << 20;
-/// The number of lines shown of the listing.
+/// The maximum number of lines of the listing.
 const SHOWN: usize = 12;
 
 /// Makes an ext4 image of a directory tree, reads and compares every file, and measures the reads
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     out: PathBuf,
 }
 
-/// Runs another of the program's commands.
+/// Runs another command of the program.
 type RunCommand = fn(&[&str], &mut Report) -> Result<(), Failure>;
 
 pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> Result<(), Failure> {
@@ -131,7 +131,7 @@ impl Taken {
 }
 
 fn make_image(tree: &Path, image: &Path, bytes: u64, files: usize) -> Result<(), Failure> {
-    // Each file may waste a block at its end, and the file system needs space for itself.
+    // Each file may waste a part of its last block, and the metadata needs space.
     let size = bytes + files as u64 * 4096 * 2 + (64 << 20);
     let made = fs::File::create(image).and_then(|file| file.set_len(size));
     made.map_err(host(image))?;
@@ -211,7 +211,7 @@ fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<()
     let fixture = if zram { "zram" } else { "shm" };
     let (json, svg) = (out.join("bench.json"), out.join("bench.svg"));
     let (json, svg) = (json.display().to_string(), svg.display().to_string());
-    // The metadata of a mounted ext4 on a whole disk is in the disk's page cache, which slows down the host: rows. So XFS is preferred.
+    // ext4 caches its metadata in the page cache of the device, which slows down the host: targets on this device. So XFS is preferred.
     let xfs = zram
         && std::env::var_os("PATH").is_some_and(|path| {
             std::env::split_paths(&path).any(|dir| dir.join("mkfs.xfs").exists())

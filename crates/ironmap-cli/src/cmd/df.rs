@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// The volumes; VOLUME:/PATH stands for its volume
+    /// The volumes; VOLUME:/PATH means its volume
     #[arg(value_name = "VOLUME", value_parser = target::tree(), required = true)]
     targets: Vec<Target>,
 }
@@ -80,7 +80,7 @@ fn row(args: &Args, name: String, usage: &Usage) -> [String; 5] {
             (false, false) => count.div_ceil(1024).to_string(),
         }
     };
-    // The percentage is of the space for users, so the superuser's reserve is not counted.
+    // The percentage is relative to the space for users, which excludes the blocks that are reserved for the superuser.
     let whole = u128::from(used) + u128::from(available);
     let percent = match whole {
         0 => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! `ironmap du`: shows the space that trees take.
+//! `ironmap du`: shows the space that trees use.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use crate::show::human;
 use crate::target::{self, Target};
 use crate::terminal::{Out, stdout};
 
-/// Shows the space that each directory takes with everything below it, in KiB
+/// Shows the space that each directory and everything below it use, in KiB
 ///
 /// A file counts once, even if it has several names or is in several of the trees.
 #[derive(Debug, clap::Args)]
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// The directories or files; a volume alone means its root
+    /// The directories or files; a volume without a path means its root
     #[arg(value_name = "VOLUME:/PATH", value_parser = target::tree(), required = true)]
     targets: Vec<Target>,
 }
@@ -63,9 +63,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 struct Sums<'a> {
     args: &'a Args,
     out: Out,
-    /// There are several trees, and a tree may contain another tree.
+    /// Whether there are several trees, so that one tree may contain another.
     several: bool,
-    /// The sums so far of the directories on the current path, including everything below them. `None` for a directory that was counted before.
+    /// For each directory on the current path: the sum of the space of all files below it that were visited so far. `None` for a directory
+    /// that was already counted.
     above: Vec<Option<u64>>,
     /// Counted files that the walk may find again, with their volumes.
     seen: HashSet<(*const Source, InodeNo)>,

@@ -69,7 +69,8 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     print_json(&Json(&Value::Record(record)))
 }
 
-/// A value as JSON. Bytes become hexadecimal digits. Invalid UTF-8 in a record's texts is escaped as in all JSON output.
+/// A value as JSON. Bytes become hexadecimal digits. Invalid UTF-8 in the texts of a record is escaped as in all JSON output of the
+/// program.
 struct Json<'a>(&'a Value);
 
 impl Serialize for Json<'_> {
@@ -77,7 +78,7 @@ impl Serialize for Json<'_> {
         match self.0 {
             Value::Number(number) => serializer.serialize_u64(*number),
             Value::Flag(flag) => serializer.serialize_bool(*flag),
-            // This text is an element of a list. The code below writes the texts of records.
+            // This text is an element of a list. The texts of records are written by the code for records below.
             Value::Text(text) => serializer.serialize_str(&String::from_utf8_lossy(text)),
             Value::Bytes(bytes) => serializer.serialize_str(&hex(bytes)),
             Value::List(values) => serializer.collect_seq(values.iter().map(Json)),
@@ -108,7 +109,7 @@ fn record_to_json<S: Serializer>(record: &Fields, serializer: S) -> Result<S::Ok
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a string does not fail.
+        // A write to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// Also show values
     #[arg(short, long)]
     dump: bool,
-    /// The encoding of values; by default text as text, and other bytes as base64
+    /// The encoding of values; by default, text is unchanged, and other bytes become base64
     #[arg(short, long, value_enum)]
     encoding: Option<Encoding>,
     /// Show the attributes whose names match this regular expression; '-' for all
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// The files; a volume alone is its root
+    /// The files; a volume without a path means its root
     #[arg(value_name = "VOLUME:/PATH", value_parser = target::tree(), required = true)]
     targets: Vec<Target>,
 }

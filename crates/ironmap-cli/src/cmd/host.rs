@@ -14,10 +14,10 @@ use crate::host_source::HostSource;
 use crate::output::{Encoding, JsonArray, Served};
 use crate::terminal::{one_line, stdout};
 
-/// Shows whether files of mounted file systems are read around the kernel, or the reason why not
+/// Shows whether files of mounted file systems can be read directly from the device, or the reason why not
 ///
-/// A file is read around the kernel (raw), directly from the device, while a lease keeps writers out. If that is not possible, the
-/// file is read through the kernel, and the reason is shown. That is not a failure.
+/// If possible, a file is read directly from the device (raw), and a lease on the file protects the reads from writers. Otherwise, the file
+/// is read through the kernel, and the reason is shown. This is not a failure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -123,7 +123,7 @@ impl DeviceRecord {
     }
 }
 
-/// Whether the lease is held, or the reason why not.
+/// Whether the command has a lease on the file, or the reason why not.
 fn lease(report: &HostReport) -> &'static str {
     match &report.refusal {
         None => "stands",

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
-/// Pages of other programs that explain more about a command. A program with the command's name needs no row.
+/// Pages of other programs that explain more about a command. A program with the same name as the command needs no row here.
 const OTHERS: [(&str, &[&str]); 10] = [
     ("check", &["e2fsck(8)"]),
     ("getfattr", &["getfattr(1)", "attr(5)", "xattr(7)"]),
@@ -34,7 +34,7 @@ const OTHERS: [(&str, &[&str]); 10] = [
     ("stat", &["stat(1)", "lsattr(1)", "getfacl(1)"]),
     ("umount", &["umount(8)"]),
 ];
-/// Commands with the name of another program, whose page is in section 1.
+/// Commands that have the name of another program. The page of this program is in section 1.
 const NAMESAKES: [&str; 20] = [
     "cat",
     "chattr",

@@ -102,7 +102,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
     let (file, report) = HostSource::open()?.file(path, FileOptions::default())?;
     let (extents, report) = match extents(&file, report.size) {
         Ok(extents) => (Some(extents), report),
-        // The file may have lost its lease, so the kernel must serve it.
+        // The file may have lost its lease. Then the kernel must serve the reads of the file.
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             (None, file.host().unwrap_or(report))
         }
@@ -123,7 +123,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
 
 fn extents(file: &impl MapFile, size: u64) -> Result<Vec<ExtentRecord>, Error> {
     let mut extents = Vec::new();
-    // The loop ends with the map, not with the file's size, because preallocated extents may lie past the end.
+    // The loop covers the complete map, because unwritten extents may lie past the end of the file.
     for iomap in Mappings::new(file, FilePos(0), FilePos(i64::MAX as u64)) {
         let iomap = iomap?;
         if iomap.kind != IomapType::Hole {
@@ -158,8 +158,8 @@ fn extent(iomap: &Iomap, size: u64) -> ExtentRecord {
     }
 }
 
-/// Prints the map in blocks, like filefrag. `expected` is the position at which an extent would be without a gap on the device. If the distance
-/// to the previous extent is exactly the length of the hole between them, there is no gap.
+/// Prints the map in blocks, like filefrag. The column `expected` contains the position at which an extent would be contiguous with the
+/// previous extent. If the distance between the two extents is the same on the device as in the file, there is no gap.
 fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     let (name, block) = (one_line(&target.to_string()), u64::from(map.block_size));
     let (size, blocks) = (map.size, map.size.div_ceil(block));
@@ -192,7 +192,7 @@ fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     out.flush()
 }
 
-/// The position at which an extent would follow the previous one, if it does not.
+/// The position at which an extent would be contiguous with the previous extent. `None` if the extents are contiguous.
 fn gap(before: &ExtentRecord, extent: &ExtentRecord) -> Option<u64> {
     let expected = before.physical?.saturating_add(before.length);
     let hole = extent.logical.saturating_sub(before.logical.saturating_add(before.length));

@@ -39,7 +39,7 @@ pub(crate) struct Args {
 struct NewMode {
     permissions: u32,
     umask: u32,
-    /// The directory may inherit the set-group-ID bit of its parent.
+    /// Whether the directory inherits the set-group-ID bit of its parent.
     inherits: bool,
 }
 

@@ -11,8 +11,8 @@ use crate::target::{self, Target};
 
 /// Renames files, or moves them to another directory of their volume
 ///
-/// An existing file with the new name is replaced atomically: a crash leaves the old file or the new one. Files cannot be moved between volumes:
-/// copy them with cp -a, and remove them with rm -r.
+/// An existing file with the new name is replaced atomically: after a crash, either the old or the new file has the name. Files cannot be
+/// moved between volumes: copy them with cp -a, and remove them with rm -r.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -92,7 +92,7 @@ fn rename(
         if args.no_clobber {
             return Ok(());
         }
-        // If a link replaced the file that it leads to, it would lead to itself, and the file would be lost.
+        // If a symbolic link replaced the file that it leads to, the link would lead to itself, and the file would be lost.
         let replaced_by_its_link = !args.exchange
             && from.link_leads_to() == Some(there.number())
             && (there.stat().links == 1 || leads_to_name(&from.name, &to));

@@ -16,12 +16,12 @@ use crate::terminal::{one_line, stdout};
 
 /// Makes a volume larger or smaller, as resize2fs does
 ///
-/// Without SIZE, the volume gets the whole device or image. If SIZE is larger than an image file, the file is extended; if the volume becomes smaller,
-/// the file is truncated. A last group with hardly more room than for its metadata is omitted, so the volume may become smaller than SIZE. A volume
-/// that was not unmounted cleanly is recovered first.
+/// Without SIZE, the volume gets the size of the device or image. If SIZE is larger than an image file, the file is extended; if the volume
+/// becomes smaller, the file is truncated. A last group that would contain hardly more than its own metadata is omitted, so the volume may
+/// become smaller than SIZE. A volume that was not unmounted cleanly is recovered first.
 ///
-/// The volume is checked first. To make a volume smaller, all data beyond the new end is moved. If some of it cannot be moved, nothing is written.
-/// After a power cut, the volume has the old size or the new one; docs/SAFETY.md lists what e2fsck may find.
+/// The volume is checked first. To make a volume smaller, all data beyond the new end is moved. If some data cannot be moved, nothing is
+/// written. After a power cut, the volume has either the old size or the new size; docs/SAFETY.md lists what e2fsck may find.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         return print_minimum(args, report);
     }
     let image = args.volume.whole_file();
-    // The first signal is recorded. A second one ends the program at any point, which is as safe as a power cut.
+    // The first signal is recorded. A second signal ends the program immediately, which is as safe as a power cut.
     interrupt::catch();
     let room = match (image, args.size) {
         (Some(image), Some(size)) => {
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     };
     let resized = match resize(args, &room, report) {
         Ok(resized) => resized,
-        // After an error of the device the volume may have the new size, so its image must keep the length.
+        // After an error of the device, the volume may already have the new size, so its image must keep the new length.
         Err(failure) if failure.is_io() => return Err(failure),
         Err(failure) => {
             room.undo();
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     print(args, &resized)
 }
 
-/// Refuses a volume that cannot be read. The main case is a truncated image, because an extension would hide the truncation.
+/// Refuses a volume that cannot be read. This is usually a truncated image, whose truncation an extension would hide.
 fn check_whole(args: &Args, report: &Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
     let opened =

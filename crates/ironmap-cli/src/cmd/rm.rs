@@ -1,4 +1,4 @@
-//! `ironmap rm`: removes names, and frees files that have no further name.
+//! `ironmap rm`: removes names. A file without a remaining name is freed.
 
 use ironmap::fs::Follow;
 use ironmap::{Error, ErrorKind};

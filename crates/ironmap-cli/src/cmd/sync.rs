@@ -1,4 +1,4 @@
-//! `ironmap sync`: writes the blocks of a journal to their final locations.
+//! `ironmap sync`: recovers a volume, so that its journal is empty.
 
 use std::ffi::OsString;
 
@@ -11,9 +11,9 @@ use crate::target;
 
 /// Recovers a volume that was not unmounted cleanly, and leaves it clean
 ///
-/// The journal is recovered to the device, files that were deleted while open are freed, and the device's cache is flushed. Every other command that
-/// changes a volume does that too. If the argument is the directory of a volume that ironmap mount serves, all writes become durable, including writes
-/// in the kernel's cache. syncfs and sync -f do not do that on a FUSE mount.
+/// The journal is recovered to the device, files that were deleted while open are freed, and the device's cache is flushed. Every other
+/// command that changes a volume does the same. If the argument is the directory of a volume that ironmap mount serves, all writes become
+/// durable, including writes in the kernel's cache. On a FUSE mount, syncfs and sync -f do not make them durable.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,12 +26,12 @@ pub(crate) struct Args {
     volumes: Vec<Location>,
 }
 
-/// The parser of a volume, or of any file of it.
+/// The parser of a volume, or of a path in a volume.
 fn volume() -> impl TypedValueParser<Value = Location> {
     OsStringValueParser::new().try_map(|text: OsString| target::parse_volume_of(&text))
 }
 
-/// Syncs the directory at which `ironmap mount` serves a volume. `None` for anything else.
+/// Syncs the directory at which `ironmap mount` serves a volume. `None` if the location is not such a directory.
 #[cfg(feature = "fuse")]
 fn sync_mounted(location: &Location) -> Option<Result<(), Failure>> {
     let path = location.data().path()?;

@@ -20,9 +20,9 @@ use crate::whole::Whole;
 
 /// Writes a directory of a volume, and everything below it, as a tar archive
 ///
-/// The format is pax: times to the nanosecond, owners by number, hard links, devices, extended attributes (in the form of GNU tar --xattrs). Names are
-/// sorted by their bytes, so the same volume gives the same archive. Sockets, which tar cannot hold, and an empty lost+found are skipped. Holes are not
-/// stored, as with GNU tar --sparse; allocated space that was not written counts as a hole.
+/// The format is pax: times to the nanosecond, owners by number, hard links, devices, extended attributes (in the form of GNU tar
+/// --xattrs). Names are sorted by their bytes, so the same volume gives the same archive. Sockets, which a tar archive cannot contain, and
+/// an empty lost+found are skipped. Holes are not stored, as with GNU tar --sparse; unwritten extents count as holes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Write to this file; by default or with "-", to standard output
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Overwrite a FILE that holds a file system, a partition table or an image
+    /// Overwrite a FILE that contains a file system, a partition table or an image
     #[arg(short = 'F', long, requires = "file")]
     force: bool,
     /// Write holes as zeros, for programs that cannot read sparse members (GNU.sparse of pax)

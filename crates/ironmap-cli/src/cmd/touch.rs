@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let set = SetAttributes::new()
             .accessed((both || args.access).then_some(accessed))
             .modified((both || args.modification).then_some(modified))
-            // As in the kernel, an append-only file accepts only the current time, and only for both times.
+            // As in the kernel, the times of an append-only file can only be set to the current time, and only both together.
             .times_of_use(both && !chosen);
         let set =
             name.fs().writable().and_then(|writer| writer.set_attributes(inode.number(), &set));
@@ -93,7 +93,7 @@ fn parse_time(text: &str) -> Result<Timestamp, String> {
         let local: DateTime = text.parse().map_err(|_| wrong())?;
         local.to_zoned(TimeZone::system()).map_err(|_| wrong())?.timestamp()
     };
-    // Nanoseconds are never negative: they count upwards from the earlier second.
+    // The nanoseconds of a timestamp are never negative: they count upwards from the full second before.
     let nanoseconds = at.as_nanosecond();
     Ok(Timestamp {
         seconds: nanoseconds.div_euclid(1_000_000_000) as i64,
@@ -113,7 +113,7 @@ fn parse_seconds(text: &str) -> Option<Timestamp> {
     if !whole.starts_with('-') {
         return Some(Timestamp { seconds, nanoseconds });
     }
-    // Nanoseconds are never negative: they count upwards from the earlier second.
+    // The nanoseconds of a timestamp are never negative: they count upwards from the full second before.
     let nanoseconds = nanoseconds + u32::from(lost.bytes().any(|byte| byte != b'0'));
     let (borrow, nanoseconds) = match nanoseconds {
         0 => (0, 0),
@@ -131,7 +131,7 @@ mod tests {
     fn a_time_has_a_zone_or_is_local() {
         let at = |seconds, nanoseconds| Ok(Timestamp { seconds, nanoseconds });
         assert_eq!(parse_time("@-5"), at(-5, 0));
-        // Expected results are those of touch of coreutils 9.1.
+        // The expected results are the output of touch of coreutils 9.1.
         assert_eq!(parse_time("@1.5"), at(1, 500_000_000));
         assert_eq!(parse_time("@+1,25"), at(1, 250_000_000));
         assert_eq!(parse_time("@1.1234567899"), at(1, 123_456_789));

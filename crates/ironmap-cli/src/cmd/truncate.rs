@@ -11,7 +11,7 @@ use crate::target::{self, Target};
 
 /// Makes files longer or shorter
 ///
-/// The added part reads as zeros and takes no space. A missing file is made.
+/// The added part reads as zeros and uses no space. A missing file is made.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// < at most SIZE, > at least SIZE, / rounded down or % rounded up to a multiple of SIZE
     #[arg(short, long, value_parser = Size::parse, allow_hyphen_values = true, group = "to")]
     size: Option<Size>,
-    /// Set the size of this other file; with it, -s must be relative
+    /// Use the size of this other file; then -s must be relative
     #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = target::target(), group = "to")]
     reference: Option<Target>,
     /// The files

@@ -19,11 +19,12 @@ use crate::show::{Clock, rfc3339};
 use crate::target;
 use crate::terminal::stdout;
 
-/// Lists deleted regular files whose blocks are still known, and copies the files out
+/// Lists deleted regular files whose block maps still exist, and copies these files out of the volume
 ///
-/// ext2 and debugfs leave the block map of a deleted file in its inode. Otherwise, the map remains in older copies of the inode in the journal, until
-/// they are overwritten. A file is whole if its map is complete and none of its blocks is in use again. A block that was reused and freed again looks
-/// like an unused one. The command never changes the volume. Do not mount the volume for writing before.
+/// ext2 and debugfs keep the block map of a deleted file in its inode. Otherwise, the map remains in older copies of the inode in the
+/// journal, until they are overwritten. A file is whole if its map is complete and none of its blocks is in use again. A block that was
+/// reused and freed again cannot be distinguished from an unused block. The command never changes the volume. Before you run it, do not
+/// mount the volume for writing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -132,7 +133,7 @@ fn deletion(file: &Deleted) -> Option<Timestamp> {
     file.deleted.map(|seconds| Timestamp { seconds: seconds.into(), nanoseconds: 0 })
 }
 
-/// Prints a line for each file: inode, time of the deletion, size, share of its blocks that are free, path, and the problem.
+/// Prints a line for each file: inode, time of the deletion, size, the share of its blocks that are still free, path, and the problem.
 fn print(files: &[&Deleted]) -> std::io::Result<()> {
     let (mut out, clock) = (stdout(), Clock::local());
     for file in files {

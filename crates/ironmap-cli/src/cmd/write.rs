@@ -70,7 +70,7 @@ fn check_kind(name: &Name, inode: &Inode) -> Result<(), Failure> {
     Err(name.failed(&error))
 }
 
-/// Standard input: a chunk that was read, and whether it was the last.
+/// Standard input: a chunk that was read, and whether it was the last chunk.
 struct Input {
     chunk: Vec<u8>,
     ended: bool,
@@ -108,13 +108,13 @@ fn write_all(fs: &dyn FileSystem, number: InodeNo, pos: u64, chunk: &[u8]) -> ir
 
 /// Reads up to a chunk, and returns whether the input has ended.
 fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
-    // The standard library would treat an unreadable descriptor as empty input.
+    // The descriptor is read directly, because the standard library treats an unreadable standard input as empty.
     let input = rustix::stdio::stdin();
     while chunk.len() < CHUNK {
-        // Without data, only a signal ends the wait.
+        // The wait ends when there is data, or when a signal arrives.
         interrupt::stop().wait(input, || true).or_else(|_| interrupt::check())?;
         let room = (CHUNK - chunk.len()) as u64;
-        // One read gets the available bytes. A second read might block, and delay the reaction to a signal.
+        // One read returns the available bytes. A second read could block, and delay the reaction to a signal.
         let mut part = vec![0; room.min(64 << 10) as usize];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(input, &mut part));
         let count = count.map_err(|error| Failure::host("standard input", error))?;

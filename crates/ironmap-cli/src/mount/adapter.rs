@@ -1,4 +1,5 @@
-//! The FUSE protocol with fuser's types: each request is passed to its module, and the result becomes the reply.
+//! Converts between fuser's types for the FUSE protocol and the other modules: each request is passed to the module that serves it, and the
+//! result becomes the reply.
 
 use std::ffi::OsStr;
 use std::io;
@@ -37,7 +38,7 @@ fn credentials(request: &Request, umask: u32) -> Credentials {
     Credentials::new(request.uid(), request.gid(), umask)
 }
 
-/// The implementation of the calls of fuser.
+/// The server of a mount. fuser calls it for each request.
 pub(super) struct Server {
     mount: Arc<Mount>,
     pool: Pool,
@@ -58,7 +59,7 @@ impl Server {
         self.pool.connection()
     }
 
-    /// Runs work that may wait for the device in a thread of the pool.
+    /// Passes work that may wait for the device to a thread of the pool.
     fn give(&self, work: impl FnOnce(&Mount) + Send + 'static) {
         let mount = Arc::clone(&self.mount);
         self.pool.give(move || work(&mount));
@@ -68,7 +69,7 @@ impl Server {
 impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut wanted = vec![
-            // The library applies the umask if the directory has no default ACL.
+            // The kernel must not apply the umask: the library applies it if the directory has no default ACL.
             InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
@@ -80,7 +81,7 @@ impl Filesystem for Server {
             // The kernel looks up "." and ".." to open a file handle whose inode it has forgotten.
             InitFlags::FUSE_EXPORT_SUPPORT,
         ];
-        // The kernel follows a cached link without a request, so the link would get no access time.
+        // The kernel follows a cached symbolic link without a request, so the access time of the link would not be updated.
         if self.mount.options.atime != Atime::Strict {
             wanted.push(InitFlags::FUSE_CACHE_SYMLINKS);
         }
@@ -330,7 +331,8 @@ impl Filesystem for Server {
         self.give(move |mount| work(mount, &data));
     }
 
-    /// Closes one descriptor. Every write has been answered already. After ENOSYS the kernel sends no further `FLUSH`.
+    /// Closes one descriptor. There is no work to do, because every write was already answered. After ENOSYS, the kernel sends no further
+    /// `FLUSH` requests.
     fn flush(
         &self,
         _request: &Request,
@@ -457,7 +459,7 @@ impl Filesystem for Server {
             return reply_value(&self.mount, self.mount.getxattr(inode, name), room, reply);
         }
         let answer = move |synced: Result<(), Errno>| match synced {
-            // It has no value.
+            // The value is empty.
             Ok(()) => send_value(&[], room, reply),
             Err(errno) => reply.error(errno),
         };
@@ -533,7 +535,8 @@ impl Filesystem for Server {
         if !self.mount.is_open_for_writing(inode) {
             return work(&self.mount);
         }
-        // `seek` would report data that the kernel has not sent as a hole. A thread of the pool must not wait for writes that the pool serves.
+        // Data that the kernel has cached and not yet sent must not be reported as a hole. So this work waits until the kernel has sent its
+        // dirty pages. It runs in its own thread, because a thread of the pool must not wait for writes that the pool serves.
         let mount = Arc::clone(&self.mount);
         let _ = thread::Builder::new().spawn(move || {
             mount.wait_for_pages(inode, offset);

@@ -18,7 +18,7 @@ pub(super) struct Changes {
     pub(super) size: Option<u64>,
     pub(super) accessed: Option<TimeOrNow>,
     pub(super) modified: Option<TimeOrNow>,
-    /// The time of the change. Only a writeback cache sends it, since it keeps the times itself.
+    /// The time of the change. The kernel sends this time only with a writeback cache, because it then updates the times itself.
     pub(super) changed: Option<SystemTime>,
 }
 
@@ -64,7 +64,8 @@ impl Mount {
         self.getattr(inode)
     }
 
-    /// The attributes of an inode for the kernel. The inode number is also the protocol's number, except that the root has another one there.
+    /// The attributes of an inode for the kernel. The inode number is also the node number of the FUSE protocol, except for the root, whose
+    /// node number is 1.
     pub(super) fn attr(&self, stat: &Stat) -> FileAttr {
         FileAttr {
             ino: fuser::INodeNo(stat.inode.0),
@@ -102,7 +103,8 @@ impl Mount {
 }
 
 impl Asker {
-    /// Whether the caller may keep set-id bits. The request carries the user but no capabilities, so only the superuser may.
+    /// Whether a change by the caller keeps set-id bits. The request contains the user but not the capabilities, so only a change by the
+    /// superuser keeps them.
     pub(super) fn keeps_set_id(self) -> KeepSetId {
         if self.uid == 0 { KeepSetId::Yes } else { KeepSetId::No }
     }
@@ -120,7 +122,8 @@ pub(super) fn kind(file_type: FileType) -> fuser::FileType {
     }
 }
 
-/// A device number in the protocol's encoding: 12 bits of major, 20 bits of minor, whose low 8 bits come first.
+/// A device number in the protocol's encoding: the low 8 bits of the minor number, 12 bits of the major number, and the high 12 bits of the
+/// minor number.
 fn device_number(major: u32, minor: u32) -> u32 {
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12
 }
@@ -152,7 +155,8 @@ fn timestamp(time: SystemTime) -> Timestamp {
         Ok(since) => {
             Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
         }
-        // For a time before 1970 fuser 0.18 subtracts the nanoseconds instead of adding them. This subtraction restores the kernel's values.
+        // For a time before 1970, fuser 0.18 subtracts the nanoseconds from the seconds, although they must be added. The following code
+        // recovers the kernel's values from this result.
         Err(before) => {
             let before = before.duration();
             Timestamp {

@@ -12,17 +12,18 @@ use ironmap_image::Failure;
 use super::fail::Log;
 use crate::terminal::one_line;
 
-/// The message of the background process after the mount.
+/// The message that the background process sends after the mount.
 const MOUNTED: &[u8] = b"mounted\n";
 
-/// Starts the background process. Its errors are shown until it serves the volume. If it never does, its exit code becomes this program's.
+/// Starts the background process, and shows its errors until it serves the volume. If the background process ends before, this program ends
+/// with the same exit code.
 pub(super) fn start() -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::host("the background", error);
     let program = env::current_exe().map_err(failed)?;
-    // Under the name of the mount helper the arguments hold no command: `as_mount_helper` adds it.
+    // If the program was called by the name of the mount helper, the arguments contain no command. `as_mount_helper` adds the command.
     let args: Vec<_> = env::args_os().collect();
     let args = super::as_mount_helper(&args).unwrap_or(args);
-    // The options follow the command, before a `--` that the user may have given.
+    // The additional options are inserted directly after the command, because the user may have given a `--`.
     let command = args.iter().position(|arg| arg == "mount").unwrap_or(1);
     let (command, rest) = args.split_at(args.len().min(command + 1));
     let mut child = Command::new(program)
@@ -46,9 +47,9 @@ pub(super) fn start() -> Result<(), Failure> {
 
 /// Writes a line to the system's log.
 pub(super) fn log(what: impl Display) {
-    // 27: an error of a daemon.
+    // The priority 27 is facility LOG_DAEMON (3) and severity LOG_ERR (3).
     let line = format!("<27>ironmap[{}]: {}", process::id(), one_line(&what.to_string()));
-    // Without a log, or with a full one, the message is lost.
+    // If there is no system log, or its socket is full, the message is lost.
     let _ = UnixDatagram::unbound().and_then(|socket| {
         socket.set_nonblocking(true)?;
         socket.send_to(line.as_bytes(), "/dev/log")
@@ -59,7 +60,8 @@ pub(super) fn log(what: impl Display) {
 pub(super) struct Ready;
 
 impl Ready {
-    /// Reports the mount to the program that started this process, and leaves the terminal and the directory.
+    /// Reports the mount to the program that started this process, and detaches this process from the terminal and from the working
+    /// directory.
     pub(super) fn report(&self, log: &Log) -> io::Result<()> {
         io::stdout().write_all(MOUNTED)?;
         io::stdout().flush()?;
@@ -67,7 +69,7 @@ impl Ready {
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         log.enter_background();
-        // It fails where this is a group's leader already.
+        // The call fails if this process is already the leader of a process group.
         let _ = rustix::process::setsid();
         env::set_current_dir("/")
     }

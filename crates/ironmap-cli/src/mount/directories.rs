@@ -46,7 +46,8 @@ impl Mount {
     ) -> Result<()> {
         let dir = self.directories.get(handle)?.held.number();
         self.entries(handle, position, |entry, behind| {
-            // Remembered before the kernel gets the inode, because the kernel may forget it immediately.
+            // `entry` counts the lookup before the kernel gets the reply, because the kernel may forget the inode immediately after the
+            // reply.
             let found = self.entry(dir, entry.inode).unwrap_or_else(|fail| {
                 self.report(&fail);
                 self.nodes.remember(entry.inode, Manner::default());
@@ -63,8 +64,8 @@ impl Mount {
         })
     }
 
-    /// Passes entries to `add`, each with the position after it, until `add` returns that the reply is full. An error after some entries is
-    /// left to the next call, which starts at the same position and meets the error first.
+    /// Passes entries to `add`, each with the position after it, until `add` returns that the reply is full. If an error follows some
+    /// entries, the reply contains these entries. The next call starts at the position of the error and reports it.
     fn entries(
         &self,
         handle: FileHandle,
@@ -107,7 +108,8 @@ impl Mount {
         Ok(())
     }
 
-    /// Makes the directory's changes durable, together with all others. A read-only volume has none, and the call succeeds.
+    /// Makes the changes of the directory durable, together with all other changes. On a read-only mount, there are no changes, and the
+    /// call succeeds.
     pub(super) fn sync_directory(&self) -> Result<()> {
         if !self.options.is_read_only() {
             self.fs().sync()?;
@@ -116,8 +118,8 @@ impl Mount {
     }
 }
 
-/// The attributes of an entry whose inode cannot or must not be read: its number, its type, and a size that no file has. The kernel
-/// then lists the entry but does not cache it as a lookup. A later lookup by name returns the error.
+/// The attributes of an entry whose inode cannot be read, or must not be used: the number, the type, and an impossible size. With these
+/// attributes, the kernel lists the entry, but does not cache a lookup. A later lookup of the name returns the error.
 fn unknown(entry: &DirEntry) -> FileAttr {
     FileAttr {
         ino: INodeNo(entry.inode.0),

@@ -1,7 +1,7 @@
-//! The end of a mount without an unmount by the user: after a signal, or because the volume cannot be served any longer.
+//! Ends a mount without an unmount by the user: after a signal, or because the volume cannot be served.
 //!
-//! The kernel's connection always ends first. From then on no request can be answered, the loop that takes requests ends as it does
-//! after an umount, and the volume is closed in one place, where no request uses it.
+//! The connection to the kernel always ends first. Then there are no requests, and the loop that reads requests ends as after an unmount.
+//! The volume is closed only after this loop, so no request uses it.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,8 @@ use rustix::mount::UnmountFlags;
 use super::unmount::unmount;
 use crate::failure::print;
 
-/// The longest wait for pages that the kernel has cached: a busy writer can dirty pages faster than the device stores them.
+/// The maximum wait for the dirty pages of the kernel. The wait is limited, because a program can dirty pages faster than the device stores
+/// them.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct End {
@@ -34,7 +35,7 @@ pub(super) struct End {
 }
 
 impl End {
-    /// The end of a new mount at `dir`.
+    /// Prepares the end of a new mount at `dir`.
     pub(super) fn of(dir: &Path, connection: Arc<OnceLock<OwnedFd>>) -> rustix::io::Result<Self> {
         Ok(Self {
             dir: dir.to_owned(),
@@ -49,8 +50,8 @@ impl End {
         self.device
     }
 
-    /// Unmounts, by force if the mount is in use. A program that goes on with an open file gets ENOTCONN. Data that it has written before
-    /// is sent first: `wait_for_pages` returns after that.
+    /// Unmounts, by force if the mount is in use. Programs that continue to use open files then get ENOTCONN. The data that they have
+    /// written is sent first: `wait_for_pages` waits until the kernel has sent it.
     pub(super) fn by_signal(&self, wait_for_pages: impl FnOnce() + Send + 'static) {
         let is_free = self.is_connected() && self.is_there() && {
             flush(&self.dir);
@@ -66,7 +67,7 @@ impl End {
     pub(super) fn cut(&self) {
         self.is_cut.store(true, Ordering::Release);
         if self.is_connected() && self.is_there() {
-            // This ends the superuser's mount. A mount by another user only gives up its directory.
+            // This call aborts the connection of a mount by the superuser. A mount by another user is only detached from its directory.
             let _ = unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
         if self.is_connected() {
@@ -74,8 +75,8 @@ impl End {
             let _ = fs::write(abort, "1");
         }
         if self.is_connected() {
-            // Requests still arrive, and a volume that is being closed must not get them. The volume stays as after a crash, and the
-            // next mount recovers its journal.
+            // Requests may still arrive, so the volume must not be closed. It remains as after a crash, and the next mount recovers its
+            // journal.
             print(format_args!(
                 "{}: in use, and the connection cannot be ended: the volume is not closed",
                 self.dir.display()
@@ -84,7 +85,7 @@ impl End {
         }
     }
 
-    /// The result of the server, where an abort by this program counts as success.
+    /// The result of the server. An aborted connection is a success if this program has ended the connection.
     pub(super) fn served(&self, served: io::Result<()>) -> io::Result<()> {
         let is_abort = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionAborted;
         match served {
@@ -93,7 +94,7 @@ impl End {
         }
     }
 
-    /// Whether the kernel may still send requests. Until the connection ends, no other file system gets the device number.
+    /// Whether the kernel may still send requests. Until then, the kernel does not reuse the device number for another file system.
     fn is_connected(&self) -> bool {
         let Some(connection) = self.connection.get() else { return false };
         let mut fds = [PollFd::new(connection, PollFlags::empty())];
@@ -101,19 +102,20 @@ impl End {
         !fds[0].revents().contains(PollFlags::ERR)
     }
 
-    /// Whether the directory still leads to this file system: another program may have unmounted it, or mounted something above it.
+    /// Whether the directory still leads to this file system: another program may have unmounted it, or mounted another file system over
+    /// it.
     fn is_there(&self) -> bool {
         device(&self.dir) == Ok(self.device)
     }
 }
 
-/// The number of the file system that a directory leads to. The call sends no request to a server.
+/// The device number of the file system that is mounted at a directory. The call sends no request to the server of the mount.
 fn device(dir: &Path) -> rustix::io::Result<(u32, u32)> {
     let stat = rustix::fs::statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
     Ok((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
-/// Runs `work` in another thread, and returns when it ends or when the time is over.
+/// Runs `work` in another thread. Returns when the work has ended, or after `time`.
 fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
     let (done, is_done) = channel();
     let work = move || {
@@ -125,7 +127,7 @@ fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Makes the kernel send its cached data, and does not wait for the replies.
+/// Makes the kernel send its dirty pages, and does not wait for the replies.
 fn flush(dir: &Path) {
     if let Ok(dir) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         let _ = rustix::fs::syncfs(dir);

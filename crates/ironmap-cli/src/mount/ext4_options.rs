@@ -1,9 +1,9 @@
-//! The mount options of ext4 that `ironmap mount` does not implement. It accepts those that would change nothing here, and refuses the others
-//! with a hint.
+//! The mount options of ext4 that `ironmap mount` does not implement. It accepts the options that would have no effect on this mount, and
+//! refuses all others with a hint.
 //!
 //! The names are those of ext4(5) and of the kernel's Documentation/admin-guide/ext4.rst.
 
-/// Accepted options without a value: a mount here always behaves that way, or the option only tunes the kernel's ext4.
+/// Accepted options without a value: every mount of ironmap behaves as the option requests, or the option only tunes the kernel's ext4.
 const WITHOUT_VALUE: &[&str] = &[
     "acl",
     "user_xattr",
@@ -36,7 +36,8 @@ const WITHOUT_VALUE: &[&str] = &[
     "orlov",
     "bh",
     "nobh",
-    // Linux ignores these too: it always counts the changes of a file, which no program sees, and has no mandatory locks.
+    // Linux ignores these options too. It always counts the changes of a file, but programs cannot read the count, and it has no mandatory
+    // locks.
     "i_version",
     "iversion",
     "noi_version",
@@ -51,7 +52,7 @@ const WITHOUT_VALUE: &[&str] = &[
     "nowarn_on_error",
 ];
 
-/// An option with a number: a check of the values that the kernel accepts, and their description.
+/// An option with a number: its name, a check for the values that the kernel accepts, and a description of these values.
 type WithNumber = (&'static str, fn(u32) -> bool, &'static str);
 
 /// Accepted options with a number.
@@ -83,7 +84,7 @@ pub(super) fn number(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))
 }
 
-/// Accepted options with these values.
+/// Accepted options with the only value that is accepted for each.
 const WITH_VALUE: &[(&str, &str)] = &[
     ("data", "ordered"),
     ("data_err", "ignore"),
@@ -92,10 +93,10 @@ const WITH_VALUE: &[(&str, &str)] = &[
     ("dax", "inode"),
 ];
 
-/// The treatment of an option of ext4. `None` if ext4 has no such option either.
+/// Whether an option of ext4 is accepted. `None` if ext4 has no option with this name.
 ///
 /// # Errors
-/// The option is refused. The text says what to use instead.
+/// The option is refused. The text suggests what to use instead.
 pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String>> {
     let taken = match value {
         None => WITHOUT_VALUE.contains(&name),
@@ -118,7 +119,7 @@ pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String
     }
 }
 
-/// The advice for a refused option, which this mount could not obey.
+/// The advice for a refused option, which a mount of ironmap cannot implement.
 fn instead_of(name: &str) -> Option<&'static str> {
     Some(match name {
         "data" => "data are written as with data=ordered; leave it out",
@@ -162,7 +163,7 @@ fn instead_of(name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// Each option of ext4 is accepted, or refused by a text that says what to do; none is unknown.
+    /// Each option of ext4 is known: it is accepted, or refused with a text that suggests what to do.
     #[test]
     fn each_option_of_ext4_is_taken_or_refused_with_what_to_do() {
         let taken = "stripe=16 init_itable init_itable=10 inode_readahead_blks=32 max_batch_time=15000 \

@@ -1,4 +1,4 @@
-//! Errors of requests: the errno that the kernel gets, and lines for errors that no program has asked for.
+//! Errors of requests: the errno for the kernel, and messages for errors whose cause an errno does not show.
 
 use std::fmt::Display;
 use std::sync::Once;
@@ -13,7 +13,7 @@ use crate::failure::print;
 #[derive(Debug)]
 pub(super) struct Fail {
     errno: Errno,
-    /// The library's error, if it is one.
+    /// The error of the library, if the failure is one.
     cause: Option<Box<Error>>,
 }
 
@@ -64,8 +64,8 @@ impl Log {
         fuser::Errno::from_i32(fail.errno.0)
     }
 
-    /// Prints errors of the device and of the volume. Only an error that made the volume read-only leads to `ReadOnly` here, because the kernel itself
-    /// refuses changes of a mount that is read-only by its options. This error is reported once, to the system's log too.
+    /// Prints errors of the device and of the volume. `ReadOnly` occurs here only if an error made the volume read-only, because the kernel
+    /// itself refuses changes of a mount with the option `ro`. This error is reported once, also to the system's log.
     fn report_error(&self, error: &Error) {
         match error.kind() {
             ErrorKind::Io(Errno::EILSEQ) => {
@@ -81,7 +81,7 @@ impl Log {
         }
     }
 
-    /// Reports the sectors whose bytes did not fit their tags when they were read, to the system's log too.
+    /// Reports the sectors that did not match their guard tags when they were read, also to the system's log.
     fn report_wrong_sectors(&self) {
         let (wrong, dropped) = self.volume.events().take_wrong_tuples();
         if dropped > 0 {

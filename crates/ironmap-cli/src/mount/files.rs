@@ -1,4 +1,4 @@
-//! Open files: their content, its space, and its durability.
+//! Open files: reads, writes, allocation and syncs.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ use super::lane::{Lane, MOST};
 use super::names::check_named;
 use super::{Asker, Atime, Mount};
 
-/// Flags of `open`, as every architecture has them that Linux's `asm-generic` describes.
+/// Flags of `open`, with the values of Linux's `asm-generic/fcntl.h`, which most architectures use.
 mod open_flags {
     pub(super) const ACCESS_MODE: i32 = 0o3;
     pub(super) const APPEND: i32 = 0o2000;
@@ -43,21 +43,21 @@ mod mode {
 
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
-/// The age in seconds after which a read updates the access time in any case.
+/// With `relatime`, a read updates an access time that is older than this number of seconds.
 const DAY: i64 = 24 * 60 * 60;
-/// The most bytes that one `copy_file_range` copies, so that a program can be interrupted between two of them.
+/// The maximum number of bytes that one `copy_file_range` copies, so that a signal can interrupt the program between two requests.
 const COPIED: u64 = 64 << 20;
 
 /// The reply to an `open`.
 pub(super) struct Opened {
     pub(super) handle: FileHandle,
-    /// The kernel bypasses its page cache.
+    /// Whether the kernel bypasses its page cache for this file.
     pub(super) direct: bool,
 }
 
 impl Mount {
-    /// The options for a file. With `write_back` the kernel sends cached pages in its own order. The kernel checks whether a program may write to
-    /// an open file; one handle serves all users.
+    /// The options for a file. With `write_back`, the kernel sends cached pages in any order. The file is opened for writing even for a
+    /// reader, because the kernel checks whether a program may write to its descriptor.
     fn file_options(&self, strict: bool, write_back: bool) -> FileOptions {
         let options = FileOptions::new().write(self.volume.fs().is_writable()).direct(strict);
         options.keep_set_id(KeepSetId::Yes).write_back(write_back)
@@ -68,7 +68,7 @@ impl Mount {
         let inode = held.inode()?;
         check_named(&*inode)?;
         admit(&inode, flags)?;
-        // The page cache accepts any position and sends whole pages, so an append and an overwrite would look the same here.
+        // With a writeback cache, the kernel sends complete pages, so an append and an overwrite could not be distinguished here.
         let around_cache = self.options.writeback && inode.flags().contains(InodeFlags::APPEND);
         let write_back = self.options.writeback && !around_cache;
         let file = self.volume.open_inode(inode, self.file_options(false, write_back))?;
@@ -91,17 +91,17 @@ impl Mount {
         open.iter().filter(|open| open.writes).map(|open| open.held.number()).collect()
     }
 
-    /// Whether an inode is open for writing. Only then can the kernel have pages of it that it has not sent.
+    /// Whether an inode is open for writing. Only then can the kernel have dirty pages of the inode.
     pub(super) fn is_open_for_writing(&self, inode: InodeNo) -> bool {
         self.files.any(|open| open.writes && open.held.number() == inode)
     }
 
-    /// Whether reads leave no access time in an inode opened with these flags.
+    /// Whether reads of an inode that is opened with these flags do not update its access time.
     pub(super) fn is_read_without_time(&self, inode: InodeNo, flags: i32) -> bool {
         flags & open_flags::NO_ATIME != 0 || self.nodes.get(inode).manner().no_atime
     }
 
-    /// The file for a request with these flags.
+    /// The `File` for a request with these flags: `strict` for `O_DIRECT`.
     fn way<'a>(&self, open: &'a OpenFile, flags: i32) -> Result<&'a File> {
         if flags & open_flags::DIRECT == 0 {
             return Ok(&open.file);
@@ -135,10 +135,12 @@ impl Mount {
         Ok(done?)
     }
 
-    /// Writes. The count is short if the space ran out or the device failed after some bytes, and the program can learn of a short count.
+    /// Writes. If the space runs out or the device fails after some bytes, the count is short, but only if the kernel passes a short count
+    /// to the program.
     ///
-    /// For pages of its cache the kernel checks only the errno. For a direct write, a short reply becomes EIO if the write is asynchronous, and
-    /// the request does not say whether it is. Both therefore get a full count or an error.
+    /// For a write of cached pages, the kernel checks only the errno. For an asynchronous direct write, the kernel changes a short reply to
+    /// EIO, and the request does not show whether the write is asynchronous. In both cases, the reply is therefore the full count or an
+    /// error.
     pub(super) fn write(
         &self,
         handle: FileHandle,
@@ -148,7 +150,7 @@ impl Mount {
         write_flags: WriteFlags,
     ) -> Result<usize> {
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        // A write of cached pages is not a request of the program: it need not be aligned, nor durable at once.
+        // A write of cached pages is not a request of the program: it need not be aligned, and need not be durable at once.
         let flags = if cached { 0 } else { flags };
         let direct = flags & open_flags::DIRECT != 0;
         let open = self.files.get(handle)?;
@@ -178,7 +180,7 @@ impl Mount {
         }
     }
 
-    /// Removes set-id bits and capabilities. The kernel has cached the mode, so it must ask again.
+    /// Removes set-id bits and capabilities. The kernel has cached the mode, so it must read the attributes again.
     fn strip(&self, inode: InodeNo, keep: KeepSetId) -> Result<()> {
         if self.fs().writable()?.strip_privileges(inode, keep)? {
             self.nodes.get(inode).changed();
@@ -229,7 +231,7 @@ impl Mount {
             self.fs().writable().and_then(|writer| writer.fallocate(inode, how, FilePos(pos), len));
         if let Err(error) = &done {
             self.forget_pages(inode, pos, len);
-            // The file keeps the part that fit.
+            // The file keeps the part that was written.
             if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) {
                 return Ok(done?);
             }
@@ -243,8 +245,8 @@ impl Mount {
         }
     }
 
-    /// The first data, or the first hole, at or after a position. The library knows which bytes of a block were written. Like the
-    /// kernel's ext4, this reports whole blocks: a block with any data is data.
+    /// The first data, or the first hole, at or after a position. The library knows the exact bytes that contain data. As in the kernel's
+    /// ext4, the result is rounded: a block that contains any data is completely reported as data.
     pub(super) fn seek(&self, handle: FileHandle, pos: i64, whence: i32) -> Result<i64> {
         let open = self.files.get(handle)?;
         let (file, size) = (&open.file, open.file.size());
@@ -271,7 +273,8 @@ impl Mount {
         Ok(found.max(pos) as i64)
     }
 
-    /// Copies from one file to another without the caller's memory. Returns the number of bytes, which may be less than `len`.
+    /// Copies from one file to another, without the memory of the calling program. Returns the number of bytes, which may be less than
+    /// `len`.
     pub(super) fn copy_range(
         &self,
         from: (FileHandle, u64),
@@ -282,7 +285,7 @@ impl Mount {
         let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
         let inode = target.held.number();
         let len = len.min(COPIED);
-        // The kernel leaves this to the server for a copy too.
+        // The server must remove set-id bits before a copy too, because the kernel does not.
         if len > 0 && from.1 < source.file.size() {
             self.strip(inode, asker.keeps_set_id())?;
         }
@@ -353,7 +356,8 @@ impl Mount {
     }
 }
 
-/// Refuses writes to immutable files, and writes to append-only files without `O_APPEND`. The kernel does not know these flags.
+/// Refuses an open for writing of an immutable file, or of an append-only file without `O_APPEND`. FUSE does not pass these inode flags to
+/// the kernel, so the kernel cannot refuse it.
 fn admit(inode: &Inode, flags: i32) -> Result<()> {
     let writes = flags & open_flags::ACCESS_MODE != 0;
     let appends = flags & open_flags::APPEND != 0 && flags & open_flags::TRUNCATE == 0;

@@ -1,4 +1,4 @@
-//! Open files and directories, by the handle numbers that the kernel holds.
+//! Open files and directories, by the handle numbers that the kernel uses.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,22 +13,22 @@ use super::fail::{Fail, Result};
 pub(super) struct OpenFile {
     pub(super) held: Held,
     pub(super) writes: bool,
-    /// Reads leave the access time alone.
+    /// Reads do not update the access time.
     pub(super) no_atime: bool,
-    /// Writes are durable when they return, with the metadata needed to read them.
+    /// Writes are durable when they return, with the metadata that is needed to read the data.
     pub(super) sync: bool,
-    /// The `O_SYNC` and `O_DSYNC` flags of `open`. Only a write request repeats them.
+    /// The `O_SYNC` and `O_DSYNC` flags of `open`. Of the later requests, only a write contains them again.
     pub(super) sync_flags: i32,
-    /// The file for cached I/O, which may have any position and length.
+    /// The file for cached I/O, whose requests may have any position and length.
     pub(super) file: File,
     /// The file with the alignment rules of `O_DIRECT`, opened by the first direct request.
     pub(super) strict: OnceLock<File>,
 }
 
-/// An open directory. The position of an entry is that of the [cursor](ironmap::fs::DirCursor) after it.
+/// An open directory. The position of an entry in replies is the position of the [cursor](ironmap::fs::DirCursor) after this entry.
 pub(super) struct OpenDirectory {
     pub(super) held: Held,
-    /// Reads leave the access time alone.
+    /// Reads do not update the access time.
     pub(super) no_atime: bool,
     pub(super) reading: Mutex<Option<Reading>>,
 }
@@ -39,11 +39,11 @@ impl OpenDirectory {
     }
 }
 
-/// A listing under way. Its read-ahead is valid until a name is removed: the kernel would cache for ever an entry that is reported after
-/// its removal.
+/// A listing in progress. Its read-ahead is dropped when a name is removed, because the kernel would cache a removed entry forever if it
+/// were reported after the removal.
 pub(super) struct Reading {
     pub(super) listing: Listing,
-    /// The [number of the names](super::nodes::Node::names) at the start of the listing.
+    /// The [change number of the names](super::nodes::Node::names) at the start of the listing.
     pub(super) names: u64,
     /// The entry that did not fit into the last reply, and the position before it.
     pub(super) left: Option<(u64, DirEntry)>,
@@ -98,7 +98,7 @@ impl<T> Handles<T> {
         open.get(&handle.0).map(Arc::clone).ok_or_else(|| Fail::new(Errno::EBADF))
     }
 
-    /// Closes a handle. A file without a name may be freed by that.
+    /// Closes a handle. This may free a file without a name.
     pub(super) fn remove(&self, handle: fuser::FileHandle) {
         let removed = {
             let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +107,7 @@ impl<T> Handles<T> {
         drop(removed);
     }
 
-    /// All open ones.
+    /// All open files or directories.
     pub(super) fn all(&self) -> Vec<Arc<T>> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         open.values().map(Arc::clone).collect()

@@ -7,14 +7,14 @@ use ironmap::units::InodeNo;
 use super::fail::{Fail, Result};
 use super::{Asker, Mount};
 
-/// Requests of `linux/fs.h`, in the encoding that x86-64 and AArch64 share.
+/// Requests of `linux/fs.h`. x86-64 and AArch64 have the same encoding.
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_ATTRIBUTES: u32 = 0x801C_581F;
 const TRIM: u32 = 0xC018_5879;
 
-/// The flags that a program can change on some file. A change of any other flag is ignored, because `chattr` writes back all flags that it
-/// has read.
+/// The flags that a program can change, on some types of files at least. A change of any other flag is ignored, because `chattr` writes all
+/// flags that it has read.
 const MODIFIABLE: InodeFlags = InodeFlags::from_bits_retain(0x624B_C0FF);
 
 /// The flags of `struct fsxattr` (`FS_XFLAG_*` of `linux/fs.h`).
@@ -28,7 +28,7 @@ const ATTRIBUTES: [(InodeFlags, u32); 6] = [
 ];
 
 impl Mount {
-    /// Serves a request, and returns its output. Kernels before 5.13 check nothing themselves.
+    /// Serves a request, and returns its output. The server checks permissions, because kernels before 5.13 do not.
     pub(super) fn ioctl(
         &self,
         inode: InodeNo,
@@ -81,12 +81,13 @@ impl Mount {
         let manner = self.fs().inspect(inode, |inode| Ok(self.options.manner(inode)))?;
         self.nodes.get(inode).set_manner(manner);
         self.changed(&[inode])?;
-        // The kernel does not know what an ioctl changes: this one changes the ctime.
+        // The kernel does not know the effect of an ioctl. This ioctl changes the ctime, so the cached attributes are dropped.
         self.forget_attributes(inode);
         Ok(Vec::new())
     }
 
-    /// Discards the free space of the whole volume. `data` holds the first byte, the length and the shortest piece (`struct fstrim_range`).
+    /// Discards the free space of the volume. `data` contains the start, the length and the minimum length of a discarded extent, in bytes
+    /// (`struct fstrim_range`).
     fn trim(&self, data: &[u8], asker: Asker) -> Result<Vec<u8>> {
         if asker.uid != 0 {
             return Err(Fail::new(Errno::EPERM));
@@ -101,7 +102,8 @@ impl Mount {
             .volume
             .ext4()
             .map_or(end, |ext4| u64::from(ext4.superblock().blocks_per_group) * block);
-        // EINVAL as in the kernel's ext4: a range outside of the volume, a range shorter than a block, or pieces larger than a group.
+        // EINVAL as in the kernel's ext4: a range outside of the volume, a range shorter than a block, or a minimum length larger than a
+        // group.
         if from >= end || len < block || least > group {
             return Err(Fail::new(Errno::EINVAL));
         }

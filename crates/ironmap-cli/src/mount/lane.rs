@@ -1,7 +1,7 @@
 //! The I/O resources of a thread: a queue, and memory with the alignment that the device needs.
 //!
-//! Data from the kernel follows a header of 80 bytes, and the caller's memory is not accessible. Each request is therefore copied to a
-//! buffer of the thread, which meets the rules of `O_DIRECT`.
+//! Data from the kernel follows a header of 80 bytes, so it is not aligned, and the memory of the calling program is not accessible. The
+//! data of each request is therefore copied to or from a buffer of the thread, which has the alignment for `O_DIRECT`.
 
 use std::cell::RefCell;
 
@@ -27,7 +27,7 @@ impl Lane {
         Ok(Self { queue, buffer: Buffer::aligned(MOST)? })
     }
 
-    /// Runs `work` with the lane of the calling thread.
+    /// Runs `work` with the queue and the buffer of the calling thread.
     pub(super) fn with<T>(
         volume: &Volume,
         work: impl FnOnce(&mut Self) -> ironmap::Result<T>,

@@ -1,8 +1,8 @@
 //! A volume mounted through FUSE: `ironmap mount`.
 //!
-//! The thread of [`session`] takes each request of the kernel. [`adapter`], which knows fuser's types, passes it to one of the other modules,
-//! which call the library. A request that would delay others goes to a thread of the [`pool`]. The kernel resolves paths, checks
-//! permissions, and serializes a directory's changes; the library holds the state of files.
+//! The thread of [`session`] reads each request of the kernel. The module [`adapter`], which uses fuser's types, passes the request to one
+//! of the other modules, which call the library. A request that would delay others is passed to a thread of the [`pool`]. The kernel
+//! resolves paths, checks permissions, and serialises the changes of a directory. The library contains the state of files.
 
 mod adapter;
 mod attributes;
@@ -52,17 +52,17 @@ pub(super) struct Mount {
     nodes: Nodes,
     files: Handles<OpenFile>,
     directories: Handles<OpenDirectory>,
-    /// The value of the attribute that says where to read how the mount has ended.
+    /// The value of the attribute by which `ironmap umount` finds the report on the end of the mount.
     ending: String,
     /// The channel for notifications to the kernel, set before the first request.
     notifier: Arc<OnceLock<fuser::Notifier>>,
     /// The kernel's device number of the file system, once the volume is mounted.
     device: Arc<OnceLock<(u32, u32)>>,
-    /// Reads leave no access times: the mount is read-only.
+    /// Whether reads do not update access times, because the mount is read-only.
     no_times: AtomicBool,
 }
 
-/// The caller.
+/// The program that made a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
     uid: u32,
@@ -71,7 +71,7 @@ pub(super) struct Asker {
 impl Mount {
     fn new(volume: Volume, options: Options, ending: String) -> ironmap::Result<Self> {
         let nodes = Nodes::default();
-        // The kernel refers to the root without a lookup.
+        // The kernel uses the root without a lookup, so the lookup is counted here.
         let root = volume.fs().root();
         nodes.remember(root, volume.fs().inspect(root, |root| Ok(options.manner(root)))?);
         let (files, directories) = (Handles::default(), Handles::default());
@@ -101,12 +101,14 @@ impl Mount {
         self.volume.fs()
     }
 
-    /// The inode of a protocol number. No name leads to the inode whose own number is the protocol's number of the root.
+    /// The inode of a node number of the FUSE protocol. The node number of the root is 1. The inode with the number 1 has no name, so there
+    /// is no conflict.
     fn inode_of(&self, node: fuser::INodeNo) -> InodeNo {
         if node.0 == PROTOCOL_ROOT { self.fs().root() } else { InodeNo(node.0) }
     }
 
-    /// Makes the kernel ask for an inode's attributes again after a change that it does not know. Its cached pages stay.
+    /// Makes the kernel read an inode's attributes again, after a change that the kernel does not know. The cached pages of the inode are
+    /// kept.
     fn forget_attributes(&self, inode: InodeNo) {
         if let Some(notifier) = self.notifier.get() {
             // The kernel may have forgotten the inode already.
@@ -114,9 +116,10 @@ impl Mount {
         }
     }
 
-    /// Makes the kernel read a range again after a failed operation that may have changed a part of it.
+    /// Drops the cached pages of a range after a failed operation that may have changed a part of the range.
     ///
-    /// The notification waits for pages that are being read, so a serving thread must not send it. Errors are rare: each gets its own thread.
+    /// The notification waits for pages that are being read, so a thread that serves requests must not send it. These errors are rare, so
+    /// each notification gets its own thread.
     fn forget_pages(&self, inode: InodeNo, pos: u64, len: u64) {
         let notifier = Arc::clone(&self.notifier);
         let (pos, len) = (pos.min(i64::MAX as u64), len.min(i64::MAX as u64));
@@ -128,30 +131,31 @@ impl Mount {
         let _ = thread::Builder::new().spawn(forget);
     }
 
-    /// Waits until the kernel has sent its dirty pages of a file from a position on, and has the replies: before the kernel drops a page, it
-    /// writes the page back and waits. A serving thread must not wait for that.
+    /// Waits until the kernel has sent its dirty pages of a file from a position on, and has received the replies. The notification makes
+    /// the kernel drop the pages, and the kernel writes a dirty page back before it drops the page. A thread that serves requests must not
+    /// wait here.
     fn wait_for_pages(&self, inode: InodeNo, from: i64) {
         if let Some(notifier) = self.notifier.get() {
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), from.max(0), 0);
         }
     }
 
-    /// Waits for the pages of all files that are open for writing. The kernel has no unsent pages of others.
+    /// Waits for the dirty pages of all files that are open for writing. Only these files can have dirty pages.
     fn wait_for_all_pages(&self) {
         for inode in self.open_for_writing() {
             self.wait_for_pages(inode, 0);
         }
     }
 
-    /// Records a change of these inodes. The next read of each updates its access time. The change is made durable at once if the mount or
-    /// one of the inodes is synchronous.
+    /// Records a change of these inodes. The next read of each inode updates its access time. The change is made durable at once if the
+    /// mount or one of the inodes is synchronous.
     fn changed(&self, inodes: &[InodeNo]) -> Result<()> {
         let mut sync = self.options.sync;
         for inode in inodes {
             let node = self.nodes.get(*inode);
             node.changed();
             sync |= node.manner().sync;
-            // The next read of the link updates the access time, so the kernel must not follow it from its cache.
+            // The next read of the symbolic link updates its access time, so the kernel must not follow the link from its cache.
             if self.options.atime == Atime::Relative && node.take_link_read() {
                 self.forget_pages(*inode, 0, u64::MAX);
             }

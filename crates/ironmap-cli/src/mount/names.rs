@@ -1,4 +1,4 @@
-//! The name space: lookups, and names that are created, moved and removed.
+//! Names: lookups, and the creation, the move and the removal of names.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::attributes::device_numbers;
 use super::fail::{Fail, Result};
 use super::nodes::PROTOCOL_ROOT;
 
-/// The longest name in bytes. The protocol allows longer ones.
+/// The maximum length of a name in bytes. The protocol allows longer names.
 const LONGEST: usize = 255;
 
-/// How long the kernel may cache a reply: no other program changes the volume.
+/// How long the kernel may cache a reply. There is no limit, because no other program changes the volume.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
 
-/// The reply to a lookup: the inode that a name stands for.
+/// The reply to a lookup: the inode that a name leads to.
 pub(super) struct Entry {
     pub(super) attr: FileAttr,
     pub(super) generation: Generation,
-    /// How long the kernel may cache it.
+    /// How long the kernel may cache the entry.
     pub(super) valid: Duration,
 }
 
@@ -30,8 +30,8 @@ fn check(name: &[u8]) -> Result<()> {
     if name.len() > LONGEST { Err(Fail::new(Errno::ENAMETOOLONG)) } else { Ok(()) }
 }
 
-/// Refuses internal inodes. An entry of a damaged directory may lead to the journal: with its number, the kernel could write to
-/// it.
+/// Refuses internal inodes. An entry of a damaged directory may contain the inode number of the journal, and the kernel could then write to
+/// the journal.
 pub(super) fn check_named(inode: &dyn InodeOps) -> Result<()> {
     if inode.is_internal() { Err(Fail::new(Errno::EUCLEAN)) } else { Ok(()) }
 }
@@ -40,7 +40,7 @@ impl Mount {
     pub(super) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         check(name)?;
         match name {
-            // The kernel sends these two names only to open a file handle. `dir` can then be any inode, or a freed one.
+            // The kernel sends these two names only to open a file handle (as for NFS). Then `dir` can be any inode, even a freed inode.
             b"." => self.entry_by_number(dir),
             b".." => self.entry_by_number(self.fs().lookup(dir, name)?.number()),
             _ => self.entry(dir, self.fs().lookup(dir, name)?.number()),
@@ -51,14 +51,15 @@ impl Mount {
     fn entry_by_number(&self, inode: InodeNo) -> Result<Entry> {
         let mut entry = self.entry(inode, inode)?;
         if inode == self.fs().root() {
-            // Another protocol number would be another inode. Programs must not see this one, so the kernel asks for it again.
+            // The kernel would take another node number for another inode. Programs must not see this number, so the entry must not be
+            // cached.
             entry.attr.ino = fuser::INodeNo(PROTOCOL_ROOT);
             entry.valid = Duration::ZERO;
         }
         Ok(entry)
     }
 
-    /// The entry of a name in a directory. The kernel refers to its inode from then on, so the inode is remembered.
+    /// The entry of a name in a directory. The kernel uses the inode after the reply, so the lookup is counted.
     pub(super) fn entry(&self, dir: InodeNo, inode: InodeNo) -> Result<Entry> {
         let valid = self.valid_in(dir);
         let (entry, manner) = self.fs().inspect(inode, |inode| {
@@ -71,8 +72,8 @@ impl Mount {
         Ok(entry)
     }
 
-    /// How long the kernel may cache the names of a directory. In a casefolded directory, removing one name also removes its other spellings,
-    /// which the kernel does not know to be the same.
+    /// How long the kernel may cache the names of a directory. In a casefolded directory, the removal of a name also removes its other
+    /// spellings, but the kernel caches each spelling as a separate name.
     fn valid_in(&self, dir: InodeNo) -> Duration {
         if self.nodes.get(dir).manner().casefold { Duration::ZERO } else { FOREVER }
     }
@@ -90,7 +91,7 @@ impl Mount {
         Ok(target)
     }
 
-    /// Creates a file of any type that `mknod` accepts: not a directory or a link.
+    /// Creates a file of a type that `mknod` accepts: any type except a directory and a symbolic link.
     pub(super) fn mknod(
         &self,
         dir: InodeNo,
@@ -169,8 +170,9 @@ impl Mount {
         self.removing(to, new_name, &[from, moved], rename)
     }
 
-    /// Runs an operation that may remove a name and change the inodes in `also`. Keeps the removed inode if that was its last name. The
-    /// kernel serializes changes of a directory's names, so the name stands for the same inode until the operation.
+    /// Runs an operation that may remove a name and change the inodes in `also`. If the name was the last name of its inode, the inode is
+    /// kept until the kernel forgets it. The kernel serialises changes of a directory, so the name leads to the same inode until the
+    /// operation.
     fn removing(
         &self,
         dir: InodeNo,

@@ -1,8 +1,8 @@
-//! The inodes that the kernel refers to: the number of its lookups of each, and inodes that must stay although they have no name.
+//! The inodes that the kernel uses: the number of lookups of each inode, and the inodes that must be kept although they have no name.
 //!
-//! The kernel refers to an inode by its number until it has forgotten every lookup of it. An inode can lose its last name earlier: a
-//! working directory can be removed, and a descriptor opened with `O_PATH` outlives its file. Such an inode is held until the kernel
-//! forgets it. An inode with a name needs no hold.
+//! The kernel may use the number of an inode until it has forgotten every lookup of this inode. The inode can lose its last name earlier: a
+//! working directory can be removed, and so can a file that is open with `O_PATH`. An inode without a name is therefore held until the
+//! kernel forgets it. An inode with a name needs no hold.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ironmap::fs::Held;
 use ironmap::units::InodeNo;
 
-/// The protocol's number of the root.
+/// The node number of the root in the FUSE protocol.
 pub(super) const PROTOCOL_ROOT: u64 = 1;
 const SHARDS: usize = 16;
 
@@ -28,22 +28,22 @@ struct Entry {
 pub(super) struct Manner {
     /// Each change of the inode is durable when the call returns.
     pub(super) sync: bool,
-    /// Reads leave the access time alone.
+    /// Reads do not update the access time.
     pub(super) no_atime: bool,
     /// Names in the directory are compared without case.
     pub(super) casefold: bool,
 }
 
-/// The state of an inode that the kernel refers to.
+/// The state of an inode that the kernel uses.
 pub(super) struct Node {
     manner: Mutex<Manner>,
-    /// Until this time, in seconds since 1970, reads leave the access time alone. A change resets it.
+    /// Until this time, in seconds since 1970, reads do not update the access time. A change of the inode resets this time.
     quiet_until: AtomicI64,
     /// The number of times that a name in this directory was removed or replaced.
     names_changed: AtomicU64,
-    /// The kernel may have cached the target of this symbolic link, and then follows it without a request.
+    /// Whether the kernel may have cached the target of this symbolic link. The kernel follows a cached link without a request.
     link_read: AtomicBool,
-    /// A hold on the inode, set when it loses its last name.
+    /// A hold on the inode, which is set when the inode loses its last name.
     held: Mutex<Option<Held>>,
 }
 
@@ -55,7 +55,7 @@ impl Node {
     }
 }
 
-/// A panic cannot leave these values half changed.
+/// Locks a value. A panic cannot leave the value inconsistent, so a poisoned lock is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -75,17 +75,18 @@ impl Node {
         now < self.quiet_until.load(Ordering::Relaxed)
     }
 
-    /// Lets reads skip the check until `then`. The caller sets this before it looks at the inode, so that a concurrent change resets it.
+    /// Lets reads skip the check until `then`. The caller calls this before it reads the inode, so that a concurrent change resets the
+    /// time.
     pub(super) fn quiet_until(&self, then: i64) {
         self.quiet_until.store(then, Ordering::SeqCst);
     }
 
-    /// Shortens the time of [`Self::quiet_until`] to what the inode requires.
+    /// Shortens the time that [`Self::quiet_until`] has set, if the inode requires an earlier time.
     pub(super) fn quiet_no_longer_than(&self, then: i64) {
         self.quiet_until.fetch_min(then, Ordering::Relaxed);
     }
 
-    /// Resets the check after a change of the content or of a time.
+    /// Makes the next read check the access time, after a change of the content or of a time.
     pub(super) fn changed(&self) {
         self.quiet_until.store(i64::MIN, Ordering::Relaxed);
     }
@@ -124,7 +125,7 @@ impl Nodes {
         known.or_insert_with(|| Entry { lookups: 0, node: node() }).lookups += 1;
     }
 
-    /// Subtracts lookups that the kernel has forgotten. At zero the inode's hold ends.
+    /// Subtracts lookups that the kernel has forgotten. When the count reaches zero, the hold on the inode ends.
     pub(super) fn forget(&self, inode: InodeNo, times: u64) {
         let forgotten = {
             let mut shard = self.shard(inode);
@@ -132,11 +133,11 @@ impl Nodes {
             known.lookups = known.lookups.saturating_sub(times);
             if known.lookups == 0 { shard.remove(&inode) } else { None }
         };
-        // Dropping the hold may free the inode, which takes a transaction: the shard must not be locked.
+        // The drop of the hold may free the inode, which needs a transaction, so the shard must not be locked here.
         drop(forgotten);
     }
 
-    /// The state of an inode, or a temporary one if the kernel does not refer to it.
+    /// The state of an inode. If the kernel does not use the inode, a temporary state is returned.
     pub(super) fn get(&self, inode: InodeNo) -> Arc<Node> {
         let known = self.shard(inode).get(&inode).map(|known| Arc::clone(&known.node));
         known.unwrap_or_else(|| Arc::new(Node::new(Manner::default())))
@@ -164,7 +165,7 @@ impl Nodes {
 mod tests {
     use super::*;
 
-    /// A change during the check of an access time makes the next read update it.
+    /// After a change during the check of an access time, the next read updates the access time.
     #[test]
     fn a_change_while_the_last_read_is_asked_for_counts() {
         let node = Node::new(Manner::default());

@@ -21,12 +21,12 @@ const FOLLOWS_NO_LINKS: StatVfsMountFlags = StatVfsMountFlags::from_bits_retain(
 /// When a read updates the access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Atime {
-    /// A read never updates it.
+    /// A read never updates the access time.
     Never,
-    /// If the access time is not newer than the last change, or is a day old.
+    /// A read updates an access time that is not newer than the last change, or that is a day old.
     #[default]
     Relative,
-    /// Every read updates it.
+    /// Every read updates the access time.
     Strict,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Options {
     pub(super) remount: bool,
     /// Ignore unknown options.
     pub(super) sloppy: bool,
-    /// Whether changes are refused, if an option says so.
+    /// Whether changes are refused. `None` if no option specifies this.
     pub(super) read_only: Option<bool>,
     /// Do not read the journal.
     pub(super) no_load: bool,
@@ -53,17 +53,17 @@ pub(super) struct Options {
     /// The source in `/proc/mounts`, by default the volume.
     pub(super) name: Option<String>,
     pub(super) atime: Atime,
-    /// Reading a directory leaves its access time alone.
+    /// A read of a directory does not update its access time.
     pub(super) no_directory_atime: bool,
     /// The kernel collects written data, and sends it later.
     pub(super) writeback: bool,
-    /// The interval of commits without a sync; zero means never.
+    /// The interval of commits without a sync. Zero means that there are no such commits.
     pub(super) commit: Option<Duration>,
-    /// Discard blocks on the device once they are freed.
+    /// Discard blocks on the device after they are freed.
     pub(super) discard: bool,
     /// The reaction to an error of the volume, which must match the volume's own setting.
     pub(super) errors: Option<OnError>,
-    /// Whether the kernel refuses to follow symbolic links, if an option says so. fuser has no such flag.
+    /// Whether the kernel refuses to follow symbolic links. `None` if no option specifies this. fuser has no flag for this option.
     no_links: Option<bool>,
     /// The number of threads that wait for the device.
     pub(super) threads: Option<usize>,
@@ -72,7 +72,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Reads comma-separated options. The later of two counts.
+    /// Parses comma-separated options. If two options contradict each other, the later option counts.
     pub(super) fn parse(&mut self, text: &str) -> Result<(), String> {
         text.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.take(option))
     }
@@ -139,7 +139,7 @@ impl Options {
         true
     }
 
-    /// Applies an option that permits users to mount. mount(8) then sets these flags; later options change them again.
+    /// Applies an option that permits users to mount. mount(8) sets the same flags for such an option. Later options override these flags.
     fn permission_to_mount(&mut self, name: &str) -> bool {
         let by_users = matches!(name, "user" | "users");
         if !by_users && !matches!(name, "owner" | "group") {
@@ -162,7 +162,7 @@ impl Options {
             "threads" => self.threads = Some(number()?.clamp(1, 64) as usize),
             "fsname" => self.name = Some(value.to_owned()),
             "commit" => {
-                // The kernel's limit: it counts in milliseconds.
+                // The kernel's limit: the kernel stores the interval in milliseconds.
                 let seconds = ext4_options::number(value);
                 let seconds = seconds.filter(|seconds| *seconds <= MOST_SECONDS);
                 let what = || format!("-o {name}={value}: from 0 to {MOST_SECONDS} seconds");
@@ -173,7 +173,7 @@ impl Options {
                 let policy = policy.map_err(|_| format!("-o {name}={value}: no such option"))?;
                 self.errors = Some(policy);
             }
-            // The kernel shows these for every mount of FUSE, and mount(8) repeats them for a remount.
+            // The kernel shows these options for every FUSE mount, and mount(8) passes them again for a remount.
             "user_id" | "group_id" | "max_read" => {}
             _ => return Ok(self.permission_to_mount(name)),
         }
@@ -185,7 +185,8 @@ impl Options {
         self.flags.push(on);
     }
 
-    /// The configuration for the kernel. For root, devices and set-id programs work as on every mount; the kernel allows them to no other user.
+    /// The configuration for the kernel. If root mounts, devices and set-id programs work as on every mount. The kernel does not allow them
+    /// on mounts by other users.
     pub(super) fn for_kernel(&self, volume: &str, root: bool) -> fuser::Config {
         let name = self.name.clone().unwrap_or_else(|| volume.to_owned());
         let mut all = self.flags.clone();
@@ -235,7 +236,8 @@ impl Options {
         self.read_only == Some(true)
     }
 
-    /// The flags of a remount: the mount's present ones with the requested changes. The server decides when reads update times, so that stays.
+    /// The flags of a remount: the current flags of the mount with the requested changes. The flags for access times are not changed,
+    /// because the server updates these times.
     pub(super) fn for_remount(&self, now: StatVfsMountFlags) -> MountFlags {
         let mut flags = MountFlags::empty();
         let was_read_only = now.contains(StatVfsMountFlags::RDONLY);
@@ -267,7 +269,7 @@ impl Options {
         }
     }
 
-    /// The number of threads. A thread waits while the device works, so there are more than processors.
+    /// The number of threads. A thread waits while the device works, so there are more threads than processors.
     pub(super) fn threads(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or((2 * processors).clamp(4, 16))
@@ -304,7 +306,7 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
                 });
                 own.extend(own_flags.map(OsString::from));
             }
-            // For a remount mount(8) passes all options that shall remain: a flag that is not among them is cleared.
+            // For a remount, mount(8) passes all options that remain. A flag without its option is cleared.
             Some(options) if options.split(',').any(|option| option == "remount") => {
                 own.push(format!("dev,suid,exec,symfollow,{options}").into());
             }
@@ -314,8 +316,8 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
     Some(own)
 }
 
-/// Whether an option, with or without a value, needs nothing here: mount(8) handles it, the kernel checks permissions in any case, and times stay in
-/// memory for a while.
+/// Whether an option, with or without a value, is accepted without effect: mount(8) implements the option, or the mount always behaves in
+/// this way (the kernel checks permissions, and times are written later).
 fn is_for_others(name: &str) -> bool {
     const NAMES: [&str; 12] = [
         "default_permissions",
@@ -454,7 +456,7 @@ mod tests {
             flags("remount,ro", FOLLOWS_NO_LINKS),
             MountFlags::NOSYMFOLLOW | MountFlags::RDONLY
         );
-        // Flags that no option names stay as they are.
+        // Flags without an option are not changed.
         let mut options = Options::default();
         options.parse("remount,noexec").unwrap();
         let expected = MountFlags::RDONLY | MountFlags::NOEXEC;

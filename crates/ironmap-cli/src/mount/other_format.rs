@@ -1,4 +1,4 @@
-//! A mount of a volume that is not ext4. The mount may use only the features that every format has.
+//! Tests a mount of a volume in the test format. A mount may use only the features that every format supports.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
@@ -79,7 +79,7 @@ fn programs_use_a_volume_of_another_format() {
     }
     assert_eq!(fs::read_dir(at("c")).unwrap().count(), 302);
 
-    // A part is written, a part is punched out, the file is truncated, and grows again.
+    // A range is written, a hole is punched, and the file is truncated and extended again.
     let mut file = File::options().read(true).write(true).open(at("also")).unwrap();
     file.write_all_at(b"0123", 1000).unwrap();
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -1,8 +1,8 @@
 //! Threads for requests that wait for the device.
 //!
-//! One thread takes the kernel's requests. With several takers each request would wake another thread, which costs more than most requests.
-//! This thread serves requests that need no waiting, and a request without others in progress. A request that would delay others goes to
-//! a thread of the pool.
+//! One thread reads the kernel's requests. If several threads read them, each request would wake another thread, which takes longer than
+//! most requests. The reading thread itself serves requests that do not wait, and any request if no other request is in progress. A request
+//! that would delay others is passed to a thread of the pool.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -36,7 +36,7 @@ struct Jobs {
 }
 
 impl Shared {
-    /// A panic of a job cannot leave the queue half changed.
+    /// Locks the jobs. A panic of a job cannot leave the queue inconsistent, so a poisoned lock is ignored.
     fn lock(&self) -> MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -46,7 +46,8 @@ impl Shared {
         loop {
             if let Some(job) = jobs.waiting.pop_front() {
                 drop(jobs);
-                // A panic has been printed, and dropping the request replies with EIO. The thread serves the next job.
+                // The panic has already been printed, and the drop of the request has replied with EIO. The thread continues with the next
+                // job.
                 let _ = panic::catch_unwind(AssertUnwindSafe(job));
                 jobs = self.lock();
                 jobs.unfinished -= 1;
@@ -115,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// A panic ends neither the thread nor the count of jobs.
+    /// After a panic of a job, the thread continues, and the count of jobs is correct.
     #[test]
     fn a_job_that_panics_takes_no_thread_with_it() {
         let mut pool = Pool::new(1);

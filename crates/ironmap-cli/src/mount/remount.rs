@@ -1,7 +1,8 @@
 //! Requests to a running mount: to become read-only or writable (`mount -o remount`), and to make data durable (`ironmap sync`).
 //!
-//! The kernel passes neither to this server. It sends FUSE_SYNCFS to few servers, fuser 0.18 does not know that request, and the protocol
-//! has no request for a remount. Both commands therefore read an attribute of the root.
+//! The kernel passes neither of them to this server as a request of its own. The kernel sends FUSE_SYNCFS only to some kinds of servers,
+//! fuser 0.18 does not support this request, and the protocol has no request for a remount. Both commands therefore read an extended
+//! attribute of the root, and the server acts on the read.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,8 @@ use super::fail::Result;
 use super::unmount::{Daemon, ended, ended_at, not_served};
 use super::{Mount, Options};
 
-/// An attribute of the root that is not stored on the volume. A program that has read it has all its earlier writes on the device.
+/// An extended attribute of the root that is not stored on the volume. When a program has read it, all earlier writes of the program are on
+/// the device.
 const SYNCED: &str = "system.ironmap.synced";
 
 /// Whether a request for an attribute is the request to sync.
@@ -25,7 +27,7 @@ pub(super) fn is_sync(mount: &Mount, inode: InodeNo, name: &[u8]) -> bool {
     inode == mount.fs().root() && name == SYNCED.as_bytes()
 }
 
-/// `mount -o remount`: changes read-only, and the flags that every mount has. Other properties stay.
+/// `mount -o remount`: changes whether the mount is read-only, and the flags that every mount has. Other properties are not changed.
 pub(super) fn run(dir: &Path, options: &Options) -> std::result::Result<(), Failure> {
     let failed = |errno| Failure::host(dir.display(), errno);
     if !Daemon::serving(dir)?.writes && options.read_only == Some(false) {
@@ -39,7 +41,7 @@ pub(super) fn run(dir: &Path, options: &Options) -> std::result::Result<(), Fail
     sync(dir)
 }
 
-/// Makes all earlier writes to a mount durable, and waits. Data in the kernel's cache is included.
+/// Makes all earlier writes to a mount durable, including data in the kernel's page cache. Returns when they are durable.
 pub(crate) fn sync(dir: &Path) -> std::result::Result<(), Failure> {
     let failed = |errno| Failure::host(dir.display(), errno);
     match Daemon::of(dir) {
@@ -54,7 +56,7 @@ pub(crate) fn sync(dir: &Path) -> std::result::Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a path is the root of a mount of ironmap, or of one whose server was killed.
+/// Whether a path is the root of a mount of ironmap. The server of the mount may have been killed.
 pub(crate) fn is_mounted(dir: &Path) -> bool {
     match Daemon::of(dir) {
         Err(Errno::NOTCONN) => ended_at(dir).is_ok(),
@@ -62,18 +64,19 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
     }
 }
 
-/// Requests that wait for a sync. One thread of its own serves them all, since a thread that serves requests must not wait for others.
+/// Requests that wait for a sync. A separate thread serves all of them, because a thread that serves requests must not wait for other
+/// requests.
 #[derive(Default)]
 pub(super) struct Syncs(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
     answers: Vec<Answer>,
-    /// A thread runs that will take further answers.
+    /// Whether a thread is running that will also serve later requests.
     served: bool,
 }
 
-/// Tells one who waits. Dropped, it says EIO.
+/// Sends the reply to a waiting request. If the function is dropped without a call, the reply is EIO.
 type Answer = Box<dyn FnOnce(std::result::Result<(), fuser::Errno>) + Send>;
 
 impl Syncs {
@@ -96,7 +99,7 @@ impl Syncs {
         });
     }
 
-    /// A panic cannot leave the value half changed.
+    /// Locks the waiting requests. A panic cannot leave them inconsistent, so a poisoned lock is ignored.
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,12 +108,12 @@ impl Syncs {
 /// The thread that serves waiting requests.
 struct Served {
     syncs: Arc<Syncs>,
-    /// The thread has taken all answers. A later request starts another thread.
+    /// Whether the thread has served all requests. A later request then starts another thread.
     ended: bool,
 }
 
 impl Served {
-    /// The waiting requests. `None` if no request waits; a later one starts another thread.
+    /// Returns the waiting requests. `None` if no request waits: a later request then starts another thread.
     fn next(&mut self) -> Option<Vec<Answer>> {
         let mut waiting = self.syncs.lock();
         waiting.served = !waiting.answers.is_empty();
@@ -131,7 +134,8 @@ impl Drop for Served {
 }
 
 impl Mount {
-    /// Waits until the kernel has sent its cached data, and makes it durable. Also reads whether a remount has changed read-only.
+    /// Waits until the kernel has sent its dirty pages, and makes all data durable. Also checks whether a remount has made the mount
+    /// read-only or writable.
     pub(super) fn sync_all(&self) -> Result<()> {
         self.wait_for_all_pages();
         let read_only = self.device.get().and_then(|device| is_read_only(*device));
@@ -142,7 +146,7 @@ impl Mount {
     }
 }
 
-/// Whether the kernel refuses changes of a file system. `None` if it is mounted in another namespace.
+/// Whether the kernel refuses changes of a file system. `None` if the file system is mounted only in another mount namespace.
 fn is_read_only((major, minor): (u32, u32)) -> Option<bool> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
     let table = String::from_utf8_lossy(&table);

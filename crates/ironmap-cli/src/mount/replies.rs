@@ -45,7 +45,7 @@ pub(super) fn reply_open(mount: &Mount, opened: Result<Opened>, reply: ReplyOpen
     }
 }
 
-/// A value, or its size where the caller has no room yet.
+/// Replies with a value, or with its size if the caller has requested only the size.
 pub(super) fn reply_value(mount: &Mount, value: Result<Vec<u8>>, room: u32, reply: ReplyXattr) {
     match value {
         Ok(value) => send_value(&value, room, reply),

@@ -22,7 +22,7 @@ use super::unmount::{Ending, lost, said_by_fusermount};
 use super::{Log, Mount, Options, remount};
 use crate::{interrupt, target};
 
-/// `MS_BIND`, which rustix only defines for another call.
+/// `MS_BIND` for a remount. With this flag, only the flags of the mount change. rustix defines it only for another call.
 const OF_MOUNT_ALONE: MountFlags = MountFlags::from_bits_retain(4096);
 
 /// The device file of FUSE.
@@ -30,9 +30,9 @@ const FUSE: &str = "/dev/fuse";
 
 /// Mounts a volume, so that all programs can use it
 ///
-/// This program serves the volume through FUSE, with all that the library does: journal, direct I/O, extended attributes, ACLs. It
-/// is unmounted with fusermount3 -u or umount, or by a signal; then it is clean. The program goes into the background once the volume is
-/// mounted. As /sbin/mount.fuse.ironmap it is what mount -t fuse.ironmap and /etc/fstab call.
+/// This program serves the volume through FUSE, with all features of the library: journal, direct I/O, extended attributes, ACLs. The
+/// volume is unmounted with fusermount3 -u or umount, or by a signal, and is then clean. After the mount, the program runs in the
+/// background. If it is installed as /sbin/mount.fuse.ironmap, mount -t fuse.ironmap and /etc/fstab can use it.
 ///
 /// sync -f and syncfs(2) commit nothing on such a mount: use ironmap sync DIR.
 #[derive(Debug, clap::Args)]
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         options.read_only = Some(args.read_only);
     }
     if options.remount {
-        // The server of the mount at DIR knows the volume.
+        // A remount needs no VOLUME, because the server of the mount at DIR has the volume open.
         let dir = args.dir.as_deref().unwrap_or(Path::new(&args.volume));
         return if args.fake { Ok(()) } else { remount::run(dir, &options) };
     }
@@ -167,7 +167,7 @@ fn serve_volume(
     } else if let Err(failure) = args.say_mounted(report) {
         report.error(&failure);
     }
-    // From here on the volume is closed, and not dropped.
+    // After this call, the volume must be closed, not only dropped.
     let served = end.served(serve(session)).map_err(|error| Failure::host(dir.display(), error));
     if served.is_err() {
         end.cut();
@@ -182,7 +182,8 @@ fn serve_volume(
     ended
 }
 
-/// The absolute path of the directory of a mount. A background process changes its own directory, so a relative path would lead elsewhere.
+/// The absolute path of the directory of a mount. A background process changes its working directory, so a relative path would lead to
+/// another directory.
 fn directory(dir: &Path) -> Result<PathBuf, Failure> {
     let absolute = dir.canonicalize().map_err(|error| Failure::host(dir.display(), error))?;
     if !absolute.is_dir() {
@@ -232,7 +233,7 @@ struct Mounted {
     log: Arc<Log>,
 }
 
-/// Mounts an open volume at a directory. From then on a signal unmounts it.
+/// Mounts an open volume at a directory. After that, a signal unmounts the volume.
 fn attach(
     location: &Location,
     dir: &Path,
@@ -241,7 +242,7 @@ fn attach(
     ending: &Ending,
 ) -> Result<Mounted, Failure> {
     let failed = |error: io::Error| Failure::host(dir.display(), error);
-    // A path in /proc/mounts must be valid in any directory.
+    // The path in /proc/mounts must be absolute, because programs with any working directory read it.
     let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
     let shown = location.with_paths(&absolute).to_string();
     let is_root = rustix::process::geteuid().is_root();
@@ -280,7 +281,8 @@ fn attach(
     Ok(Mounted { session, end, log })
 }
 
-/// Refuses a mount for writing if the format's metadata cannot be changed: most programs would fail in the middle of their work.
+/// Refuses a mount for writing if the library cannot change the metadata of the format. Most programs would otherwise fail in the middle of
+/// their work.
 fn check_changes(options: &Options, volume: &Volume) -> Result<(), Error> {
     let fs = volume.fs();
     if options.is_read_only() || fs.capabilities().contains(Capabilities::METADATA) {
@@ -290,7 +292,8 @@ fn check_changes(options: &Options, volume: &Volume) -> Result<(), Error> {
     Err(Error::new(ErrorKind::ReadOnly, what))
 }
 
-/// Explains to a user why most files of another owner's volume will be denied: the kernel checks permissions as on every file system.
+/// Warns a user whose volume has another owner that most accesses will be denied, because the kernel checks permissions as on every file
+/// system.
 fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
     let fs = volume.fs();
     let user = rustix::process::geteuid();
@@ -320,7 +323,7 @@ fn check_policy(options: &Options, volume: &Volume) -> Result<(), Failure> {
     )))
 }
 
-/// The failure of the mount: the message of fusermount3, or an errno, possibly from opening FUSE's device.
+/// The failure of the mount. The error is a message of fusermount3, or an errno of the mount or of the open of /dev/fuse.
 fn not_mounted(dir: &Path, error: io::Error) -> Failure {
     if error.raw_os_error().is_none() {
         return said_by_fusermount(&error.to_string());
@@ -344,8 +347,9 @@ fn not_mounted(dir: &Path, error: io::Error) -> Failure {
 
 /// Serves until the connection has ended.
 ///
-/// A dropped session of fuser 0.18 unmounts its directory even after an umount. It would then remove another mount, made below or
-/// later. So this function takes the thread out of the session, and never drops the rest.
+/// The drop of a session of fuser 0.18 unmounts the directory even after an umount. That would remove another mount at this directory,
+/// which was there before or was made later. So this function takes the thread out of the session, and does not drop the rest of the
+/// session.
 fn serve(session: Session<Server>) -> io::Result<()> {
     let mut session = ManuallyDrop::new(session.spawn()?);
     let serving = mem::replace(&mut session.guard, thread::spawn(|| Ok(())));

@@ -19,14 +19,14 @@ use rustix::time::Timespec;
 
 use super::Mount;
 
-/// An attribute of the root that is not stored on the volume: the process id of the server, its descriptor that reports how the mount
-/// has ended, and whether the volume is open for writing (`rw` or `ro`).
+/// An extended attribute of the root that is not stored on the volume. Its value contains the process ID of the server, the descriptor of
+/// the pipe in the server that reports the end of the mount, and whether the volume is open for writing (`rw` or `ro`).
 const SERVER: &str = "system.ironmap.server";
 
-/// How long the end of a mount may take before the command looks for the processes that keep it.
+/// If the end of a mount takes longer than this, the command looks for the processes that still use the mount.
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
-/// The report when the volume is closed and all data is on the device. Otherwise it is the error, or empty.
+/// The report after the volume was closed and all data is on the device. In any other case, the report is the error, or empty.
 const CLOSED: &str = "closed";
 
 /// Unmounts a volume that ironmap mount serves, and waits until it is closed
@@ -52,19 +52,20 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         Err(Errno::NOTCONN) => return unmount_killed(dir),
         Err(errno) => return Err(not_served(dir, errno)),
     };
-    // This comes before the unmount: after that another process may have the number.
+    // The process is opened before the unmount, because another process may have the same number after the server has ended.
     let (mut ending, process) = daemon.watch()?;
     let device = rustix::fs::stat(dir).map_err(failed)?.st_dev;
     unmount(dir, UnmountFlags::empty())?;
     if let Some(place) = place_of(device) {
-        // After the unmount of a bind mount the volume stays mounted elsewhere, so there is no end to wait for.
+        // DIR was one of several mounts of the volume (a bind mount). The volume is still mounted at another directory, so the server does
+        // not end.
         report.note(format_args!("{}: the volume is still mounted at {place}", dir.display()));
         return Ok(());
     }
     wait_for_copies(dir, &ending, device, report).map_err(failed)?;
     let mut message = String::new();
     ending.read_to_string(&mut message).map_err(|error| Failure::host(dir.display(), error))?;
-    // The server has its files open until it ends.
+    // The server keeps its files open until it ends.
     poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
     match message.as_str() {
         CLOSED => Ok(()),
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     }
 }
 
-/// The last commit of a mounted volume: programs that wrote to it get no other error.
+/// The failure of the last commit of a mounted volume. Programs that wrote to the volume get no other error.
 pub(super) fn lost(volume: impl Display, error: &Error) -> Failure {
     Failure::with(
         Reason::Corrupt,
@@ -83,12 +84,12 @@ pub(super) fn lost(volume: impl Display, error: &Error) -> Failure {
     )
 }
 
-/// The failure of the last commit, in the words of the process that served the volume.
+/// The failure of the last commit, with the message of the process that served the volume.
 fn lost_with(message: &str) -> Failure {
     Failure::with(Reason::Corrupt, message)
 }
 
-/// A mounted volume whose server ended and reported nothing.
+/// The failure for a mounted volume whose server ended without a report.
 fn not_closed(place: impl Display) -> Failure {
     Failure::with(
         Reason::Corrupt,
@@ -99,7 +100,7 @@ fn not_closed(place: impl Display) -> Failure {
     )
 }
 
-/// Waits until a mount ends. Where other mount namespaces keep it, their processes are named.
+/// Waits until a mount ends. If the volume is still mounted in other mount namespaces, prints the processes in these namespaces.
 fn wait_for_copies(dir: &Path, ending: &File, device: u64, report: &Report) -> Result<(), Errno> {
     let mut named = false;
     while poll(&mut [PollFd::new(ending, PollFlags::IN)], (!named).then_some(&SOON))? == 0 {
@@ -144,7 +145,7 @@ fn not_ours(dir: &Path) -> Failure {
     ))
 }
 
-/// Unmounts a volume whose server was killed: the command waits for no process, and the volume was not closed.
+/// Unmounts a volume whose server was killed. There is no process to wait for, and the volume was not closed.
 fn unmount_killed(dir: &Path) -> Result<(), Failure> {
     let mount = ended_at(dir)?;
     unmount(dir, UnmountFlags::empty())?;
@@ -171,7 +172,7 @@ pub(super) struct MountedAt {
 }
 
 impl MountedAt {
-    /// The failure if the volume was open for writing: it was not closed.
+    /// Returns a failure if the volume was open for writing, because the volume was not closed.
     fn end(&self, dir: &Path) -> Result<(), Failure> {
         if self.read_only { Ok(()) } else { Err(not_closed(dir.display())) }
     }
@@ -206,7 +207,7 @@ fn absolute(dir: &Path) -> io::Result<PathBuf> {
     })
 }
 
-/// The path where a file system is mounted, if it is.
+/// The path where a file system is mounted. `None` if it is not mounted.
 fn place_of(device: u64) -> Option<String> {
     place_in(&fs::read("/proc/self/mountinfo").ok()?, &number_of(device))
 }
@@ -216,7 +217,7 @@ fn number_of(device: u64) -> String {
     format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
 }
 
-/// The path in a process's `mountinfo` where a file system is mounted.
+/// The path where a file system is mounted, from the `mountinfo` of a process.
 fn place_in(table: &[u8], number: &str) -> Option<String> {
     table.split(|byte| *byte == b'\n').find_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
@@ -226,11 +227,11 @@ fn place_in(table: &[u8], number: &str) -> Option<String> {
     })
 }
 
-/// The directory that a path leads to, which may be a symbolic link.
+/// Resolves a path whose last component may be a symbolic link.
 fn resolve_links(dir: &Path) -> io::Result<PathBuf> {
     /// The kernel's limit.
     const MOST: usize = 40;
-    // With a final slash the kernel would follow the link, and ask its server.
+    // Removes a final slash: with the slash, the kernel would follow the link and access the mount, whose server may not answer.
     let mut dir = dir.components().as_path().to_owned();
     for _ in 0..MOST {
         let Ok(target) = fs::read_link(&dir) else { return Ok(dir) };
@@ -239,7 +240,7 @@ fn resolve_links(dir: &Path) -> io::Result<PathBuf> {
     Err(Errno::LOOP.into())
 }
 
-/// A field of `/proc/mounts`, where white space and backslashes are octal.
+/// Decodes a field of `/proc/mounts`, in which white space and backslashes are octal escapes.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
     while let Some((&byte, behind)) = rest.split_first() {
@@ -270,9 +271,9 @@ pub(super) fn not_served(dir: &Path, errno: Errno) -> Failure {
 /// The program that serves a mount.
 pub(super) struct Daemon {
     pid: Pid,
-    /// The descriptor in the server that reports how the mount has ended.
+    /// The number of the descriptor in the server that reports the end of the mount.
     ending: u32,
-    /// The server has the volume open for writing.
+    /// Whether the server has the volume open for writing.
     pub(super) writes: bool,
 }
 
@@ -315,7 +316,7 @@ impl Ending {
         Ok(Self { reader, writer })
     }
 
-    /// The value of the root's attribute, by which waiting programs find the pipe.
+    /// The value of the attribute of the root. Waiting programs find the pipe with this value.
     pub(super) fn place(&self, writes: bool) -> String {
         let how = if writes { "rw" } else { "ro" };
         format!("{} {} {how}", std::process::id(), self.reader.as_raw_fd())
@@ -326,12 +327,12 @@ impl Ending {
             Ok(()) => CLOSED.to_owned(),
             Err(failure) => failure.to_string(),
         };
-        // The reading end is open here, so the pipe takes this much without blocking.
+        // The pipe is empty and its reading end is open here, so a write of this length does not block.
         let _ = self.writer.write_all(message.as_bytes());
     }
 }
 
-/// Unmounts as the superuser, or by fusermount3, whose only flag is to detach.
+/// Unmounts with a system call if the user is the superuser, and otherwise with fusermount3, which supports only the flag to detach.
 pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return rustix::mount::unmount(dir, how).map_err(|errno| match errno {
@@ -348,9 +349,9 @@ pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
     Err(said_by_fusermount(&String::from_utf8_lossy(&done.stderr)))
 }
 
-/// The failure of unmounting a mount in use: names the programs that have a file or their directory there.
+/// The failure to unmount a mount in use. Names the programs that have an open file or their working directory in the mount.
 fn busy(dir: &Path) -> Failure {
-    /// The most programs to name.
+    /// The maximum number of programs to name.
     const NAMED: usize = 8;
     // Paths are compared as text: the server of the mount may not answer.
     let place = absolute(dir).ok();

@@ -1,5 +1,5 @@
-//! Extended attributes and ACLs. The kernel checks permissions. Together with this module it keeps ACLs and modes consistent: setting a
-//! list changes the mode, and setting a mode changes the list.
+//! Extended attributes and ACLs. The kernel checks permissions. The kernel and this module keep ACLs and modes consistent: a new ACL
+//! changes the mode, and a new mode changes the ACL.
 
 use ironmap::fs::SetXattr;
 use ironmap::units::InodeNo;
@@ -16,7 +16,7 @@ const BOTH: i32 = CREATE | REPLACE;
 /// The prefixes that the kernel's ext4 reads.
 const PREFIXES: [&[u8]; 4] = [b"user.", TRUSTED, b"security.", b"gnu."];
 
-/// Refuses a name that no attribute can have. For its own file systems the kernel does this itself.
+/// Refuses a name that no attribute can have. The kernel checks the names only for its own file systems.
 fn check(name: &[u8]) -> Result<()> {
     match PREFIXES.iter().find_map(|prefix| name.strip_prefix(*prefix)) {
         Some(b"") => Err(Fail::new(Errno::EINVAL)),
@@ -35,7 +35,7 @@ impl Mount {
         value.ok_or_else(|| Fail::new(Errno::ENODATA))
     }
 
-    /// The names, each with a final NUL. Only the superuser sees names with the prefix `trusted.`.
+    /// The names, each with a final NUL. Names with the prefix `trusted.` are only listed for the superuser.
     pub(super) fn listxattr(&self, inode: InodeNo, asker: Asker) -> Result<Vec<u8>> {
         let all = self.fs().inspect(inode, |inode| inode.xattrs())?;
         let shown = all.iter().filter(|xattr| asker.uid == 0 || !xattr.name.starts_with(TRUSTED));
@@ -54,7 +54,7 @@ impl Mount {
             0 => SetXattr::Any,
             CREATE => SetXattr::Create,
             REPLACE => SetXattr::Replace,
-            // `XATTR_CREATE` together with `XATTR_REPLACE` always fails, with one of two errors.
+            // `XATTR_CREATE` together with `XATTR_REPLACE` always fails. The error depends on whether the attribute exists.
             BOTH => {
                 return Err(self
                     .getxattr(inode, name)
@@ -66,7 +66,7 @@ impl Mount {
         self.changed(&[inode])
     }
 
-    /// Removes an attribute. Removing an ACL that does not exist succeeds.
+    /// Removes an attribute. The removal of an ACL that does not exist succeeds.
     pub(super) fn removexattr(&self, inode: InodeNo, name: &[u8]) -> Result<()> {
         check(name)?;
         let gone = |error: &Error| error.kind() == ErrorKind::NoData && ACLS.contains(&name);

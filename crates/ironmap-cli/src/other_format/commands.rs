@@ -1,4 +1,4 @@
-//! Runs the commands on a volume of another format, and compares their results with coreutils, find and tar on the host.
+//! Runs the commands on a volume of the test format, and compares their results with coreutils, find and tar on the host.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -16,7 +16,8 @@ use super::format::{Kind, MemFs};
 use crate::cli::Cli;
 use crate::console::Console;
 
-/// The variable that marks the child. The commands run in a child process without other tests, because standard output belongs to the process.
+/// The variable that marks the child process. The commands run in a child process without other tests, because they redirect the standard
+/// output of the process.
 const CHILD: &str = "IRONMAP_TEST_OTHER_FORMAT";
 
 #[test]
@@ -31,7 +32,7 @@ fn commands_use_a_volume_of_another_format() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Runs a command line. The result is standard output, or the failure with it.
+/// Runs a command line. Returns the standard output, or the text of the failure followed by the standard output.
 fn run(fs: &MemFs, words: &[&str]) -> Result<Vec<u8>, String> {
     let mut out = tempfile::tempfile().unwrap();
     rustix::stdio::dup2_stdout(&out).unwrap();
@@ -93,7 +94,7 @@ fn commands() {
     let path = |path: &Path| path.to_str().unwrap().to_owned();
     let shown = path(&source);
 
-    // The tree is copied in, and copied out in three ways.
+    // The tree is copied into the volume, and copied out of the volume in three ways.
     ok(&format!("cp -a {shown} memory:/tree"));
     ok(&format!("diff memory:/tree {shown}"));
     ok(&format!("cp -a memory:/tree {}", path(&back)));

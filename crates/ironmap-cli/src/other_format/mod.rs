@@ -1,4 +1,4 @@
-//! A file system format that exists only in tests. It shows that the program uses only features that every format has.
+//! A file system format that exists only in tests. The tests show that the program uses only features that every format supports.
 
 #[path = "../../../../tests/mem_fs/format/mod.rs"]
 #[allow(dead_code, reason = "these tests use a part of it")]

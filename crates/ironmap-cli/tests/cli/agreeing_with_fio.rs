@@ -18,7 +18,7 @@ struct Seen {
     requests: u64,
     /// The system call, the requested length and the result of each request.
     kinds: BTreeSet<(String, u64, i64)>,
-    /// The first byte, and the end of the last one.
+    /// The offset of the first byte, and the end of the last byte.
     reach: (u64, u64),
 }
 
@@ -53,13 +53,13 @@ impl Seen {
             let (args, result) = rest.rsplit_once(") ").unwrap();
             let mut last = args.rsplit(", ").map(|arg| arg.parse::<u64>());
             let (Some(Ok(at)), Some(Ok(len))) = (last.next(), last.next()) else {
-                // The bench tries once whether the device supports NOWAIT.
+                // The bench tests once whether the device supports NOWAIT.
                 assert_eq!(name, "preadv2", "{call}");
                 continue;
             };
             let result = result.trim_start_matches(['=', ' ']).parse().unwrap();
             if len < 4096 && seen.requests == 0 {
-                // Before its first request the bench probes the alignment of requests once.
+                // Before the first request, the bench probes once which alignment of requests is needed.
                 continue;
             }
             seen.requests += 1;
@@ -71,8 +71,8 @@ impl Seen {
     }
 }
 
-/// A request to a raw device, or to a file through the kernel, is the same single system call as with fio's psync, over the same range of a file with
-/// the same open flags.
+/// A request to a raw device, or to a file through the kernel, is the same single system call as with fio's psync engine. The requests
+/// cover the same range, and the file is opened with the same flags.
 #[test]
 fn requests_are_those_of_fio() {
     require!([Need::Root, Need::Tool("fio"), Need::Tool("strace")]);
@@ -98,7 +98,7 @@ fn requests_are_those_of_fio() {
         assert_eq!(ours.kinds, theirs.kinds, "{kind}");
         assert!(ours.direct && theirs.direct, "{kind}");
         for (from, to) in [ours.reach, theirs.reach] {
-            // Among so many requests some must be near both ends.
+            // With this number of random requests, some must be near the beginning, and some near the end.
             assert!(
                 from < SIZE / 16 && to > SIZE - SIZE / 16 && to <= SIZE,
                 "{kind}: {from} to {to}"

@@ -1,4 +1,4 @@
-//! `ironmap tar`: GNU tar extracts from it the same files as the kernel shows of the volume.
+//! `ironmap tar`: from its archive, GNU tar extracts the same files that the kernel shows in the volume.
 
 use std::fs;
 use std::io::Read;
@@ -15,7 +15,7 @@ use crate::support::{Bench, pattern, succeed, text, tool};
 use crate::trees::{compare, view};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Everything that tar can store comes out, from the root and from a directory, and the same volume gives the same archive.
+/// An archive of the root or of a directory contains everything that tar can store, and the same volume gives the same archive.
 #[test]
 fn an_archive_holds_what_the_volume_does() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("setfacl")]);
@@ -52,7 +52,7 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         let mut found = view(mounted.dir(), i64::MAX);
         for views in [&mut expected, &mut found] {
             views.remove(Path::new("lost+found"));
-            // The root of the other volume has one more directory, and a file name that occurs only there.
+            // The root of the volume into which the archive is extracted has one more directory, and one file name that occurs only there.
             if dir != "/" {
                 views.remove(Path::new(""));
                 views.remove(Path::new(&format!("{long}/file")));
@@ -61,14 +61,15 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         }
         compare(&expected, &found);
     }
-    // A single file, and a missing one.
+    // An archive of a single file, and of a missing file.
     bench.succeed(["tar", "-f", "out.tar", &format!("{volume}:/near")]);
     assert_eq!(text(&succeed(tool("tar").arg("-tf").arg(bench.path("out.tar"))).stdout), "near\n");
     let output = bench.run(["tar", &format!("{volume}:/missing")]);
     assert!(output.status.code() == Some(1) && output.stdout.is_empty());
 }
 
-/// The source volume is not overwritten, by any name or through a loop device. A failed write of an archive leaves the old archive.
+/// An archive never overwrites its source volume, under any name of the volume or through a loop device. If the write of an archive fails,
+/// the old archive is kept.
 #[test]
 fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -104,7 +105,7 @@ fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {
     assert!(names.into_iter().all(|name| !name.to_string_lossy().ends_with(".part")));
 }
 
-/// Names of extended attributes are encoded in keywords like those of GNU tar, which reads and writes the same.
+/// Names of extended attributes are encoded in the keywords of pax headers in the same way as by GNU tar.
 #[test]
 fn names_of_attributes_are_those_of_gnu_tar() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("setfattr")]);
@@ -130,7 +131,7 @@ fn names_of_attributes_are_those_of_gnu_tar() {
     assert_eq!(found, expected, "{listed}");
 }
 
-/// On a damaged volume a file can claim any size: a signal ends the archive within a file too.
+/// On a damaged volume, a file can have any size, so a signal must end the archive even within a file.
 #[test]
 fn an_archive_is_interrupted_within_a_file() {
     let bench = Bench::empty();
@@ -154,7 +155,7 @@ fn an_archive_is_interrupted_within_a_file() {
     );
 }
 
-/// Positions and lengths of data that are not zero; the size of the file is separate.
+/// Positions and lengths of the data that are not zero.
 type Ranges = &'static [(u64, u64)];
 
 fn sparse(path: &Path, size: u64, ranges: Ranges) {
@@ -165,7 +166,7 @@ fn sparse(path: &Path, size: u64, ranges: Ranges) {
     }
 }
 
-/// Asserts that the file has this content, and takes little more space than its data.
+/// Asserts that the file has this content, and uses little more space than its data.
 fn is_sparse(path: &Path, size: u64, ranges: Ranges) {
     let file = fs::File::open(path).unwrap();
     let found = file.metadata().unwrap();
@@ -175,18 +176,18 @@ fn is_sparse(path: &Path, size: u64, ranges: Ranges) {
         file.read_exact_at(&mut bytes, *at).unwrap();
         assert!(bytes == pattern(*len as usize, *at), "{} at {at}", path.display());
     }
-    // XFS allocates more space than the data need, for a while.
+    // XFS temporarily allocates more space than the data need.
     let data: u64 = ranges.iter().map(|(_, len)| 4 * len + (1 << 20)).sum();
     assert!(found.blocks() * 512 <= data, "{}: {} blocks", path.display(), found.blocks());
 }
 
-/// Only the data of a sparse file are stored, whatever its size. This holds for an archive, from which GNU tar extracts the file byte for byte; for
-/// a volume made from an archive of each form; and for copies in and out.
+/// Only the data of a sparse file are stored, not its holes. This applies to an archive, from which GNU tar extracts the file byte for
+/// byte, to a volume made from an archive in each sparse format, and to copies into and out of a volume.
 #[test]
 fn a_sparse_file_takes_only_its_data() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("mkfs.xfs")]);
     const HUGE: (u64, Ranges) = (1 << 62, &[(5, 10_000), (1 << 61, 3_000_000)]);
-    // The largest size that ext4 has is not much larger.
+    // The largest size that ext4 supports is not much larger.
     const LARGE: (u64, Ranges) = (8 << 40, &[(1 << 20, 1), (7 << 40, 100_000)]);
     const SMALL: [(&str, u64, Ranges); 5] = [
         ("hole", 1 << 20, &[]),
@@ -223,7 +224,7 @@ fn a_sparse_file_takes_only_its_data() {
         assert!(fs::read(&path).unwrap() == expected, "{name}");
     }
     assert_eq!(fs::metadata(out.path("small/twin")).unwrap().nlink(), 2);
-    // The copies go out of a volume, and into one.
+    // Copies out of a volume and into a volume.
     let copy = out.path("copy").display().to_string();
     bench.succeed(["cp", &bench.target("/huge"), &copy]);
     is_sparse(Path::new(&copy), HUGE.0, HUGE.1);

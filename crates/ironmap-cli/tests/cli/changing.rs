@@ -1,4 +1,5 @@
-//! The commands that change a volume have the effect of their namesakes on a mounted one, and leave no fault for e2fsck.
+//! The commands that change a volume have the same effect as the programs with the same names on a mounted volume, and e2fsck then finds no
+//! fault.
 
 use crate::require;
 use std::ffi::OsStr;
@@ -20,7 +21,8 @@ use ironmap::fs::{Credentials, NewFile};
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
 use rustix::process::{Pid, Signal};
 
-/// The commands for both volumes. `@` stands for the volume or its mount point. A line that begins with `!` must fail on both.
+/// The commands that run on both volumes. `@` is replaced by the volume or by its mount point. A line that begins with `!` must fail on
+/// both volumes.
 const STEPS: &str = "
 mkdir @/a
 mkdir -p @/a/b/c/d @/a/b
@@ -298,12 +300,12 @@ fn volumes_change_as_mounted_ones_do_by_the_namesakes() {
     let mount = own.mount("ro");
     compare(&expected, &view(mount.dir(), begun));
     for (path, blocks) in space(mount.dir(), &expected) {
-        // A tree may have one more block after extents were split.
+        // An extent tree may have one more block after extents were split.
         assert!(blocks.abs_diff(theirs[&path]) <= 8, "{}: {blocks}", path.display());
     }
 }
 
-/// A tree is copied in with all attributes, and out again, without a difference. Needs no root.
+/// A tree is copied into a volume with all attributes, and out of it again, without a difference. The test does not need root.
 #[test]
 fn a_tree_goes_in_and_comes_out_as_it_was() {
     let bench = Bench::empty();
@@ -325,7 +327,7 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     }
 }
 
-/// A new volume that is filled has the tree, and the same bytes when it is made again.
+/// A new volume that is filled from a tree contains this tree. If the volume is made again, it has the same bytes.
 #[test]
 fn a_volume_is_made_of_a_tree() {
     let bench = Bench::empty();
@@ -351,7 +353,7 @@ fn a_volume_is_made_of_a_tree() {
     assert!(first == make("second"), "two volumes of one tree differ");
 }
 
-/// A failure is code 1 and one line that names the path; the other files are changed.
+/// A failure gives exit code 1 and one line that names the path. The other files are still changed.
 #[test]
 fn failures_name_the_path_and_the_rest_goes_on() {
     let bench = Bench::new();
@@ -366,7 +368,7 @@ fn failures_name_the_path_and_the_rest_goes_on() {
         }
     };
     fails(&["mkdir", &at("/dir"), &at("/new")], 1, &[&at("/dir: "), "EEXIST"]);
-    fails(&["mkdir", &at("/")], 1, &[&at("/: "), "the directory is there", "EEXIST"]);
+    fails(&["mkdir", &at("/")], 1, &[&at("/: "), "the directory exists already", "EEXIST"]);
     fails(&["mkdir", &at("/no/dir")], 1, &[&at("/no/dir: /no/: no such entry (ENOENT)")]);
     fails(&["touch", "-h", &at("/absent")], 1, &[&at("/absent: no such entry (ENOENT)")]);
     fails(&["chmod", "600", &at("/absent")], 1, &[&at("/absent: no such entry (ENOENT)")]);
@@ -418,8 +420,8 @@ fn a_full_volume_is_an_error_and_stays_whole() {
     fsck(&bench.image());
 }
 
-/// If space runs out, the allocated part of a range lies before the file's end, as the kernel leaves it: so it is visible, and a copy or a
-/// truncation includes it.
+/// If the space runs out during an allocation, the size of the file includes the allocated part, as with the kernel. So this part is
+/// visible, and a copy or a truncation includes it.
 #[test]
 fn the_size_goes_with_the_space_that_a_range_got() {
     require!([Need::Root, Need::Tool("fallocate")]);
@@ -443,7 +445,7 @@ fn the_size_goes_with_the_space_that_a_range_got() {
         assert_eq!(ours.status.code(), Some(1), "{options} {how}");
         assert!(text(&ours.stderr).contains("ENOSPC"), "{}", text(&ours.stderr));
         fsck(&own.path());
-        // The amount that fits may differ.
+        // The number of blocks that can be allocated may differ.
         let check = |dir: &Path| {
             let file = fs::metadata(dir.join("file")).unwrap();
             let held = file.blocks() * 512;
@@ -456,7 +458,7 @@ fn the_size_goes_with_the_space_that_a_range_got() {
     }
 }
 
-/// Ctrl-C ends a copy between two files and closes the volume. The program waits for the reader of its pipe when the signal comes.
+/// Ctrl-C ends a copy between two files and closes the volume. When the signal arrives, the program is waiting for the reader of its pipe.
 #[test]
 fn an_interrupted_copy_leaves_whole_files_on_a_clean_volume() {
     let bench = Bench::empty();
@@ -487,7 +489,8 @@ fn an_interrupted_copy_leaves_whole_files_on_a_clean_volume() {
     }
 }
 
-/// The oracle is renameat2 on a mounted twin, since mv of most hosts does not support the exchange.
+/// The result of `mv --exchange` is compared with renameat2 on a mounted copy of the volume, because mv of most hosts does not support the
+/// option.
 #[test]
 fn two_files_change_places() {
     require!([Need::Root]);
@@ -510,7 +513,7 @@ fn two_files_change_places() {
     compare(&expected, &view(mount.dir(), 0));
 }
 
-/// A program did not close the volume: the journal is recovered, and the volume is clean.
+/// If a program did not close the volume, `sync` recovers the journal, and the volume is clean.
 #[test]
 fn sync_recovers_a_volume() {
     let bench = Bench::new();

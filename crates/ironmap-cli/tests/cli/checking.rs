@@ -1,4 +1,4 @@
-//! `check`: its findings and exit codes for sound and damaged volumes, and that it changes nothing.
+//! `check`: the findings and exit codes for sound and damaged volumes. The check changes nothing.
 
 use std::fs;
 use std::process::Output;
@@ -6,7 +6,7 @@ use std::process::Output;
 use crate::support::{Bench, text, tool};
 use serde_json::{Value, json};
 
-/// Runs the check, which must not change the volume. Also returns whether e2fsck finds a fault.
+/// Runs the check, which must not change the volume. Returns the output, and whether e2fsck finds a fault.
 fn check(bench: &Bench, args: &[&str]) -> (Output, bool) {
     let before = fs::read(bench.image()).unwrap();
     let output = bench.run([&["check", "image"], args].concat());
@@ -15,7 +15,7 @@ fn check(bench: &Bench, args: &[&str]) -> (Output, bool) {
     (output, e2fsck.status.code() != Some(0))
 }
 
-/// A number of `dumpe2fs -h`.
+/// A number in the output of `dumpe2fs -h`.
 fn of_superblock(bench: &Bench, field: &str) -> u64 {
     let header = crate::support::succeed(tool("dumpe2fs").arg("-h").arg(bench.image()));
     let header = text(&header.stdout);
@@ -51,20 +51,20 @@ fn notes_are_no_faults() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }
 
-/// Each fault is printed as a line, followed by the verdict; the exit code is 4, as for each corrupt volume.
+/// Each fault is printed as a line, followed by the verdict. The exit code is 4, as for every corrupt volume.
 #[test]
 fn each_fault_is_shown() {
     let bench = Bench::new();
     bench.debugfs("sif lost+found links_count 7");
     let (output, faults) = check(&bench, &[]);
     let said = text(&output.stdout);
-    let fault = "repairable: inode 11: inode, i_links_count: 7 links, 2 names\n";
+    let fault = "repairable: inode 11: inode, i_links_count: 7 links, but 2 names\n";
     assert!(said.starts_with(&format!("{fault}image: not clean; ")), "{said}");
     assert_eq!(text(&output.stderr), "ironmap: image: 1 fault found\n");
     assert_eq!((output.status.code(), faults), (Some(4), true));
 }
 
-/// With --json the output is an object, whether there are faults or not.
+/// With --json, the output is a JSON object, with and without faults.
 #[test]
 fn faults_are_shown_as_json() {
     let bench = Bench::new();
@@ -84,7 +84,7 @@ fn faults_are_shown_as_json() {
             "field": "i_links_count",
             "inode": 11,
             "kind": "link_count",
-            "what": "7 links, 2 names",
+            "what": "7 links, but 2 names",
         }])
     );
     let counts = json!({ "note": 0, "repairable": 1, "data_loss": 0, "fatal": 0 });
@@ -93,7 +93,7 @@ fn faults_are_shown_as_json() {
     assert_eq!(output.status.code(), Some(4));
 }
 
-/// If there is no volume, the exit code is not that of a fault.
+/// If the file contains no volume, the exit code differs from the exit code for a fault.
 #[test]
 fn a_file_without_a_volume_is_not_checked() {
     let bench = Bench::empty();
@@ -109,8 +109,8 @@ fn a_file_without_a_volume_is_not_checked() {
     }
 }
 
-/// An inode without a name is reported with the command that reads it: as text and in JSON, with any name of the volume. If a shell runs
-/// that command, it prints the content.
+/// An inode without a name is reported with a command that reads this inode, as text and in JSON, for any name of the volume. If a shell
+/// runs this command, the command prints the content of the inode.
 #[test]
 fn the_command_that_reads_an_inode_without_a_name_does() {
     let bench = Bench::new();

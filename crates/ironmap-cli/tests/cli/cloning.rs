@@ -24,7 +24,8 @@ fn by_qemu(bench: &Bench, format: &str, what: &str) -> Vec<u8> {
     fs::read(bench.path("by-qemu")).unwrap()
 }
 
-/// Every byte arrives, over older data too, and holes stay holes: from and to raw images, qcow2 images, parts of them and exports.
+/// Every byte is copied, even over older data, and holes stay holes. The sources and targets are raw images, qcow2 images, parts of images,
+/// and exports.
 #[test]
 fn every_byte_arrives_and_holes_stay() {
     require!([Need::Tool("qemu-img"), Need::Tool("nbdkit")]);
@@ -35,7 +36,7 @@ fn every_byte_arrives_and_holes_stay() {
     bench.succeed(["clone", "source.img", "raw.img"]);
     assert!(fs::read(bench.path("raw.img")).unwrap() == expected, "a new image");
     assert!(allocated("raw.img") <= 9 << 20, "{} bytes are allocated", allocated("raw.img"));
-    // The target is longer than the source, and its end stays.
+    // The target is longer than the source. The rest of the target is not changed.
     let old = pattern(len + 5000, 7);
     fs::write(bench.path("old.img"), &old).unwrap();
     bench.succeed(["clone", "source.img", "old.img"]);
@@ -58,7 +59,7 @@ fn every_byte_arrives_and_holes_stay() {
     assert!(fs::read(bench.path("part.img")).unwrap()[..len - (1 << 20)] == expected[1 << 20..]);
     let mut nbdkit = tool("nbdkit");
     nbdkit.args(["-U", "-", "--filter=log", "memory", "50M", "logfile=requests", "--run"]);
-    // The server warns that others may write it.
+    // The server prints a warning that other clients may also write to the export.
     nbdkit
         .arg("\"$IRONMAP\" clone source.img \"$uri\" && \"$IRONMAP\" clone \"$uri\" of-export.img");
     nbdkit.env("IRONMAP", bench.command().get_program()).current_dir(bench.path("."));
@@ -74,11 +75,11 @@ fn every_byte_arrives_and_holes_stay() {
     let read: u64 = reads.map(count_of).sum();
     assert!(read < 12 << 20, "{read} bytes of some 9 MiB were read");
     assert!(log.contains(" Extents id="), "the server was not asked where it has data");
-    // The target's zeros, which are not written, are made durable before they are looked up.
+    // The zeros of the target are flushed before the program queries them, because ranges that read as zeros are not written.
     assert!(log.find(" Flush id=") < log.find(" Extents id="), "not flushed before: {log}");
 }
 
-/// A source that ends within a sector, and a target with larger sectors: the bytes of the target after that end stay.
+/// If the source ends within a sector of the target, the bytes of the target after the end of the source are not changed.
 #[test]
 fn the_end_of_a_source_within_a_sector_arrives() {
     require!([Need::Tool("nbdkit")]);
@@ -102,7 +103,7 @@ fn the_end_of_a_source_within_a_sector_arrives() {
     assert!(new[..expected.len()] == expected && new[expected.len()..] == old[expected.len()..]);
 }
 
-/// A wrong target is refused before anything is changed.
+/// A wrong target is refused before any change.
 #[test]
 fn targets_that_would_lose_something_are_refused() {
     require!([Need::Tool("qemu-img")]);
@@ -161,7 +162,7 @@ fn a_copy_that_fails_leaves_no_new_image() {
     ] {
         let mut nbdkit = tool("nbdkit");
         nbdkit.args(["-U", "-", filter, "file", "image"]).args(how.split(' ')).arg("--run");
-        // A shell's background ignores the signal.
+        // A process in the background of a shell ignores SIGINT, so `env` restores the default.
         let run = "env --default-signal=INT \"$IRONMAP\" clone \"$uri\" new.img & pid=$!; \
                    if [ $CODE != 1 ]; then until [ -e new.img ]; do :; done; kill -INT $pid; fi; \
                    wait $pid";

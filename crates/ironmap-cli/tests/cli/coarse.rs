@@ -1,4 +1,5 @@
-//! Devices whose direct requests are longer than the blocks, or the sectors, of the volume on them: the volume works, without other changes.
+//! Devices whose direct requests must be longer than the blocks or sectors of their volume. The volume works, and writes change no
+//! neighbouring data.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -16,7 +17,8 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// Changes an ext4 volume, and reads it again: files of all lengths around a block and a sector, overwritten at such positions.
+/// Changes an ext4 volume, and reads it again: files with lengths around multiples of a block and of a sector, which are overwritten at
+/// similar positions.
 fn change(bench: &Bench, volume: &str) {
     let sizes = [1, 511, 1024, 1025, 2048, 3000, 4096, 4097, 10_000, 300_000, 3 << 20];
     fs::create_dir_all(bench.path("files")).unwrap();
@@ -46,7 +48,7 @@ fn change(bench: &Bench, volume: &str) {
     bench.succeed(["cp", "-r", "files", &format!("{volume}:/again")]);
 }
 
-/// Whether requests are direct. If they are not, one notice says so.
+/// Whether requests are direct. If they are not direct, exactly one notice reports this.
 fn is_direct(bench: &Bench, volume: &str) -> bool {
     let info = bench.json(&["info", "--json", volume]);
     let said = info["device"]["notices"].to_string().matches("page cache").count();
@@ -76,7 +78,7 @@ fn blocks_that_are_shorter_than_sectors_are_written() {
     }
 }
 
-/// A volume with blocks shorter than the sectors can be made, on an empty device and over a volume with longer blocks.
+/// A volume whose blocks are shorter than the sectors can be made, on an empty device and over a volume with longer blocks.
 #[test]
 fn shorter_blocks_than_sectors_are_made() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -95,7 +97,7 @@ fn shorter_blocks_than_sectors_are_made() {
             assert_eq!(is_direct(&bench, device.node()), block == "4096", "{block}");
             change(&bench, device.node());
             bench.succeed(["check", device.node()]);
-            // Without an option the blocks have the length of the sectors.
+            // Without an option, the block size is the sector size.
             if block == "1024" {
                 drop(device);
                 is_sound(&image.path());
@@ -107,7 +109,8 @@ fn shorter_blocks_than_sectors_are_made() {
     }
 }
 
-/// If a volume with shorter blocks than sectors has a lost or damaged superblock, a backup is used, named or found.
+/// If the superblock of a volume whose blocks are shorter than the sectors is lost or damaged, a backup is used: the backup that the user
+/// names, or one that the program finds.
 #[test]
 fn a_backup_stands_in_on_longer_sectors() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -142,7 +145,7 @@ fn a_backup_stands_in_on_longer_sectors() {
     }
 }
 
-/// If blocks are shorter than the requests that a server accepts, one line reports the costs.
+/// If blocks are shorter than the requests that a server accepts, one line warns about the costs.
 #[test]
 fn blocks_that_are_shorter_than_a_server_takes_are_written() {
     require!([Need::Tool("nbdkit")]);
@@ -170,7 +173,8 @@ fn blocks_that_are_shorter_than_a_server_takes_are_written() {
     }
 }
 
-/// An image shares its blocks with a copy, which a plain `cp` makes on XFS: a change of either leaves the other unchanged.
+/// An image shares its blocks with a copy that `cp` has made on XFS. A change of the image does not change the copy, and a change of the
+/// copy does not change the image.
 #[test]
 fn images_with_shared_blocks_are_served() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -193,8 +197,9 @@ fn images_with_shared_blocks_are_served() {
     }
 }
 
-/// Cuts through the page cache of a device with sectors of 4096 bytes: each copy holds the present content of the device while blocks of
-/// 1024 bytes are written. Each copy is recovered, and blocks that share sectors with the written ones have their content.
+/// Simulates power cuts of a device with sectors of 4096 bytes, on which blocks of 1024 bytes are written through the page cache. During
+/// the writes, the device is copied several times. Each copy is recovered, and the unwritten blocks that share a sector with written blocks
+/// have the right content.
 #[test]
 fn a_cut_through_the_page_cache_leaves_the_neighbours() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
@@ -205,7 +210,7 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
     let device = LoopDevice::with(&["--sector-size=4096"], &disk);
     let volume = VolumeOptions::new().write(true).open(device.node()).unwrap();
     assert!(volume.notices().iter().any(|notice| notice.contains("page cache")));
-    // Files of one block each, every second of which is written later.
+    // Files of one block each. Every second file is written later.
     let content = |number: usize| pattern(1024, number as u64);
     for number in 0..64 {
         volume.write(format!("/{number}"), content(number)).unwrap();
@@ -243,7 +248,7 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
                 volume.fs().sync().unwrap();
             }
             round += 1;
-            // The copier may have ended before.
+            // The thread that copies may have ended.
             let _ = wrote.send(());
         }
         assert!(round > 101, "{round} rounds");
@@ -266,7 +271,7 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
     }
 }
 
-/// A copy made while an image is open makes the requests of the image coarser: later writes change only the image.
+/// If an open image is copied with shared blocks, its requests must become longer. Later writes change only the image, not the copy.
 #[test]
 fn an_image_that_becomes_shared_while_it_is_open_is_written() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -310,7 +315,7 @@ fn an_image_that_becomes_shared_while_it_is_open_is_written() {
     is_sound(&copy);
 }
 
-/// An XFS volume that was not closed, with sectors of 512 bytes, on a device with sectors of 4096: its log is recovered in memory as usual.
+/// An XFS volume with sectors of 512 bytes was not closed, and is on a device with sectors of 4096 bytes. Its log is recovered in memory.
 #[test]
 fn a_log_of_shorter_sectors_is_recovered() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

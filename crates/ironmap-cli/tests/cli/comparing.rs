@@ -1,4 +1,4 @@
-//! `diff` reports every difference of two trees that the kernel shows, and no other; `write` and `cp -` write exactly their input.
+//! `diff` reports exactly the differences between two trees that the kernel shows. `write` and `cp -` write exactly their input.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -65,7 +65,7 @@ fn diff_tells_every_difference() {
     for line in begins {
         assert!(found.contains(line), "{line} in {found:#?}");
     }
-    // Writing to a program removes its capability, and its set-id bits unless the writer is root.
+    // A write to a program removes its capability. It also removes the set-id bits if the writer is not root.
     let others: Vec<_> = found.iter().filter(|line| !begins.contains(&line.as_str())).collect();
     assert!(others.iter().all(|line| line.starts_with("/program: ")), "{others:?}");
     let without = bench.run(["diff", "-x", "*", "image:/source", "source"]);
@@ -75,12 +75,13 @@ fn diff_tells_every_difference() {
     assert!(text(&missing.stderr).contains("image:/nope: no such entry"));
 }
 
-/// Holes of both files are not read: a file of 8 EiB with a few blocks takes no time. A hole and zeros are the same.
+/// Ranges that are holes in both files are not read, so the comparison of files of 8 EiB with a few blocks is fast. A hole and zeros are
+/// equal.
 #[test]
 fn diff_skips_holes() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
     const LARGEST: u64 = i64::MAX as u64;
-    // Most file systems of a host have files of this size.
+    // Most file systems of a host support files of this size.
     const LARGE: u64 = 8 << 40;
     let bench = Bench::empty();
     let sparse = |path: &Path, size: u64, blocks: &[(u64, u8)]| {
@@ -90,7 +91,7 @@ fn diff_skips_holes() {
             file.write_all_at(&[*byte; 5000], *pos).unwrap();
         }
     };
-    // XFS has the largest files.
+    // XFS supports the largest files.
     let mounted = Mounted::new("mkfs.xfs -q", 320, "noatime");
     let root = mounted.dir();
     for (name, blocks) in [
@@ -185,7 +186,7 @@ fn standard_input_becomes_a_file() {
     ] {
         assert_eq!(with_input(&bench, args, b"x").status.code(), Some(code), "{args:?}");
     }
-    // A full volume is reported, and stays sound.
+    // If the volume is full, an error is reported, and the volume is sound.
     let said = with_input(&bench, &["write", &at("/full")], &pattern(70 << 20, 6));
     assert!(said.status.code() == Some(1) && text(&said.stderr).contains("ENOSPC"));
     fsck(&own.path());

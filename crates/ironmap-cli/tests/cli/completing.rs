@@ -1,4 +1,4 @@
-//! The completion of VOLUME:/PATH: the scripts return the text that the shells insert, the names in the volume.
+//! The completion of VOLUME:/PATH: the scripts return the names in the volume as the text that the shells insert.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ fn names(bench: &Bench, word: &str) -> Vec<String> {
     text(&bench.succeed(["complete", word])).lines().map(str::to_owned).collect()
 }
 
-/// A shell in the directory of the image, which finds the program by its name.
+/// A shell that runs in the directory of the image, and finds the program in its PATH.
 fn shell(bench: &Bench, name: &str) -> Command {
     let mut shell = tool(name);
     let programs = Path::new(IRONMAP).parent().unwrap().display();
@@ -31,19 +31,19 @@ fn a_word_is_completed_by_the_names_of_its_directory() {
     assert_eq!(names(&bench, "image:/dir/"), dir);
     assert_eq!(names(&bench, "image@0:/./dir/.h"), ["image@0:/./dir/.hidden"]);
     assert_eq!(names(&bench, "image:/none"), [""; 0]);
-    // A newline would end the name.
+    // A name with a newline is not printed, because the newline would end the name.
     assert_eq!(names(&bench, "image:/li"), [""; 0]);
     let listed = bench.ask("ls -p /");
     let listed = listed.lines().filter_map(|line| line.split('/').nth(5));
     let listed = listed.filter(|name| !name.is_empty() && !name.starts_with('.')).count();
-    // debugfs writes the raw newline, so that name has a second line without fields.
+    // debugfs prints the newline unchanged, so its listing has an additional line without fields for this name.
     assert_eq!(names(&bench, "image:/").len(), listed - 1);
     for wrong in ["image", "missing:/", "image:/small/"] {
         assert!(!bench.run(["complete", wrong]).status.success(), "{wrong}");
     }
 }
 
-/// bash splits words at the characters of COMP_WORDBREAKS, and the answer replaces only the last part.
+/// bash splits words at the characters of COMP_WORDBREAKS, and replaces only the last part by the result.
 #[test]
 fn bash_completes_names_in_a_volume() {
     require!([Need::Tool("bash")]);
@@ -69,7 +69,7 @@ fn bash_completes_names_in_a_volume() {
     assert_eq!(complete("ironmap ls -l image@0:/sm", &words), "/small\n");
     let words = ["ironmap", "cat", "~/image", ":", "/sm"];
     assert_eq!(complete("ironmap cat ~/image:/sm", &words), "/small\n");
-    // White space is quoted in the answer, and may occur in the word to complete.
+    // White space is quoted in the result, and may occur in the word to complete.
     let words = ["ironmap", "cat", "a\\ disk", ":", "/no"];
     let found = complete("ironmap cat a\\ disk:/no", &words);
     assert_eq!(found, "$'/not utf-8 \\377%'\n/nothing\n");
@@ -80,7 +80,7 @@ fn bash_completes_names_in_a_volume() {
     assert!(!host.contains("/etc"), "{host}");
 }
 
-/// The completion in zsh, which passes the whole word and expects whole words.
+/// The completion in zsh, which passes the complete word and expects complete words.
 #[test]
 fn zsh_completes_names_in_a_volume() {
     require!([Need::Tool("zsh")]);

@@ -31,7 +31,8 @@ fn names(root: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Names, types, modes, times, owners, contents, links and attributes of a tree survive a copy into an image and out again.
+/// Names, types, modes, times, owners, contents, links and attributes of a tree are the same after a copy into an image and out of it
+/// again.
 #[test]
 fn a_tree_comes_out_as_it_went_in() {
     let bench = Bench::new();
@@ -60,7 +61,7 @@ fn a_tree_comes_out_as_it_went_in() {
     assert!(sparse.blocks() * 512 < 1 << 20, "{} blocks for 12 KiB of data", sparse.blocks());
 }
 
-/// A copy has no rights that its new directory would pass on: the source lacks them.
+/// A copy does not inherit the access control list of its new directory, because the source has no list.
 #[test]
 fn a_copy_takes_over_no_access_list() {
     let bench = Bench::new();
@@ -76,7 +77,7 @@ fn a_copy_takes_over_no_access_list() {
     }
 }
 
-/// Nanoseconds and unwritten extents, which mke2fs does not make.
+/// Nanoseconds are kept, and unwritten extents become holes. debugfs makes both, because mke2fs cannot.
 #[test]
 fn nanoseconds_are_kept_and_unwritten_blocks_become_holes() {
     let bench = Bench::new();
@@ -106,13 +107,13 @@ fn dest_means_what_it_means_to_cp() {
     assert_eq!(fs::read_link(bench.path("into/as-link")).unwrap(), Path::new("../small"));
     assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
     assert_eq!(fs::read(bench.path("new/.hidden")).unwrap(), b"hidden");
-    // The second copy goes over the first: files are replaced, directories are filled.
+    // The second copy has the same destination as the first: files are replaced, and directories are filled.
     fs::write(bench.path("into/dir/.hidden"), "something longer").unwrap();
     bench.succeed(["cp", "-r", &bench.target("/dir"), "into"]);
     assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
 }
 
-/// The program copies trees of a volume as GNU cp copies the same trees of the host.
+/// The program copies several trees of a volume in the same way as GNU cp copies the same trees on the host.
 #[test]
 fn several_sources_are_one_copy() {
     let bench = Bench::empty();
@@ -125,7 +126,7 @@ fn several_sources_are_one_copy() {
     fs::hard_link(source.join("x/d/g"), source.join("g2")).unwrap();
     symlink("nowhere", source.join("link")).unwrap();
     fs::hard_link(source.join("link"), source.join("link2")).unwrap();
-    // mke2fs copies a symbolic link with two names as two links.
+    // `ironmap mkfs` makes the image, because mke2fs would copy a symbolic link with two names as two links.
     bench.succeed(["mkfs", "-q", "-d", "source", "image", "8M"]);
     for sources in [
         "x/f f2",
@@ -171,7 +172,8 @@ fn several_sources_are_one_copy() {
     }
 }
 
-/// No hard link is made to a copy that another source has replaced: GNU cp, which writes into existing files, gives the wrong content.
+/// No hard link is made to a copy that another source has already replaced. (GNU cp would make a link with the wrong content, because it
+/// writes into existing files.)
 #[test]
 fn a_replaced_file_gets_no_link() {
     let bench = Bench::empty();
@@ -204,7 +206,7 @@ fn a_directory_on_standard_input_is_refused() {
     fsck(&bench.image());
 }
 
-/// Below DEST no link is followed, whether it replaces a file or a directory.
+/// Below DEST, no symbolic link is followed, whether the link has the name of a file or of a directory.
 #[test]
 fn links_below_dest_lead_nowhere() {
     let bench = Bench::new();
@@ -222,7 +224,7 @@ fn links_below_dest_lead_nowhere() {
     assert_eq!(fs::read(bench.path("copy/dir/.hidden")).unwrap(), b"hidden");
 }
 
-/// A damaged file costs one line and the exit code; no part of the file remains, and the other files are copied.
+/// A damaged file causes one line and an exit code. No part of its copy remains, and the other files are copied.
 #[test]
 fn a_damaged_file_does_not_end_the_copy() {
     let bench = Bench::new();
@@ -236,8 +238,8 @@ fn a_damaged_file_does_not_end_the_copy() {
     assert_eq!(names(&bench.path("copy")), expected);
 }
 
-/// Device nodes need root; fifos do not. Another user than root gets the other files, and a warning. After a failed copy the files of an earlier copy
-/// still exist, and no part of the new copy remains.
+/// Only root can make device nodes, but every user can make FIFOs. A user other than root gets all other files, and a warning. After a
+/// failed copy, the files of an earlier copy still exist, and no part of the new copy remains.
 #[test]
 fn a_copy_that_fails_leaves_what_was_there() {
     let bench = Bench::empty();
@@ -269,12 +271,12 @@ fn nodes_are_copied_as_far_as_the_user_may() {
         assert!(node.file_type().is_char_device());
         assert_eq!(node.rdev(), rustix::fs::makedev(1, 3));
     }
-    // By default only the owner has access to the test's directories.
+    // By default, only the owner has access to the directories of the tests.
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(bench.dir.path(), open).unwrap();
     let program = bench.path("ironmap");
-    // Another process copies the program: if this process had the file open for writing, a child of another test's thread could still hold the
-    // descriptor, and the program could not be run (ETXTBSY).
+    // Another process copies the program: if this process opened the file for writing, a child process of another test could still have a
+    // copy of the descriptor, and the program could not be executed (ETXTBSY).
     assert!(Command::new("cp").arg(IRONMAP).arg(&program).status().unwrap().success());
     let mut command = Command::new(&program);
     command.current_dir(bench.dir.path()).args(["cp", "-r", &bench.target("/"), "mine"]);
@@ -289,13 +291,14 @@ fn nodes_are_copied_as_far_as_the_user_may() {
     );
     assert!(!bench.path("mine/node").exists());
     assert!(fs::symlink_metadata(bench.path("mine/pipe")).unwrap().file_type().is_fifo());
-    // Set-id bits are kept only together with their owner.
+    // Set-id bits are kept only if the owner is kept.
     let large = fs::metadata(bench.path("mine/dir/large")).unwrap();
     assert_eq!(large.mode() & 0o7777, if root { 0o751 } else { 0o4751 });
     assert!(fs::read(bench.path("mine/dir/large")).unwrap() == pattern(3 << 20 | 77, 1));
 }
 
-/// A second copy replaces the files of the first, special files too. A regular file does not replace a special file, such as /dev/null.
+/// A second copy replaces the files of the first copy, including special files. A regular file does not replace a special file, such as
+/// /dev/null.
 #[test]
 fn only_special_files_replace_special_files() {
     let bench = Bench::new();
@@ -323,7 +326,7 @@ fn only_special_files_replace_special_files() {
     assert!(pipe().file_type().is_fifo());
 }
 
-/// A directory that holds itself is walked once, by `cp` and by `ls`.
+/// A directory that contains itself is visited only once, by `cp` and by `ls`.
 #[test]
 fn a_directory_below_itself_ends_the_walk() {
     let bench = Bench::new();
@@ -339,14 +342,14 @@ fn a_directory_below_itself_ends_the_walk() {
     assert!(bench.path("copy/large").exists());
 }
 
-/// Large files are written around the journal, in pieces: debugfs finds the content of the source, with its holes and its odd end, and
-/// no unwritten extent. A copy within the volume is tested too.
+/// Large files are written with direct writes, in pieces. debugfs then shows the content of the source, with its holes and an end that is
+/// not aligned, and no unwritten extent. A copy within the volume is tested too.
 #[test]
 fn a_large_file_keeps_its_holes_and_its_odd_end() {
     let bench = Bench::empty();
     fs::create_dir(bench.source()).unwrap();
     let source = bench.source().join("large");
-    // Two ranges that are longer than a piece, the last one odd, and a short one between them.
+    // Two ranges that are longer than a piece, and a short range between them. The end of the last range is not aligned.
     let ranges = [(0, 6 << 20), (7 << 20, 12 << 10), (12 << 20, (9 << 20) + 777)];
     let file = fs::File::create(&source).unwrap();
     for (seed, (pos, len)) in (1..).zip(ranges) {
@@ -374,7 +377,7 @@ fn a_large_file_keeps_its_holes_and_its_odd_end() {
     }
 }
 
-/// A large file that does not fit gives one error with its name. A new file is removed, and an existing one keeps no unused space.
+/// A large file that does not fit gives one error with its name. A new file is removed, and an existing file has no unused blocks.
 #[test]
 fn a_large_file_without_room_leaves_none_taken() {
     let bench = Bench::empty();
@@ -402,8 +405,8 @@ fn a_large_file_without_room_leaves_none_taken() {
     assert_eq!(bench.run(["stat", &bench.target("/new")]).status.code(), Some(1));
 }
 
-/// On a terminal, and only there, a copy shows files and bytes with their totals, and the remaining time: for a file, for trees in and out, and for
-/// the sources of mkfs. For a pipe it shows files and bytes without totals.
+/// If standard error is a terminal, a copy shows files and bytes with their totals, and the remaining time. This applies to a single file,
+/// to trees that are copied into or out of a volume, and to the sources of mkfs. For a pipe, there are no totals.
 #[test]
 fn a_copy_shows_its_progress_on_a_terminal() {
     require!([Need::Tool("script"), Need::Tool("tar")]);
@@ -426,10 +429,10 @@ fn a_copy_shows_its_progress_on_a_terminal() {
         ("@ mkfs -q -d source made 64M", [tree, "/12.10 MiB"]),
         ("@ mkfs -q -d source fitting", [tree, "/12.10 MiB"]),
     ] {
-        // On a busy machine a copy may end before its sources are counted.
+        // On a busy machine, a copy may end before its sources are counted, so there are several tries.
         let mut shown = String::new();
         let has_totals = (0..20).any(|_| {
-            // The destination of the previous try is removed, in the volume or beside it.
+            // The destination of the previous try is removed, in the volume or on the host.
             let made = command.split(' ').rfind(|word| !word.ends_with('M')).unwrap();
             match made.strip_prefix("image:") {
                 Some(name) => drop(bench.run(["rm", "-rf", &bench.target(name)])),
@@ -456,7 +459,7 @@ fn a_copy_shows_its_progress_on_a_terminal() {
     }
 }
 
-/// The output of a shell command if its standard error is a terminal, which script(1) gives it; `@` is the program.
+/// The output of a shell command whose standard error is a terminal, which script(1) provides. `@` is replaced by the program.
 fn on_terminal(bench: &Bench, command: &str) -> String {
     let mut script = tool("script");
     script.args(["-qec", &command.replace('@', IRONMAP), "/dev/null"]).current_dir(bench.path(""));
@@ -466,7 +469,7 @@ fn on_terminal(bench: &Bench, command: &str) -> String {
     shown_text
 }
 
-/// A signal ends a copy out of a volume with its own exit code, and the partial file is removed.
+/// A signal ends a copy out of a volume with the exit code of the signal, and the partial file is removed.
 #[test]
 fn an_interrupted_copy_leaves_nothing() {
     let bench = Bench::empty();

@@ -29,7 +29,7 @@ fn number(said: &str, before: &str) -> u64 {
     .unwrap_or_else(|_| panic!("{before}: {word}"))
 }
 
-/// Links, owners, size, times, flags, generation and extents of each inode of a tree, as `debugfs stat` gives them.
+/// Links, owners, size, times, flags, generation and extents of each inode of a tree are those that `debugfs stat` prints.
 #[test]
 fn inodes_are_those_of_debugfs() {
     for options in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext2", "-b", "4096"]] {
@@ -97,7 +97,8 @@ fn debugfs_extents(text: &str) -> Vec<(u64, u64, u64)> {
         .collect()
 }
 
-/// Each group's places, counts, flags and checksum match the output of dumpe2fs; so does its backup if it has one.
+/// The block numbers, counts, flags and checksum of each group match the output of dumpe2fs. The same applies to the backup superblock of a
+/// group, if it has one.
 #[test]
 fn groups_are_those_of_dumpe2fs() {
     let bench = Bench::empty();
@@ -153,7 +154,7 @@ fn checksum(group: &str) -> String {
     rest.chars().take_while(char::is_ascii_hexdigit).collect()
 }
 
-/// The superblock and the journal's, as `dumpe2fs -h` gives them.
+/// The superblocks of the volume and of the journal are those that `dumpe2fs -h` prints.
 #[test]
 fn superblocks_are_those_of_dumpe2fs() {
     let image =
@@ -250,7 +251,7 @@ fn a_block_is_what_its_place_says() {
     }
 }
 
-/// A damaged structure is printed with its present values, and the command succeeds: repairs need them.
+/// A damaged structure is printed with its values on disk, and the command succeeds, because a repair needs these values.
 #[test]
 fn broken_structures_are_shown() {
     let bench = Bench::new();
@@ -260,7 +261,7 @@ fn broken_structures_are_shown() {
     assert_eq!((&place["i_links_count"], &place["checksum_is_right"]), (&7.into(), &true.into()));
     let at = place["block"].as_u64().unwrap() * 4096 + place["offset"].as_u64().unwrap();
     let mut bytes = fs::read(bench.image()).unwrap();
-    // The magic number of its extent tree.
+    // Damages the magic number of the inode's extent tree.
     bytes[at as usize + 0x28] ^= 0xFF;
     fs::write(bench.image(), bytes).unwrap();
     let found = dump(&bench, &bench.image(), &["inode", &inode]);

@@ -1,4 +1,5 @@
-//! Names with a slash at the end, links to themselves, and the output of `-v`: the same as with coreutils on the kernel's mount of a twin.
+//! Names with a slash at the end, symbolic links to themselves, and the output of `-v`. The results are the same as with coreutils on a
+//! copy of the volume that the kernel has mounted.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -11,7 +12,7 @@ use crate::require;
 use crate::support::{Bench, text, tool};
 use crate::trees::{compare, view};
 
-/// Runs the same steps on two volumes, by the program and by its namesakes on a mount. `@/` is the root of the volume or of the mount, and a
+/// Runs the same steps on two volumes: with ironmap, and with coreutils on a mount. `@/` is the root of the volume or of the mount, and a
 /// line that begins with `!` must fail. The outputs and the resulting trees must be the same.
 fn same(steps: &str) {
     let bench = Bench::empty();
@@ -45,7 +46,8 @@ fn same(steps: &str) {
     compare(&expected, &view(mount.dir(), begun));
 }
 
-/// A slash after a name asks for a directory: a link to a directory is not moved, and no other file is made by such a name.
+/// A name with a slash at the end must be a directory: a symbolic link to a directory is not moved, and no other type of file is made with
+/// such a name.
 #[test]
 fn a_slash_asks_for_a_directory() {
     require!([Need::Root]);
@@ -113,7 +115,8 @@ fn a_slash_asks_for_a_directory() {
     );
 }
 
-/// The path without links: a slash after a file's name is an error, and one after a missing name is ignored.
+/// `readlink -f` prints a path without symbolic links. A slash after the name of a file is an error, and a slash after a missing name is
+/// ignored.
 #[test]
 fn a_slash_after_a_file_has_no_path() {
     require!([Need::Root]);
@@ -156,7 +159,7 @@ fn a_slash_after_a_file_has_no_path() {
     }
 }
 
-/// A link to itself can be replaced like any name, and is an error for commands that follow it.
+/// A symbolic link to itself can be replaced like any name, and is an error for commands that follow the link.
 #[test]
 fn a_link_to_itself_can_be_replaced() {
     require!([Need::Root]);
@@ -193,7 +196,7 @@ fn a_link_to_itself_can_be_replaced() {
     same(&steps.join(again));
 }
 
-/// If a link replaced the file that it leads to, it would lead to itself, and the content would be lost.
+/// A symbolic link does not replace the file that it leads to: the link would lead to itself, and the content would be lost.
 #[test]
 fn no_link_replaces_the_file_that_it_leads_to() {
     require!([Need::Root]);
@@ -254,7 +257,7 @@ fn a_new_directory_keeps_the_set_group_id_bit_unless_its_mode_names_it() {
     );
 }
 
-/// An append-only file accepts the present as both times, and no other time.
+/// For an append-only file, both times can be set to the current time, but to no other time.
 #[test]
 fn append_only_files_take_the_time_of_now() {
     require!([Need::Root]);
@@ -278,8 +281,8 @@ fn append_only_files_take_the_time_of_now() {
     );
 }
 
-/// The lines of `-v` and `-c`, also for failures. `chown -v` of a link without a target is left out: coreutils 9.1 prints an owner
-/// that it has not read.
+/// The lines of `-v` and `-c` are those of coreutils, even for failures. `chown -v` of a symbolic link without a target is omitted, because
+/// coreutils 9.1 prints an owner that it has not read.
 #[test]
 fn verbose_lines_are_those_of_coreutils() {
     require!([Need::Root]);

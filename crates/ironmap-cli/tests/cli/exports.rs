@@ -6,7 +6,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// While a slow server replies, the next bytes are requested already, and the output has the right order.
+/// Several reads of a file on a slow server are in flight at a time, and the output has the right order.
 #[test]
 fn large_files_of_servers_are_read_ahead() {
     require!([Need::Tool("nbdkit")]);
@@ -30,7 +30,7 @@ fn large_files_of_servers_are_read_ahead() {
     }
 }
 
-/// The largest number of reads in flight at the server, from its log.
+/// The maximum number of reads in flight, from the log of the server.
 fn most_in_flight(bench: &Bench) -> i32 {
     let log = fs::read_to_string(bench.path("requests")).unwrap();
     fs::remove_file(bench.path("requests")).unwrap();
@@ -42,8 +42,8 @@ fn most_in_flight(bench: &Bench) -> i32 {
     most
 }
 
-/// The small files of a tree are read several at a time. Files with two names, sparse, large and empty files, directories between them and links
-/// are copied without a difference.
+/// Several small files of a tree are read at a time. The tree also contains files with two names, sparse, large and empty files,
+/// directories between them, and symbolic links. All are copied without a difference.
 #[test]
 fn small_files_of_servers_are_read_together() {
     require!([Need::Tool("nbdkit")]);
@@ -81,7 +81,7 @@ fn small_files_of_servers_are_read_together() {
     }
 }
 
-/// `info` reports whether the device is writable, and not only whether the volume is.
+/// `info` reports whether the device is writable, not only whether the format is writable.
 #[test]
 fn an_export_that_is_read_only_is_shown_so() {
     require!([Need::Tool("nbdkit"), Need::Tool("qemu-img")]);
@@ -102,7 +102,7 @@ fn an_export_that_is_read_only_is_shown_so() {
     assert_eq!(bench.json(&["info", "--json", "vmdk:disk"])["writable"], false);
 }
 
-/// An error names its export once.
+/// An error message names the export only once.
 #[test]
 fn an_error_names_its_export_once() {
     require!([Need::Tool("nbdkit")]);

@@ -1,4 +1,4 @@
-//! `mkfs -d`: its sources, and the files that a failure does not change.
+//! `mkfs -d`: the sources of a volume, and files that a failure must not change.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -48,7 +48,7 @@ fn refused(output: &Output, code: i32, says: &str) {
     assert!(said.lines().count() == 1 && said.contains(says), "{said}");
 }
 
-/// The names in a directory of an image, after e2fsck has found nothing in it.
+/// The names in a directory of an image, after e2fsck has found no fault in the image.
 fn names(bench: &Bench, image: &str, dir: &str) -> Vec<String> {
     succeed(tool("e2fsck").arg("-fn").arg(bench.path(image)));
     let request = format!("ls -p {dir}");
@@ -80,7 +80,7 @@ fn begin(bench: &Bench, image: &str) -> Child {
     child
 }
 
-/// If another program creates an image of the same name while a source is read, that image and its name stay unchanged.
+/// If another program creates an image with the same name while a source is read, the image of the other program is not changed.
 #[test]
 fn an_image_that_is_made_meanwhile_is_not_changed() {
     let bench = Bench::empty();
@@ -93,7 +93,7 @@ fn an_image_that_is_made_meanwhile_is_not_changed() {
     assert_eq!(fs::read(bench.path("new")).unwrap(), b"theirs");
 }
 
-/// A signal or a failure removes an image whose size comes from the sources. A symbolic link to it stays.
+/// After a signal or a failure, an image whose size depends on the sources is removed. A symbolic link to the image is kept.
 #[test]
 fn an_interrupted_image_is_removed() {
     let bench = Bench::empty();
@@ -118,8 +118,8 @@ fn an_interrupted_image_is_removed() {
     assert_eq!(names(&bench, "real", "/"), ["dir"]);
 }
 
-/// An image is never its own source, by any name; a tree that contains it is copied without it, as GNU tar packs a tree without its
-/// archive.
+/// An image cannot be its own source, by any name. If a source tree contains the image, the tree is copied without the image, as GNU tar
+/// omits its own archive.
 #[test]
 fn an_image_is_no_source_of_its_own() {
     let bench = Bench::empty();
@@ -155,7 +155,7 @@ fn an_image_is_no_source_of_its_own() {
     }
 }
 
-/// The image is also recognized through a loop device.
+/// The image is also recognised if the volume is a loop device for this image.
 #[test]
 fn an_image_is_no_source_of_its_loop_device() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -169,7 +169,7 @@ fn an_image_is_no_source_of_its_loop_device() {
     assert!(fs::read(bench.path("x")).unwrap() == before);
 }
 
-/// Pipes are read once, whether the image has a size or not.
+/// A pipe is read only once, with a given image size and without.
 #[test]
 fn pipes_are_sources() {
     require!([Need::Tool("bash"), Need::Tool("tar"), Need::Tool("mkfifo")]);
@@ -200,7 +200,8 @@ fn pipes_are_sources() {
     }
 }
 
-/// A line of a device table changes owner and mode of the file that it describes, and replaces no other.
+/// A line of a device table changes the owner and mode of an existing file with the same type and device number. Any other file is not
+/// replaced.
 #[test]
 fn a_device_table_replaces_nothing() {
     let bench = Bench::empty();
@@ -246,7 +247,7 @@ fn a_device_table_replaces_nothing() {
     assert_eq!(bench.ask("cat /etc/deep/file"), "kept");
 }
 
-/// Numbers that Linux does not use for a device are errors, and make no other device.
+/// Device numbers that Linux does not support are errors, and do not make a device with other numbers.
 #[test]
 fn device_numbers_that_are_too_large_are_refused() {
     let bench = Bench::empty();
@@ -267,7 +268,7 @@ fn device_numbers_that_are_too_large_are_refused() {
     assert!(stat.contains("4095:1048575"), "{stat}");
 }
 
-/// The root is a directory: a member of another type with its name does not replace it.
+/// The root is a directory. A member of another type with the name of the root does not replace it.
 #[test]
 fn a_root_that_is_no_directory_is_refused() {
     let bench = Bench::empty();
@@ -288,7 +289,7 @@ fn a_root_that_is_no_directory_is_refused() {
     }
 }
 
-/// Linux has no symbolic link whose target holds a NUL, and e2fsck reports one as damaged.
+/// A symbolic link whose target contains a NUL is refused: Linux does not support it, and e2fsck reports it as damaged.
 #[test]
 fn a_link_with_a_nul_is_refused() {
     let bench = Bench::empty();
@@ -310,7 +311,7 @@ fn a_link_with_a_nul_is_refused() {
     assert!(names(&bench, "image", "/").is_empty());
 }
 
-/// For small trees, and with clusters of many blocks, an image is little larger than its content needs.
+/// For small trees, and with clusters of many blocks, an image is only a little larger than its content needs.
 #[test]
 fn small_images_are_made() {
     let bench = Bench::empty();
@@ -338,7 +339,7 @@ fn small_images_are_made() {
     }
 }
 
-/// A file that exceeds the format's largest file leaves no file under its name.
+/// A file that exceeds the maximum size of the format is not copied, not even a part of it.
 #[test]
 fn a_file_that_is_too_large_leaves_nothing() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
@@ -353,7 +354,8 @@ fn a_file_that_is_too_large_leaves_nothing() {
     assert_eq!(names(&bench, "new", "/"), ["small"]);
 }
 
-/// If a layer gives a file another name and hides the old name, the old name is hidden. Names that the layer itself makes stay.
+/// A layer can add a name to a file of an earlier layer and hide the old name: only the old name is removed. Names that the layer itself
+/// makes are kept.
 #[test]
 fn a_layer_hides_the_old_name_of_a_file() {
     let bench = Bench::empty();
@@ -382,7 +384,7 @@ fn a_layer_hides_the_old_name_of_a_file() {
     assert_eq!(names(&bench, "image", "/"), ["b", "d"]);
 }
 
-/// A file that gzip(1) accepts is accepted: zeros may follow the data.
+/// Zeros after the data of a gzip file are accepted, as by gzip(1).
 #[test]
 fn zeros_past_gzip_are_ignored() {
     require!([Need::Tool("gzip")]);

@@ -1,4 +1,5 @@
-//! Files of mounted file systems: `host`, `map`, `stat`, `cat` and `bench` report how they are served, and return the kernel's content.
+//! Files of mounted file systems: `host`, `map`, `stat`, `cat` and `bench` report how the files are served, and return the same content as
+//! the kernel.
 
 use crate::require;
 use std::fs::{self, File, OpenOptions};
@@ -46,7 +47,7 @@ fn holes(mounted: &Mounted) -> PathBuf {
 }
 
 /// The extents of a file from filefrag: position in the file, position on the device and length, all in bytes, and whether the extent is
-/// unwritten. Adjacent extents are joined. Blocks preallocated past the end, which are never read, are left out.
+/// unwritten. Adjacent extents are joined. Unwritten extents past the end are omitted, because they are never read.
 fn filefrag(path: &Path) -> Vec<(u64, u64, u64, bool)> {
     let output = succeed(tool("filefrag").args(["-s", "-v", "-b4096"]).arg(path));
     let size = fs::metadata(path).unwrap().len();
@@ -154,13 +155,13 @@ fn a_file_with_a_writer_is_served_by_the_kernel() {
     assert_eq!(report(&path, &[])["served_by"], "raw");
 }
 
-/// This test needs no rights: a file system in memory is refused before its device is queried.
+/// This test does not need root, because a file system in memory is refused before its device is queried.
 #[test]
 fn files_that_the_kernel_serves_are_named_and_read() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("file");
     fs::write(&path, pattern(100_000, 9)).unwrap();
-    let reason = "files of tmpfs are not read around the kernel";
+    let reason = "files of tmpfs can only be read through the kernel";
     let found = report(&path, &[]);
     assert_eq!(found["refusal"]["reason"], reason);
     assert_eq!(found["refusal"]["name"], "file_system");
@@ -212,7 +213,7 @@ fn stat_says_what_the_kernel_says() {
     assert_eq!(bench.json(&["stat", "--json", "-L", "host:link"])["inode"], real.ino());
 }
 
-/// Files that can be opened are reported. The exit code is that of the file that cannot be opened.
+/// Files that can be opened are reported. The exit code reports the file that cannot be opened.
 #[test]
 fn a_file_that_cannot_be_opened_is_a_failure_and_the_others_are_not() {
     let bench = Bench::empty();

@@ -1,4 +1,4 @@
-//! `ironmap mkfs -d` with tar archives. The volume then has the files that GNU tar extracts onto an ext4 that the kernel has mounted.
+//! `ironmap mkfs -d` with tar archives. The volume then has the same files that GNU tar extracts to a mounted ext4.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ fn view_of(root: &Path) -> BTreeMap<PathBuf, View> {
     views
 }
 
-/// The files that GNU tar extracts from archives, one over the other.
+/// A mounted ext4 to which GNU tar has extracted the archives in order.
 fn extracted(archives: &[PathBuf]) -> Mounted {
     let mounted = Mounted::ext4();
     for archive in archives {
@@ -34,7 +34,7 @@ fn extracted(archives: &[PathBuf]) -> Mounted {
     mounted
 }
 
-/// Compares a volume, in which e2fsck finds nothing, with a mounted one.
+/// Asserts that e2fsck finds no fault in a volume, and that the volume has the same files as a mounted tree.
 pub(crate) fn same(image: &Image, expected: &Path) {
     image.check();
     let mount = image.mount("ro");
@@ -42,7 +42,7 @@ pub(crate) fn same(image: &Image, expected: &Path) {
     compare(&expected, &found);
 }
 
-/// A tree with each type of file, including those that only root can make.
+/// A tree with each type of file, including the types that only root can make.
 fn tree(bench: &Bench) -> PathBuf {
     let tree = bench.source();
     let long = "n".repeat(150);
@@ -67,13 +67,14 @@ fn pack(bench: &Bench, name: &str, options: &str) -> PathBuf {
     archive
 }
 
-/// Every format of GNU tar, with every supported compression, as a file and as a stream.
+/// A volume made from an archive has the files that GNU tar extracts. The archives have every format of GNU tar and every supported
+/// compression, and are files or streams.
 #[test]
 fn an_archive_makes_what_tar_extracts() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("zstd"), Need::Tool("setfacl")]);
     let bench = Bench::new();
     tree(&bench);
-    // Files that do not fit into ustar are left out.
+    // Files that the format ustar cannot store are omitted.
     let ustar = "--format=ustar --exclude=far --exclude=dangling --exclude=nnn*";
     let pax = "--format=pax --xattrs --xattrs-include=*";
     for (number, (options, stream)) in [
@@ -102,7 +103,7 @@ fn an_archive_makes_what_tar_extracts() {
         same(&image, expected.dir());
         let mount = image.mount("ro");
         let views = view_of(expected.dir());
-        // Zeros that the archive holds are written.
+        // In an archive without sparse members, holes are stored as zeros, and the volume has zeros too.
         if options.contains("sparse") {
             assert_eq!(space(mount.dir(), &views), space(expected.dir(), &views), "{options}");
         }
@@ -152,7 +153,8 @@ const DIR: EntryType = EntryType::Directory;
 const LINK: EntryType = EntryType::Link;
 const SYMLINK: EntryType = EntryType::Symlink;
 
-/// If several members have one name, the last one is kept, as with GNU tar. Directories are merged, and get the times of their member.
+/// If several members have the same name, the last member is kept, as by GNU tar. Directories are merged, and get the times of their last
+/// member.
 #[test]
 fn the_later_member_stays() {
     require!([Need::Root, Need::Tool("tar")]);
@@ -184,7 +186,7 @@ fn the_later_member_stays() {
     same(&image, expected.dir());
 }
 
-/// All names and targets of links stay within the volume.
+/// No name and no target of a hard link leads out of the volume.
 #[test]
 fn names_stay_inside_the_volume() {
     let bench = Bench::empty();
@@ -210,7 +212,7 @@ fn names_stay_inside_the_volume() {
     assert_eq!(link["links"], 2);
 }
 
-/// One clear line, no panic, and a sound volume.
+/// A damaged archive causes one clear line and no panic, and the volume is sound.
 #[test]
 fn a_damaged_archive_is_refused() {
     let bench = Bench::empty();
@@ -266,7 +268,7 @@ fn a_damaged_archive_is_refused() {
     }
 }
 
-/// Whatever bytes of an archive are changed, the volume is sound, and the error is one line or none.
+/// After a change of any bytes of an archive, the volume is sound, and there is at most one line with an error.
 #[test]
 fn damaged_archives_make_sound_volumes() {
     require!([Need::Tool("tar")]);
@@ -295,7 +297,7 @@ fn damaged_archives_make_sound_volumes() {
     }
 }
 
-/// If an archive does not fit, the message names the first file without space, and a size that is sufficient for the whole archive.
+/// If an archive does not fit, the message names the first file that does not fit, and a size that is sufficient for the complete archive.
 #[test]
 fn an_archive_that_does_not_fit_is_one_line() {
     let bench = Bench::empty();
@@ -322,7 +324,7 @@ fn an_archive_that_does_not_fit_is_one_line() {
     }
 }
 
-/// Whiteouts hide files of layers below, but none of their own layer; without --oci they are files.
+/// Whiteouts hide files of lower layers, but not files of their own layer. Without --oci, whiteouts are ordinary files.
 #[test]
 fn layers_hide_what_is_below() {
     let bench = Bench::empty();
@@ -370,7 +372,7 @@ fn layers_hide_what_is_below() {
     found.sort();
     let expected = "|a|a/kept|a/replaced|a/through|becomes|lib|lost+found|opaque|opaque/dir|opaque/dir/new|opaque/new";
     assert_eq!(found, expected.split('|').map(PathBuf::from).collect::<Vec<_>>());
-    // A directory that is only on the path of a layer's files keeps its time.
+    // A directory that is not a member of a layer, but contains files of the layer, keeps its time.
     let dir = bench.json(&["stat", "--json", &bench.target("/a")]);
     assert_eq!(dir["modified"], "2001-09-09T01:46:40.000000000Z");
     bench.succeed(["mkfs", "-q", "-d", "1", "-d", "2", "plain", "8M"]);
@@ -381,7 +383,7 @@ fn layers_hide_what_is_below() {
     assert!(output.status.code() == Some(1) && said.contains("hides no file"), "{said}");
 }
 
-/// Without a size an image has space for its content; with --shrink it has little more.
+/// Without a size, an image has enough space for its content. With --shrink, it has little more space than that.
 #[test]
 fn an_image_is_as_large_as_its_content_needs() {
     let bench = Bench::empty();
@@ -427,7 +429,7 @@ fn an_image_is_as_large_as_its_content_needs() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
-/// Owners from options and maps, and the entries of a device table, are as requested when the kernel shows them.
+/// The kernel shows the owners from options and maps, and the files of a device table, as requested.
 #[test]
 fn owners_and_devices_are_what_was_asked_for() {
     require!([Need::Root]);
@@ -474,7 +476,7 @@ fn owners_and_devices_are_what_was_asked_for() {
     }
 }
 
-/// The same archive gives the same bytes, and so does the same tree, in whatever order its directories are read.
+/// The same archive gives an image with the same bytes. The same applies to a tree, for any order in which its directories are read.
 #[test]
 fn the_same_sources_make_the_same_bytes() {
     let bench = Bench::empty();

@@ -1,4 +1,4 @@
-//! `integrity:DATA,TAGS` as a volume, and `ironmap integrity`: made, used, killed, damaged, mixed up.
+//! `integrity:DATA,TAGS` as a volume, and `ironmap integrity`: devices are made, used, left by killed programs, damaged, and mixed up.
 
 use crate::require;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use ironmap::{Errno, FileOptions, QueueOptions, Volume};
 use serde_json::Value;
 
 const SECTOR: u64 = 4096;
-/// The byte at which tags begin on a separate device, after a superblock and a map of one block.
+/// The byte offset of the tags on a separate device, after a superblock and a dirty map of one block.
 const TAGS: u64 = 2 * 4096;
 const VOLUME: &str = "integrity:image,tags";
 
@@ -49,7 +49,7 @@ fn flip(path: &Path, at: u64) {
     file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
-/// The first byte of a file on the image.
+/// The offset of the first byte of a file on the image.
 fn place(bench: &Bench, path: &str) -> u64 {
     let map = bench.json(&["map", "--json", &format!("image:{path}")]);
     map["extents"][0]["physical"].as_u64().unwrap()
@@ -74,7 +74,8 @@ fn scrub(bench: &Bench, device: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A volume is changed and read through its tags, by every name; afterwards the data device is a plain ext4 that e2fsck and the kernel accept.
+/// A volume is changed and read through its integrity device, by every name of the device. Afterwards, the data device is a plain ext4 in
+/// which e2fsck finds no fault.
 #[test]
 fn a_volume_is_served_through_its_tags() {
     for options in [&["--mode", "bitmap"][..], &["--mode", "journal", "--guard", "crc64"]] {
@@ -101,7 +102,7 @@ fn a_volume_is_served_through_its_tags() {
     }
 }
 
-/// The kernel mounts the data half.
+/// The kernel mounts the data device of an integrity device.
 #[test]
 fn the_kernel_mounts_the_data() {
     require!([Need::Root, Need::Tool("mount")]);
@@ -115,7 +116,7 @@ fn the_kernel_mounts_the_data() {
     assert_eq!(read.unwrap(), b"small\n");
 }
 
-/// `mkfs` makes a volume on an integrity device, which need not hold one before.
+/// `mkfs` makes a volume on an integrity device that contains no volume.
 #[test]
 fn a_volume_is_made_through_its_tags() {
     let bench = Bench::empty();
@@ -156,7 +157,8 @@ fn halves_are_partitions_of_one_disk() {
     refused(&inside, 3, &["disk@p1 and disk@2097152 overlap"]);
 }
 
-/// A wrong sector is counted and reported once for each read, with each method that keeps memory unchanged: the device itself repeats the read.
+/// A wrong sector is counted and reported once for each read, with each method for stable pages, although the device itself repeats the
+/// failed read.
 #[test]
 fn a_wrong_sector_is_reported_once_for_each_read() {
     let bench = protected(&[]);
@@ -187,8 +189,8 @@ fn a_wrong_sector_is_reported_once_for_each_read() {
     assert_eq!(volume.events().wrong_tuples(), count);
 }
 
-/// After a flipped bit in a file's data, a read of that file fails with its sector, and other data can be read. The scrub lists the sector, and a
-/// flipped bit of a tag.
+/// After a bit of a file's data is flipped, a read of this file fails and names the sector. Other data can be read. The scrub lists this
+/// sector, and also a sector whose tag has a flipped bit.
 #[test]
 fn flipped_bits_are_found() {
     let bench = protected(&[]);
@@ -218,7 +220,7 @@ fn flipped_bits_are_found() {
     }
 }
 
-/// Two sectors are swapped: the reference tag of neither fits.
+/// After two sectors are swapped, the reference tags of both sectors are wrong.
 #[test]
 fn swapped_sectors_are_found() {
     let bench = protected(&["--tag", "7"]);
@@ -243,7 +245,7 @@ fn swapped_sectors_are_found() {
     }
 }
 
-/// Waits until a program has written these bytes to a file, at most a minute.
+/// Waits, for at most a minute, until the bytes at an offset of a file satisfy `is_there`.
 fn await_bytes(child: &mut Child, path: &Path, at: u64, is_there: impl Fn(&[u8]) -> bool) {
     let (file, begun) = (File::open(path).unwrap(), Instant::now());
     let mut bytes = [0; 8];
@@ -258,8 +260,8 @@ fn await_bytes(child: &mut Child, path: &Path, at: u64, is_there: impl Fn(&[u8])
     }
 }
 
-/// A writer is killed during its work. The next command that opens the device for writing recovers it, and reports that; afterwards all
-/// sectors fit, and the volume is sound.
+/// A writer is killed during its work. The next command that opens the device for writing recovers the device and reports the recovery.
+/// Afterwards, all sectors match their tags, and the volume is sound.
 #[test]
 fn a_killed_writer_is_recovered_from() {
     for mode in ["bitmap", "journal"] {
@@ -272,12 +274,12 @@ fn a_killed_writer_is_recovered_from() {
         let mut writer = command.stdout(Stdio::null()).spawn().unwrap();
         let tags = bench.path("tags");
         if mode == "bitmap" {
-            // Bits of the map are set.
+            // Waits until bits of the dirty map are set.
             await_bytes(&mut writer, &tags, 4096, |map| {
                 map.iter().map(|byte| byte.count_ones()).sum::<u32>() > 5
             });
         } else {
-            // A record far inside its journal is written.
+            // Waits until a record in the middle of the journal is written.
             let journal = number("area_size") - 4096 - number("journal");
             await_bytes(&mut writer, &tags, journal + (1 << 20), |bytes| bytes != [0; 8]);
         }
@@ -324,7 +326,7 @@ fn halves_that_do_not_fit_are_refused() {
     refused(&ls("tags"), 3, &["tags holds the tags of another device"]);
     refused(&ls("missing,tags"), 3, &["the data half", "missing"]);
     refused(&ls("image,missing"), 3, &["the tag half", "missing"]);
-    // These are tags of another device of the same size: no sector fits.
+    // These are the tags of another device with the same size: no sector matches its tag.
     sized(&bench, "other", 64);
     sized(&bench, "tags-of-other", 24);
     bench.succeed(["integrity", "format", "other,tags-of-other"]);
@@ -340,7 +342,7 @@ fn halves_that_do_not_fit_are_refused() {
     assert!(text(&check.stdout).starts_with("data device: 62914560 bytes"));
 }
 
-/// A lock on one half locks the device.
+/// A lock on the data device or on the tag device locks the integrity device.
 #[test]
 fn both_halves_are_locked() {
     let bench = protected(&[]);
@@ -352,7 +354,8 @@ fn both_halves_are_locked() {
     }
 }
 
-/// Tags take the tail of a device only if no file system reaches there; the content of TAGS is overwritten only with --force.
+/// Tags are stored in the tail of a device only if no file system extends into the tail. The content of TAGS is overwritten only with
+/// --force.
 #[test]
 fn a_device_with_content_is_refused() {
     let bench = Bench::new();
@@ -375,8 +378,8 @@ fn a_device_with_content_is_refused() {
     bench.succeed(["integrity", "format", "--force", "data,image"]);
 }
 
-/// An ext4 with a damaged superblock may reach into the tail: `--force` does not overwrite that, and the refusal names the possible loss. Another
-/// file system, whose end is always unknown, is overwritten with --force.
+/// An ext4 with a damaged superblock may extend into the tail: `--force` does not overwrite the tail, and the refusal names the possible
+/// loss. The tail of another file system, whose end is always unknown, is overwritten with --force.
 #[test]
 fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     let bench = Bench::new();
@@ -417,7 +420,7 @@ fn a_damaged_superblock_is_reported() {
     refused(&bench.run(["integrity", "check", "image,tags"]), 4, &["checksum"]);
 }
 
-/// Impossible options are a wrong command line.
+/// Impossible options give the exit code of a wrong command line.
 #[test]
 fn wrong_options_are_named() {
     let bench = Bench::new();
@@ -440,7 +443,7 @@ fn wrong_options_are_named() {
     drop(tags);
     let output = bench.run(["integrity", "format", "image,tags"]);
     refused(&output, 2, &["the tag device has 8192 bytes", "are needed"]);
-    // The device is a sparse tebibyte, and each region takes memory while it is open.
+    // The device is a sparse file of 1 TiB. Each region of an open device needs memory.
     sized(&bench, "large", 1 << 20);
     let output = bench.run(["integrity", "format", "--region", "8K", "large,tags"]);
     refused(&output, 2, &["regions of 8192 bytes are too many", "take 16384 or more"]);

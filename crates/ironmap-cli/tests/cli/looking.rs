@@ -1,4 +1,4 @@
-//! The commands that only read print the same as their namesakes on the kernel's mount of the same volume.
+//! The commands that only read print the same output as the programs with the same names on the kernel's mount of the same volume.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ use crate::support::{Bench, pattern, succeed, text, tool};
 pub(crate) struct Twin {
     pub(crate) bench: Bench,
     mount: LoopMount,
-    /// The mounted image; the program reads a copy of it, because it refuses a mounted one.
+    /// The mounted image. The program reads a copy of this image, because it refuses a mounted image.
     _image: Image,
 }
 
@@ -25,7 +25,7 @@ impl Twin {
         Self::with(|_| {}, &[])
     }
 
-    /// A twin with more files in its source tree, and after requests to debugfs.
+    /// A twin with more files in its source tree, which is then changed by requests to debugfs.
     pub(crate) fn with(more: impl FnOnce(&Path), requests: &[&str]) -> Self {
         let bench = Bench::empty();
         fill(&bench.source(), true);
@@ -58,12 +58,12 @@ impl Twin {
         command.split_whitespace().map(|word| word.replace('@', at)).collect()
     }
 
-    /// Runs the program; `@` is the volume's root.
+    /// Runs the program. `@` is replaced by the root of the volume.
     pub(crate) fn run(&self, command: &str) -> Output {
         self.bench.run(Self::words(command, &format!("{}:", self.volume())))
     }
 
-    /// The output of ironmap, without the volume's name.
+    /// The output of ironmap, without the name of the volume.
     pub(crate) fn ours(&self, command: &str) -> String {
         let output = self.run(command);
         assert_eq!(text(&output.stderr), "", "{command}");
@@ -71,7 +71,7 @@ impl Twin {
         text(&output.stdout).replace(&format!("{}:", self.volume()), "")
     }
 
-    /// The output of the namesake, without the mount's path.
+    /// The output of the program with the same name, without the path of the mount.
     pub(crate) fn theirs(&self, command: &str) -> String {
         let at = self.mount.dir().display().to_string();
         let words = Self::words(command, &at);
@@ -86,7 +86,7 @@ impl Twin {
     }
 }
 
-/// Several files in one call, by names and numbers, are read in order; a missing one is reported, and the next one follows.
+/// Several files in one call, by names and inode numbers, are read in order. A missing file is reported, and the next file is still read.
 #[test]
 fn reads_take_many_files_of_many_volumes() {
     let bench = Bench::new();
@@ -123,7 +123,7 @@ fn reads_take_many_files_of_many_volumes() {
     assert!(said.status.code() == Some(2) && text(&said.stderr).contains("VOLUME:/PATH"));
 }
 
-/// `VOLUME:<N>` is inode N, for commands that read; commands that need a name refuse it before any work.
+/// `VOLUME:<N>` is inode N for commands that read. Commands that need a name refuse it before any work.
 #[test]
 fn an_inode_s_number_is_a_path() {
     let bench = Bench::new();
@@ -147,14 +147,14 @@ fn an_inode_s_number_is_a_path() {
         assert_eq!(bench.run(command).status.code(), Some(2), "{command:?}");
     }
     assert!(fs::read(bench.image()).unwrap() == before);
-    // A file of such a name has a slash before it.
+    // A file whose name is `<12>` is reached with a slash before its name.
     bench.succeed(["touch", "image:/<12>"]);
     assert_eq!(bench.json(&["stat", "--json", "image:/<12>"])["size"], 0);
     bench.succeed(["cp", &large, "image:/again"]);
     assert!(bench.succeed(["cat", "image:/again"]) == pattern(3 << 20 | 77, 1));
 }
 
-/// The options of `ls`, each alone and in combinations.
+/// `ls` prints the same as GNU ls, with each option and with combinations of options.
 #[test]
 fn lists_are_those_of_ls() {
     require!([Need::Root]);
@@ -190,7 +190,7 @@ fn lists_are_those_of_ls() {
     }
 }
 
-/// The headings of a recursive list begin with the argument, so that each is a valid argument.
+/// The headings of a recursive listing begin with the argument, so that each heading is a valid argument.
 #[test]
 fn headings_of_ls_begin_with_the_argument() {
     require!([Need::Root]);
@@ -209,7 +209,7 @@ fn headings_of_ls_begin_with_the_argument() {
     assert!(alone.starts_with("image:/:\n") && alone.contains("\nimage:/dir:\n"), "{alone}");
 }
 
-/// A link that cannot be followed is an error, unless it has no target and the command asks for the link itself.
+/// `ls` fails for a symbolic link that cannot be followed, as GNU ls. A link without a target is listed as a link.
 #[test]
 fn links_that_lead_in_a_circle_are_refused_by_ls() {
     require!([Need::Root]);
@@ -239,7 +239,7 @@ fn links_that_lead_in_a_circle_are_refused_by_ls() {
     }
 }
 
-/// Every letter of a format, for every type of file, and for names that need quotes.
+/// Every letter of a format is printed as by stat(1), for every type of file, and for names that need quotes.
 #[test]
 fn formats_of_stat_are_those_of_stat() {
     require!([Need::Root]);
@@ -249,10 +249,10 @@ fn formats_of_stat_are_those_of_stat() {
         for name in ["past", "just", "epoch"] {
             fs::write(root.join(name), "").unwrap();
         }
-        // The number and the mode are zeros, whose printed forms have no prefix.
+        // The device number and the mode are 0, which is printed without a prefix.
         succeed(tool("mknod").args(["-m", "0"]).arg(root.join("zero")).args(["b", "0", "0"]));
     };
-    // Times before 1970 with parts of a second: the field has the nanoseconds above two bits.
+    // Times before 1970 with fractions of a second. The field stores the nanoseconds above its two lowest bits.
     let times = [("past", -2, 250_000_000), ("just", -2, 950_000_000), ("epoch", -1, 500_000_000)];
     let requests = [("small", 1_000_000_000, 123_456_789)].into_iter().chain(times);
     let requests: Vec<_> = requests
@@ -298,7 +298,7 @@ fn formats_of_stat_are_those_of_stat() {
         spaced(&mut twin.bench.command(), &format!("{}:", twin.volume())),
         spaced(&mut tool("env"), twin.mount.dir().to_str().unwrap())
     );
-    // An image has no device number, and a block device has that of a mount.
+    // An image has no device number. A block device has the device number of a mount.
     assert_eq!(twin.ours("stat -c %d:%D:%Hd:%Ld @/small"), "0:0:0:0\n");
     let device = LoopDevice::with(&["--read-only"], twin.bench.image());
     let small = format!("{}:/small", device.node());

@@ -1,4 +1,4 @@
-//! `ironmap mkfs`: its volumes, the devices that it does not change, and its output.
+//! `ironmap mkfs`: the volumes that it makes, the devices that it must not change, and its output.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -7,14 +7,14 @@ use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
 const UUID: &str = "6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d";
 
-/// The value of a field by dumpe2fs.
+/// The value of a field in the output of dumpe2fs.
 fn field(image: &std::path::Path, name: &str) -> String {
     let said = text(&succeed(tool("dumpe2fs").arg("-h").arg(image)).stdout);
     let line = said.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
     line.unwrap_or_else(|| panic!("no {name}: {said}")).trim().to_owned()
 }
 
-/// e2fsck finds nothing.
+/// Asserts that e2fsck finds no fault.
 fn check(image: &std::path::Path) {
     let said = text(&succeed(tool("e2fsck").arg("-fn").arg(image)).stdout);
     assert!(!said.contains("? no"), "{said}");
@@ -101,7 +101,7 @@ fn a_part_of_an_image_does_not_change_the_rest() {
     assert!(bytes[..4 << 20].iter().chain(&bytes[16 << 20..]).all(|byte| *byte == 7));
 }
 
-/// One line, the documented exit code, and every file unchanged.
+/// An impossible volume is refused with one line and the documented exit code, and no file is changed.
 #[test]
 fn an_impossible_volume_is_refused_and_changes_nothing() {
     let bench = Bench::empty();
@@ -117,16 +117,16 @@ fn an_impossible_volume_is_refused_and_changes_nothing() {
         (&["swap"], 3, "holds a Linux swap area"),
         (&["missing"], 3, "missing: No such file or directory"),
         (&["new", "10K"], 3, "too small"),
-        (&["new", "1M", "-b", "3000"], 2, "blocks of 3000 bytes"),
+        (&["new", "1M", "-b", "3000"], 2, "the block size is 3000"),
         (&["new", "1M", "-O", "frobnicate"], 2, "frobnicate is not a feature"),
         (&["new", "1M", "-O", "compression"], 2, "a new volume cannot have compression"),
         (&["new", "1M", "-O", "meta_bg,resize_inode"], 2, "contradicts"),
         (&["new", "1M", "-L", "seventeen letters"], 2, "at most 16"),
         (&["new", "1M", "-U", "1234"], 2, "1234 is not a UUID"),
         (&["new", "1M", "-e", "ignore"], 2, "neither continue, remount-ro nor panic"),
-        (&["new", "1M", "-m", "60"], 2, "60 percent reserved"),
+        (&["new", "1M", "-m", "60"], 2, "60 percent of the blocks cannot be reserved"),
         (&["new", "1M", "--time=-1"], 2, "-1 seconds since 1970"),
-        (&["new", "1M", "--time=15032385536"], 2, "15032385536 seconds since 1970"),
+        (&["new", "1M", "--time=15032385536"], 2, "the time 15032385536, in seconds since 1970"),
         (&["swap", "--force", "-O", "^extent,bigalloc"], 2, "contradicts"),
     ];
     for (args, code, says) in cases {
@@ -143,7 +143,8 @@ fn an_impossible_volume_is_refused_and_changes_nothing() {
     check(&bench.path("swap"));
 }
 
-/// Options of mke2fs are accepted: 0 for the default number of inodes, and a feature's other name, which implies the features that it needs.
+/// Options of mke2fs are accepted: 0 for the default number of inodes, and an alternative name of a feature, which also enables the
+/// features that it needs.
 #[test]
 fn options_of_mke2fs_are_accepted() {
     let bench = Bench::empty();
@@ -157,12 +158,12 @@ fn options_of_mke2fs_are_accepted() {
     bench.succeed(["check", "image"]);
 }
 
-/// An error of the device names it once.
+/// An error of the device names the device only once.
 #[test]
 fn errors_of_the_device_name_it_once() {
     let bench = Bench::empty();
     File::create(bench.image()).unwrap().set_len(64 << 20).unwrap();
-    // No file can be written past 100 blocks of 512 bytes. The program ignores the signal as well.
+    // No file can be written past 100 blocks of 512 bytes. The shell and the program ignore the signal SIGXFSZ.
     let script = "trap '' XFSZ; ulimit -f 100; exec \"$0\" mkfs image";
     let mut shell = tool("sh");
     shell.args(["-c", script, IRONMAP]).current_dir(bench.dir.path());
@@ -172,7 +173,7 @@ fn errors_of_the_device_name_it_once() {
     assert!(said.starts_with("ironmap: image: write at ") && said.ends_with("(EFBIG)\n"), "{said}");
 }
 
-/// If a tree does not fit, the error is one line with a sufficient size; the volume is sound.
+/// If a tree does not fit, the error is one line with a sufficient size, and the volume is sound.
 #[test]
 fn a_tree_that_does_not_fit_is_one_line() {
     let bench = Bench::empty();
@@ -186,7 +187,7 @@ fn a_tree_that_does_not_fit_is_one_line() {
     fill("large", 3, 9 << 20);
     fill("blocks", 170, 60_000);
     fill("inodes", 3000, 0);
-    // With a requested number of inodes a larger volume has no more of them.
+    // If the user requests a number of inodes, a larger volume does not have more inodes.
     let output = bench.run(["mkfs", "-q", "-N", "100", "-d", "inodes", "image", "64M"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -214,7 +215,7 @@ fn a_tree_that_does_not_fit_is_one_line() {
     }
 }
 
-/// If bitmaps have too few bits for all inodes, groups become smaller, so that there are more of them.
+/// If the bitmaps have too few bits for all inodes, the groups become smaller, so that there are more groups and bitmaps.
 #[test]
 fn more_names_than_a_group_has_inodes() {
     let bench = Bench::empty();
@@ -238,7 +239,7 @@ fn more_names_than_a_group_has_inodes() {
         assert!(len < 33 << 20, "{options}: {len}");
         fs::remove_file(bench.image()).unwrap();
     }
-    // The given size has too few inodes by default, so the message suggests more of them.
+    // A volume of the given size has too few inodes by default, so the message suggests a larger number of inodes.
     let output = bench.run(["mkfs", "-q", "-b", "1K", "-d", "tree", "image", "24M"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");

@@ -10,7 +10,8 @@ use crate::results::{RELEASE, bench, bench_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Instructions of the simple path above the bare submission. They are the whole cost if the device costs nothing.
+/// The simple path needs at most 120 instructions more than the bare submission. On a device that costs nothing, these instructions are the
+/// complete cost.
 #[test]
 fn the_simple_path_costs_at_most_120_instructions() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -34,8 +35,8 @@ fn the_simple_path_costs_at_most_120_instructions() {
     }
 }
 
-/// Overwrites queued on io_uring must reach the same goal. The fixture is a loop device, since a file in memory does not support NOWAIT, and
-/// io_uring does not serve it.
+/// Overwrites that are queued on io_uring have the same limit. The fixture is a loop device, because a file in memory does not support
+/// NOWAIT, which the io_uring engine needs.
 #[test]
 fn an_overwrite_queued_on_io_uring_costs_at_most_120_instructions() {
     let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];
@@ -44,7 +45,8 @@ fn an_overwrite_queued_on_io_uring_costs_at_most_120_instructions() {
     assert!(above <= 120.0, "{above} instructions");
 }
 
-/// Overwrites with engines that complete at once. A single request at a time also reads the clock for the time stamp (55).
+/// The limits for overwrites with engines that complete at once. With one request at a time, each request also reads the clock for the
+/// timestamp (55 instructions).
 #[test]
 fn an_overwrite_that_completes_at_once_costs_at_most_so_many_instructions() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -54,8 +56,8 @@ fn an_overwrite_that_completes_at_once_costs_at_most_so_many_instructions() {
     }
 }
 
-/// Reads and overwrites of a file of an XFS volume cost no more than those of ext4, because the same map serves both. The engine completes
-/// immediately, because on io_uring the costs depend on how many completions arrive together.
+/// Reads and overwrites of a file cost the same on XFS as on ext4, because the same extent map serves both formats. The engine completes
+/// immediately, because the costs on io_uring depend on the number of completions that arrive together.
 #[test]
 fn a_request_on_xfs_costs_at_most_5_instructions_above_ext4() {
     let tools = ["valgrind", "mke2fs", "mkfs.xfs"].map(Need::Tool);
@@ -70,7 +72,7 @@ fn a_request_on_xfs_costs_at_most_5_instructions_above_ext4() {
             let args = ["--fixture", "loop", "--size", "64m", "--fs", fs, "--rw", work];
             above_raw("vol:", &[&args[..], &["--engine", engine, "--iodepth", depth]].concat())
         };
-        // On a busy machine fewer requests share a read of the clock, which can cause a difference, so it is measured again.
+        // On a busy machine, fewer requests share a read of the clock. This can cause a difference, so the measurement is repeated.
         let mut runs = Vec::new();
         let is_near = (0..4).any(|_| {
             let (ext4, xfs) = (above("ext4"), above("xfs"));
@@ -83,13 +85,13 @@ fn a_request_on_xfs_costs_at_most_5_instructions_above_ext4() {
     }
 }
 
-/// Instructions of an overwrite above the bare submission by the same engine.
+/// The instructions of an overwrite, minus the instructions of the bare submission by the same engine.
 fn overwrite_above_raw(fixture: &str, engine: &str, depth: &str) -> f64 {
     let args = ["--fixture", fixture, "--engine", engine, "--iodepth", depth];
     above_raw("vol:", &[&args[..], &["--rw", "randwrite", "--size", "64m"]].concat())
 }
 
-/// Instructions of a target's request above the bare submission. The requested engine must serve both.
+/// The instructions of a request to a target, minus the instructions of the bare submission. The requested engine must serve both requests.
 fn above_raw(target: &str, args: &[&str]) -> f64 {
     let only = format!("raw,{}", target.trim_end_matches(':'));
     let rows = bench(&[args, &["--instructions", "--only", &only]].concat());
@@ -103,18 +105,19 @@ fn above_raw(target: &str, args: &[&str]) -> f64 {
     count(target) - count("raw:")
 }
 
-/// The costs of the methods that keep memory unchanged, above zero copy. A method with a copy costs the copy, of which valgrind counts each byte,
-/// and little more. A method without a copy costs nothing.
+/// The costs of the methods for stable pages, compared with zero copy. A method with a copy costs the copy, for which valgrind counts one
+/// instruction per byte, and little more. A method without a copy costs nothing.
 #[test]
 fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
     const COPY: f64 = 4096.0;
     const STAMP: f64 = 55.0;
     for (work, depth, most) in [
-        // Two calls, before and after the system call, so that nothing returns across it: 50 instructions for some 400 ns.
+        // The code has two function calls, one before and one after the system call, instead of one around it. They cost 50 instructions
+        // and save about 400 ns, because a return after a system call is slow.
         ("randread", "1", 245.0),
         ("randread", "32", 470.0),
-        // Zero copy may omit the stamp: valgrind is so slow that either row may get it.
+        // Under valgrind, requests are so slow that the update of the timestamp may be counted in either row.
         ("randwrite", "1", 25.0 + STAMP),
         ("randwrite", "32", 500.0),
     ] {
@@ -129,13 +132,13 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
         assert!(copied(bounce), "{work} at depth {depth}: {}", above(bounce));
         let lazily = if work == "randread" { direct(lazy) } else { copied(lazy) };
         assert!(lazily, "{work} at depth {depth}: {}", above(lazy));
-        // The bench uses buffers of the library, which no other code can reach.
+        // The method `owned` needs no copy, because the bench uses buffers of the library, which no other code can change.
         assert!(direct(owned), "{work} at depth {depth}: {}", above(owned));
     }
 }
 
-/// Overwrites start no handle of the journal and lock no range exclusively, whether they cover whole blocks or, at 2K, half blocks. All use the
-/// simple path. The bench runs in memory, which has no sectors, and on a file.
+/// Overwrites of complete blocks and of half blocks (2K) start no handle of the journal, lock no range exclusively, and all take the simple
+/// path. The bench runs on a device in memory, which has no sectors, and on a file.
 #[test]
 fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
     require!([Need::Tool("mke2fs")]);
@@ -162,7 +165,7 @@ fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
     }
 }
 
-/// Writes to preallocated blocks are converted in batches: far fewer handles than writes.
+/// After writes to unwritten extents, the extents are converted in batches, with far fewer handles than writes.
 #[test]
 fn unwritten_blocks_are_converted_in_batches() {
     require!([Need::Tool("mke2fs")]);
@@ -176,7 +179,7 @@ fn unwritten_blocks_are_converted_in_batches() {
     assert!(count("conversions") > 0, "{counters}");
 }
 
-/// With `--fsync N` the written data are synced after each N writes of a job, and at no other time.
+/// With `--fsync N`, the file is synced after each N writes of a job, and at no other time.
 #[test]
 fn the_file_is_synced_after_each_so_many_writes() {
     require!([Need::Tool("mke2fs")]);
@@ -188,7 +191,7 @@ fn the_file_is_synced_after_each_so_many_writes() {
         let rows = bench_of(env!("CARGO_BIN_EXE_ironmap").as_ref(), &args);
         let counters = &rows[1]["counters"];
         let count = |name: &str| counters[name].as_u64().unwrap_or(0);
-        // Filling the file also counts as writes, once.
+        // The counters also include the writes that fill the file before the measurement.
         let writes = count("overwrites") + count("writes");
         assert!(writes >= 4096, "{counters}");
         count("handles") as f64 / (writes / every) as f64
@@ -202,7 +205,8 @@ fn the_file_is_synced_after_each_so_many_writes() {
     }
 }
 
-/// The extra costs of a host file: the lane, the tenure, and for queued reads the booking. The count keeps them from growing unnoticed.
+/// Limits the additional instructions of a read of a host file, which checks that its lease is still valid. A queued read costs more,
+/// because the open request must be recorded.
 #[test]
 fn a_host_file_costs_at_most_160_instructions_and_300_queued() {
     let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];
@@ -216,7 +220,7 @@ fn a_host_file_costs_at_most_160_instructions_and_300_queued() {
     }
 }
 
-/// A bench under way, which a failing test kills.
+/// A running bench, which is killed if the test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -234,7 +238,7 @@ fn start(args: &[&str]) -> Running {
     Running(command.spawn().unwrap())
 }
 
-/// The remains of a bench with this process number: directories, mounts, loop devices, and marks of zram devices.
+/// The remains of a bench with this process ID: directories, mounts, loop devices, and mark files of zram devices.
 fn left_by(pid: u32) -> Vec<String> {
     let name = format!("ironmap-bench-{pid}");
     let mut left = Vec::new();
@@ -304,7 +308,7 @@ fn a_bench_that_fails_leaves_nothing() {
     assert_eq!(left_by(pid), Vec::<String>::new());
 }
 
-/// Arguments that cannot be measured are refused before any work, and a message of a launch is printed once.
+/// Arguments that cannot be measured are refused before any work, and a message of a launch is printed only once.
 #[test]
 fn wrong_arguments_are_named() {
     for (args, code, said) in [

@@ -1,4 +1,5 @@
-//! Messages suggest the next command: each row is a command line that a new user types, and the hint in its one line.
+//! Error messages suggest the next command. Each row contains a command line that a new user may type, and the hint in the error message of
+//! one line.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,7 +12,7 @@ use crate::common::skip::{Need, note_part};
 use crate::require;
 use crate::support::{Bench, succeed, text, tool};
 
-/// Runs command lines, each of which must fail with this code, and with one line that has the hint.
+/// Runs command lines. Each must fail with its exit code and one line that contains the hint.
 fn hints(bench: &Bench, rows: &[(&str, i32, &str)]) {
     let mut wrong = Vec::new();
     for (line, code, hint) in rows {
@@ -98,7 +99,7 @@ fn a_wrong_line_gets_the_line_to_type() {
     assert!(missing.iter().all(|path| !path.exists()));
 }
 
-/// A lock names its holder, which is this process.
+/// The message about a locked image names the process that has locked it, which is this process.
 #[test]
 fn a_lock_names_its_holder() {
     let bench = Bench::empty();
@@ -107,7 +108,7 @@ fn a_lock_names_its_holder() {
     rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
     let said = text(&bench.run(["ls", "image:/"]).stderr);
     let seen = format!(" (pid {})\n", std::process::id());
-    // A file system such as overlayfs uses other inode numbers than /proc/locks, which hides the holder.
+    // On a file system such as overlayfs, the inode number differs from the number in /proc/locks, so the process cannot be found.
     let hidden = said.ends_with("locked by another program: its process is not visible in /proc\n");
     assert!(
         said.contains("locked by another program: ") && (said.ends_with(&seen) || hidden),
@@ -118,7 +119,7 @@ fn a_lock_names_its_holder() {
     assert!(!hidden || !listed, "{said}{locks}");
 }
 
-/// The message about a device in use names its users: mounts, devices made of it, and programs that opened it exclusively.
+/// The message about a device in use names its users: mounts, devices on top of it, and programs that have opened it exclusively.
 #[test]
 fn a_device_in_use_names_its_users() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mount")]);
@@ -158,7 +159,7 @@ fn a_device_in_use_names_its_users() {
     bench.succeed(["ls", &target]);
 }
 
-/// A link below `/dev/disk` like those of udev, and the directories made for it. The drop removes them.
+/// A symbolic link below `/dev/disk` as udev makes it, and the directories that were made for this link. The drop removes both.
 struct Link {
     path: PathBuf,
     made: Vec<PathBuf>,
@@ -181,18 +182,19 @@ impl Drop for Link {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         for dir in self.made.iter().rev() {
-            // Another test may have a directory there.
+            // The directory may not be empty, because another test may have a link in it.
             let _ = fs::remove_dir(dir);
         }
     }
 }
 
-/// LABEL= and UUID= lead to the device by the links of udev, whose names blkid(8) prints; `mount` accepts them too.
+/// LABEL= and UUID= lead to the device by the symbolic links of udev. blkid(8) prints the names of these links. `mount` accepts the tags
+/// too.
 #[test]
 fn tags_lead_to_devices() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("blkid")]);
     let bench = Bench::empty();
-    // The label has at most 16 bytes, with characters that udev escapes and others.
+    // The label has at most 16 bytes, and contains characters that udev escapes and others that it does not.
     let label = format!("a b/é{}", std::process::id() % 100_000);
     bench.succeed(["mkfs", "-q", "-L", &label, "image", "16M"]);
     fs::create_dir(bench.path("mnt")).unwrap();
@@ -224,7 +226,7 @@ fn tags_lead_to_devices() {
     }
 }
 
-/// Commands that support only ext4 report that a volume is XFS, and name a program that changes it; nothing is written.
+/// Commands that support only ext4 report that a volume is XFS, and name a program that can change it. Nothing is written.
 #[test]
 fn an_xfs_volume_is_named_where_only_ext4_is_changed() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -247,9 +249,9 @@ fn an_xfs_volume_is_named_where_only_ext4_is_changed() {
             ("resize image 400M", 3, "image: this is XFS"),
             ("undelete image", 1, "image: this is xfs, and that is of ext2, ext3 and ext4 only"),
             ("dump image superblock", 1, "image: this is xfs"),
-            ("mkdir image:/d", 1, "of XFS volumes only data are overwritten"),
-            ("rmdir image:/", 1, "of XFS volumes only data are overwritten"),
-            ("write image:/f", 1, "of XFS volumes only data are overwritten"),
+            ("mkdir image:/d", 1, "on XFS only the data of files can be overwritten"),
+            ("rmdir image:/", 1, "on XFS only the data of files can be overwritten"),
+            ("write image:/f", 1, "on XFS only the data of files can be overwritten"),
             ("mount image .", 1, "image: a mount does not write xfs: add -o ro"),
         ],
     );
@@ -275,7 +277,7 @@ fn resize_says_that_the_partition_ends_there() {
     assert!(same.ends_with("as before: the partition ends there\n"), "{same}");
 }
 
-/// The types of mke2fs have its features, and e2fsck finds nothing.
+/// A volume of each type has the same features as with mke2fs, and e2fsck finds no fault.
 #[test]
 fn types_are_those_of_mke2fs() {
     let features = |bench: &Bench, name: &str| {

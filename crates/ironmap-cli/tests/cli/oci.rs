@@ -1,5 +1,5 @@
-//! `ironmap mkfs --oci` with image layouts: the volume holds the same as after GNU tar with whiteouts applied by hand, and after
-//! umoci.
+//! `ironmap mkfs --oci` with image layouts: the volume has the same files as after GNU tar with whiteouts that are applied by hand, or
+//! after umoci.
 
 use std::fs;
 use std::io::Write;
@@ -47,7 +47,8 @@ fn of_platform(mut image: Value, architecture: &str) -> Value {
     image
 }
 
-/// Three layers, plain, gzip and zstd, belong to the image for this machine, one of two in an index that another index names.
+/// An image with three layers (uncompressed, gzip and zstd) is applied. It is the image for this machine, one of two images in an index
+/// that another index names.
 #[test]
 fn the_layers_of_a_layout_are_applied() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);
@@ -98,7 +99,7 @@ fn the_layers_of_a_layout_are_applied() {
     );
 }
 
-/// umoci makes an image from changes to a tree, with its own whiteouts.
+/// An image that umoci has made from changes to a tree, with whiteouts, gives the same files as `umoci unpack`.
 #[test]
 fn an_image_of_umoci_is_what_umoci_unpacks() {
     require!([Need::Root, Need::Tool("umoci")]);
@@ -117,7 +118,7 @@ fn an_image_of_umoci_is_what_umoci_unpacks() {
     let mount = image.mount("ro");
     let views = [expected.dir().join("rootfs"), mount.dir().to_owned()].map(|root| {
         let mut views = view(&root, i64::MAX);
-        // The root is not a file of the image.
+        // The root directory is not compared, because it is not a file of the image.
         views.retain(|path, _| !["", "lost+found"].map(Path::new).contains(&path.as_path()));
         views
     });
@@ -186,7 +187,7 @@ fn a_layout_that_is_wrong_is_refused() {
     bench.succeed(["mkfs", "-q", "--oci", "-d", "layout", "image"]);
 }
 
-/// An archive of one member.
+/// An archive with one member.
 fn layer_of(kind: EntryType, name: &str, link: &str, content: &str) -> Vec<u8> {
     let mut archive = Vec::new();
     member(&mut archive, kind, name, link, content);
@@ -212,7 +213,7 @@ fn member(archive: &mut Vec<u8>, kind: EntryType, name: &str, link: &str, conten
 
 const FILE: EntryType = EntryType::Regular;
 
-/// The bytes of an image of a source.
+/// The bytes of the image that is made from a source.
 fn image_of(bench: &Bench, source: &str) -> Vec<u8> {
     let mut mkfs = bench.command();
     mkfs.env("SOURCE_DATE_EPOCH", "1").args(["mkfs", "-q", "--oci", "-d", source, "image", "8M"]);
@@ -230,8 +231,8 @@ fn refused(bench: &Bench, args: &[&str], what: &[&str]) {
     assert!(said.lines().count() == 1 && !bench.path("image").exists(), "{args:?}: {said}");
 }
 
-/// An archive of a layout gives the same image as the layout. So does an archive of `manifest.json`, from its members or from a directory. An
-/// archive that cannot be applied is refused by name.
+/// An archive of a layout gives the same image as the layout itself. An archive with `manifest.json`, and the directory of its members,
+/// give the same image too. An archive that cannot be applied is refused by name.
 #[test]
 fn an_archive_of_images_is_applied() {
     require!([Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);
@@ -283,13 +284,13 @@ fn an_archive_of_images_is_applied() {
     ] {
         assert!(image_of(&bench, source) == expected, "{source}");
     }
-    // The size of an image that is made for them is counted from the same layers.
+    // Without a given size, the size of the image is computed from the same layers.
     for source in ["saved.tar", "saved.tar.gz"] {
         bench.succeed(["mkfs", "-q", "--oci", "-d", source, "fits"]);
         assert_eq!(bench.succeed(["ls", "fits:/etc"]), b"b\n");
         fs::remove_file(bench.path("fits")).unwrap();
     }
-    // A tree or a layer may have a file of such a name.
+    // An ordinary tree or layer may contain a file with the name `manifest.json`.
     for source in ["tree", "tree.tar", "tree.tar.gz"] {
         fs::write(bench.path("kept"), image_of(&bench, source)).unwrap();
         assert_eq!(bench.succeed(["cat", "kept:/manifest.json"]), b"{\"name\": 1}\n");
@@ -301,7 +302,7 @@ fn an_archive_of_images_is_applied() {
             &["manifest.json", "2 images", "x:1, y:1", "--image NAME"],
         );
     }
-    // A stream can only be the layers of one image.
+    // A stream can only be a single layer, not an archive of images.
     let mut mkfs = bench.command();
     mkfs.args(["mkfs", "-q", "--oci", "-d", "-", "image"]);
     let output = mkfs.stdin(fs::File::open(bench.path("saved.tar.gz")).unwrap()).output().unwrap();
@@ -318,8 +319,8 @@ fn an_archive_of_images_is_applied() {
     refused(&bench, &["-d", "saved"], &["is no name of a layer"]);
 }
 
-/// A name, the first digits of a digest, or a platform choose one of several images: in a layout, in indexes within one, and in an archive of
-/// `docker save`, whose configurations name the platforms. Errors list the images.
+/// A name, the first digits of a digest, or a platform chooses one of several images: in a layout, in an index that the layout's index
+/// names, and in an archive of `docker save`, in which the configurations name the platforms. Errors list the images.
 #[test]
 fn one_of_several_images_is_chosen() {
     require!([Need::Tool("tar"), Need::Tool("gzip")]);
@@ -396,7 +397,7 @@ fn one_of_several_images_is_chosen() {
     }
 }
 
-/// An image may have more layers than a process may have files.
+/// An image may have more layers than a process may have open files.
 #[test]
 fn an_image_of_many_layers_takes_few_files() {
     require!([Need::Tool("tar")]);
@@ -419,7 +420,8 @@ fn an_image_of_many_layers_takes_few_files() {
     }
 }
 
-/// No name that begins with `.wh.` becomes a file of the volume: AUFS's own files exist only for links of their layer.
+/// No name that begins with `.wh.` becomes a file of the volume. The files that AUFS uses for itself exist only until their layer is
+/// applied, because members of the layer may be hard links to them.
 #[test]
 fn metadata_of_aufs_become_no_files() {
     let bench = Bench::empty();

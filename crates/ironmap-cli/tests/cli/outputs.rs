@@ -23,7 +23,7 @@ fn to_nobody(bench: &Bench, args: &[&str]) -> Output {
     to(bench, args, writer)
 }
 
-/// The error is one line, as in coreutils.
+/// If standard output is full, the command fails with one line, as coreutils do.
 #[test]
 fn a_full_standard_output_is_an_error() {
     let bench = Bench::new();
@@ -47,7 +47,7 @@ fn a_full_standard_output_is_an_error() {
     }
 }
 
-/// A closed reader is not a failure. But an exit code that is a verdict stays the same without a reader.
+/// A reader that has closed its pipe is not a failure. An exit code that is a verdict does not depend on the reader.
 #[test]
 fn a_verdict_needs_no_reader() {
     let bench = Bench::new();
@@ -69,7 +69,7 @@ fn a_verdict_needs_no_reader() {
     }
 }
 
-/// `-` is standard output, as in every tar.
+/// For `tar -f`, `-` is standard output, as in other implementations of tar.
 #[test]
 fn an_archive_named_dash_is_standard_output() {
     let bench = Bench::new();
@@ -78,7 +78,7 @@ fn an_archive_named_dash_is_standard_output() {
     assert!(!bench.path("-").exists());
 }
 
-/// Results do not overwrite a measured file, or the file of a measured volume.
+/// The results of a bench do not overwrite a measured file, or the file of a measured volume.
 #[test]
 fn results_are_not_written_over_a_target() {
     let bench = Bench::new();
@@ -101,7 +101,8 @@ fn results_are_not_written_over_a_target() {
     assert!(before == fs::read(bench.image()).unwrap());
 }
 
-/// A result file that cannot be written, a picture with the name of another format, and a file that holds a volume end the bench before its work.
+/// The bench ends before its work if a result file cannot be written or contains a volume, or if the name of a picture belongs to another
+/// format.
 #[test]
 fn results_that_cannot_be_written_end_the_bench_at_once() {
     let bench = Bench::new();
@@ -129,8 +130,8 @@ fn results_that_cannot_be_written_end_the_bench_at_once() {
     assert_eq!(parts.count(), 0);
 }
 
-/// A result is written to the named file, whatever its kind: standard output without a name, a file with several names, the target of a link, a
-/// mount point.
+/// A result is written to the named file, even if the file cannot be replaced: standard output without a name, a file with several names,
+/// the target of a symbolic link, or a mount point.
 #[test]
 fn a_result_goes_into_the_file_that_was_named() {
     let bench = Bench::new();
@@ -175,8 +176,8 @@ fn a_result_goes_into_the_file_that_was_named() {
     assert!(parts.next().is_none());
 }
 
-/// A file of the host that a command writes under a temporary name is durable before it gets its name: results, archives, and copies that replace
-/// a file. The name of results and archives is durable too.
+/// Commands write their output (results, archives, and copies that replace a file) under a temporary name. The content is durable before
+/// the file gets its final name. The names of results and archives are durable too.
 #[test]
 fn a_file_is_durable_before_it_has_its_name() {
     require!([Need::Tool("strace")]);
@@ -185,7 +186,7 @@ fn a_file_is_durable_before_it_has_its_name() {
     fs::write(bench.path("a.json"), "old").unwrap();
     let measure =
         [&["bench"], &FAST[..], &["null:1M", "--json", "a.json", "--plot", "a.svg"]].concat();
-    // The command, how many files it writes, and whether their names are durable.
+    // The command, the number of files that it writes, and whether the names of these files are durable.
     let commands: [(&[&str], usize, bool); 4] = [
         (&["tar", "-f", "new.tar", "image:/dir"], 1, true),
         (&["tar", "-f", "new.tar", "image:/small"], 1, true),
@@ -214,7 +215,7 @@ fn a_file_is_durable_before_it_has_its_name() {
     }
 }
 
-/// The devices of a journal and of realtime files belong to the source as well.
+/// The devices of a journal and of realtime files are part of the source too, so they are not overwritten.
 #[test]
 fn further_devices_of_a_source_are_not_written_over() {
     let bench = Bench::new();
@@ -252,7 +253,7 @@ fn work_goes_on_without_a_reader() {
     assert_eq!(bench.run(["stat", "image:/tree"]).status.code(), Some(1));
 }
 
-/// Wrong arguments have their exit code even if standard error is full.
+/// The exit code for wrong arguments is the same if standard error is full.
 #[test]
 fn a_full_standard_error_changes_no_exit_code() {
     let bench = Bench::new();
@@ -264,7 +265,7 @@ fn a_full_standard_error_changes_no_exit_code() {
     }
 }
 
-/// The verdicts on an integrity device do not need a reader either.
+/// The exit codes of `integrity check` and `integrity scrub` do not depend on the reader either.
 #[test]
 fn a_verdict_on_an_integrity_device_needs_no_reader() {
     let bench = Bench::empty();
@@ -280,7 +281,7 @@ fn a_verdict_on_an_integrity_device_needs_no_reader() {
     }
 }
 
-/// A link does not replace the file to which it would lead, as `ln` in the link's directory.
+/// `ln` does not replace a file by a symbolic link that would lead to this file.
 #[test]
 fn no_new_link_replaces_the_file_that_it_leads_to() {
     let bench = Bench::new();

@@ -40,7 +40,7 @@ fn run(page: &Path, commands: &str, shell: &[&str]) -> String {
     text(&stdout)
 }
 
-/// A reader who copies the blocks without root gets the promised result.
+/// A user without root privileges who copies the blocks gets the result that the page describes.
 #[test]
 fn the_blocks_for_users_run() {
     require!([Need::Tool("mkfs.ext4"), Need::Tool("fakeroot")]);
@@ -52,7 +52,7 @@ fn the_blocks_for_users_run() {
     }
 }
 
-/// As root: a host file is read raw beside the kernel. A separate mount namespace removes mounts, also after a failure.
+/// The blocks for root run as described. They run in a separate mount namespace, so that all mounts are removed, even after a failure.
 #[test]
 fn the_blocks_for_root_run() {
     require!([Need::Root, Need::Tool("mkfs.ext4"), Need::Tool("unshare")]);
@@ -60,7 +60,7 @@ fn the_blocks_for_root_run() {
     assert!(pages.len() >= 2, "{pages:?}");
     for (page, mut commands) in pages {
         if page.ends_with("README.md") {
-            // A reader copies the blocks of the first page in their order, in one directory.
+            // The blocks for root on the first page need the results of the blocks for users, so both run in one directory.
             let first = first.iter().find(|(other, _)| *other == page);
             commands.insert_str(0, first.map_or("", |(_, commands)| commands));
         }
@@ -70,8 +70,8 @@ fn the_blocks_for_root_run() {
     }
 }
 
-/// Commands that measure, or take long, have only the names and options that exist: `ironmap` parses its arguments, and `./x` has a
-/// line for each command.
+/// Blocks that measure, or that take long, are not run. They contain only commands and options that exist: `ironmap` can parse its
+/// arguments, and the help of `./x` lists each of its commands.
 #[test]
 fn the_arguments_of_other_blocks_exist() {
     let help = Command::new("./x").arg("help").current_dir(WORKSPACE).output().unwrap();

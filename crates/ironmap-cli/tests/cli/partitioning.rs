@@ -1,4 +1,4 @@
-//! Disks whose partition table has lost a copy, contradicts itself, or ends past a truncated image.
+//! Disks whose partition table has lost a copy, is inconsistent, or contains partitions past the end of a truncated image.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,7 +11,7 @@ use crate::support::{Bench, succeed, text, tool};
 const MIB: u64 = 1 << 20;
 const DISK: u64 = 40 * MIB;
 
-/// `disk.img`, with a volume of a file `f` in each of two partitions.
+/// Makes `disk.img` with two partitions. Each partition contains a volume with a file `f`.
 fn disk(bench: &Bench, label: &str) {
     fs::create_dir(bench.path("tree")).unwrap();
     fs::write(bench.path("tree/f"), "yes").unwrap();
@@ -30,7 +30,7 @@ fn write(path: &Path, bytes: &[u8], at: u64) {
     File::options().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
 }
 
-/// Runs a command that must be refused with these words, in one line, without any change.
+/// Runs a command that must fail with one line that contains `says`, and must change nothing.
 fn refused(bench: &Bench, args: &[&str], says: &str) {
     let before = fs::read(bench.path("disk.img")).unwrap();
     let output = bench.run(args);
@@ -41,7 +41,7 @@ fn refused(bench: &Bench, args: &[&str], says: &str) {
     assert!(fs::read(bench.path("disk.img")).unwrap() == before, "{args:?} has changed the disk");
 }
 
-/// Commands that write over a disk, or over its tail.
+/// Commands that would overwrite a disk, or the tail of a disk.
 const WRITERS: [&[&str]; 4] = [
     &["mkfs", "-q", "disk.img"],
     &["clone", "one.img", "disk.img"],
@@ -63,7 +63,7 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
         for args in WRITERS {
             refused(&bench, args, "partition table");
         }
-        // The backup may belong to an older table, whose partitions overlap others.
+        // The backup may belong to an older table, whose partitions may overlap the partitions of the current table.
         for args in [
             &["mkfs", "-qF", "disk.img@p1"][..],
             &["clone", "-F", "one.img", "disk.img@p1"],
@@ -82,7 +82,7 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
     }
 }
 
-/// An MBR that does not name the GPT beside it is the newer table, as Linux and blkid decide.
+/// If the MBR has no entry for the GPT, the MBR is the newer table, as for Linux and blkid.
 #[test]
 fn a_gpt_that_the_mbr_does_not_name_is_left_from_an_older_table() {
     require!([Need::Tool("sfdisk")]);
@@ -105,7 +105,7 @@ fn a_gpt_that_the_mbr_does_not_name_is_left_from_an_older_table() {
 fn a_disk_with_one_copy_of_its_table_is_not_overwritten() {
     require!([Need::Tool("sfdisk")]);
     const LAST: u64 = DISK - 512;
-    // The lost sectors, and the expected words about a partition.
+    // The lost sectors, and the expected text of the error.
     for (lost, says) in [
         (&[512, LAST][..], "GPT header: the protective MBR has an entry of type 0xEE"),
         (&[0, 512], "only the backup in sector 81919 is left"),
@@ -132,8 +132,8 @@ fn a_disk_with_one_copy_of_its_table_is_not_overwritten() {
     }
 }
 
-/// Each command that writes to a range named by its first byte leaves the bytes past its partition, or past the free space before a partition,
-/// unchanged. A range named with its length is used as given.
+/// A location with only an offset ends with its partition, or with the free space before the next partition: no command that writes to the
+/// location changes the bytes past this end. A location with a length is used as given.
 #[test]
 fn a_place_named_by_its_first_byte_ends_with_its_partition() {
     require!([Need::Tool("sfdisk")]);
@@ -156,7 +156,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
             (DISK - 33 * 512, &[&["mkfs", "-qF", "disk.img@37M"]]),
         ];
         for (end, commands) in commands {
-            // In the GPT of sfdisk no partition begins before 1 MiB, so those bytes belong to the table.
+            // In a GPT that sfdisk has made, no partition begins before 1 MiB, so the bytes before belong to the table.
             if end == MIB && label == "gpt" {
                 continue;
             }
@@ -192,7 +192,8 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
     }
 }
 
-/// Without a readable table a range extends to the end of the disk. If there is a table that cannot be read, the range is read-only.
+/// Without a partition table, a location with only an offset extends to the end of the disk. If there is a table that cannot be read, the
+/// location is read-only.
 #[test]
 fn a_place_without_a_table_ends_with_the_disk() {
     let bench = Bench::empty();
@@ -200,7 +201,7 @@ fn a_place_without_a_table_ends_with_the_disk() {
     bench.succeed(["mkfs", "-q", "disk.img@1M", "4M"]);
     let resized = text(&bench.succeed(["resize", "disk.img@1M"]));
     assert!(resized.contains("39936 blocks of 1024"), "{resized}");
-    // The protective MBR of a GPT that is lost.
+    // The protective MBR of a GPT, without the GPT itself.
     let mut sector = [0; 512];
     (sector[450], sector[454], sector[458]) = (0xEE, 1, 0xFF);
     sector[510..].copy_from_slice(&[0x55, 0xAA]);
@@ -211,7 +212,7 @@ fn a_place_without_a_table_ends_with_the_disk() {
     bench.succeed(["mkdir", "disk.img@1M+39M:/d"]);
 }
 
-/// A tag area of an integrity device has its superblock in the first or the last block. Both are recognized.
+/// A tag area of an integrity device has its superblock in the first or the last block. Both places are recognised.
 #[test]
 fn tags_are_not_overwritten() {
     let bench = Bench::empty();
@@ -252,14 +253,14 @@ fn a_whole_partition_of_a_disk_cut_short_is_read() {
             "partition 2 has bytes 9437184 to 38797312",
         );
         assert_eq!(read(&["--truncated", "cat", "disk.img@p2:/f"]), yes, "{label}");
-        // The old content is gone.
+        // The image ends where the second partition begins.
         disk.set_len(9 * MIB).unwrap();
         assert_eq!(read(&["cat", "disk.img@p1:/f"]), yes, "{label}");
         refused(&bench, &["--truncated", "cat", "disk.img@p2:/f"], "the device only 9437184");
     }
 }
 
-/// A name that suggests another format than the command writes is refused with advice, and leaves no file.
+/// If the name of a new image suggests a format that the command does not write, the command is refused with advice, and no file is made.
 #[test]
 fn a_raw_image_gets_no_name_of_another_format() {
     let bench = Bench::empty();
@@ -297,7 +298,7 @@ fn a_raw_image_gets_no_name_of_another_format() {
     }
 }
 
-/// A container is copied unchanged to a name of its format.
+/// An image file in another format is copied unchanged to a file whose name suggests the same format.
 #[test]
 fn a_container_is_copied_to_a_name_of_its_format() {
     require!([Need::Tool("qemu-img")]);

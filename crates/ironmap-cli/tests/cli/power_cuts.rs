@@ -1,5 +1,5 @@
-//! Power cuts of a machine with a volume in a qcow2 image: strace records each write and each sync of the image's file, and the test constructs files
-//! as after a cut. QEMU and e2fsck check them.
+//! Power cuts of a machine with a volume in a qcow2 image: strace records each write and each sync of the image file. From this log, the
+//! test constructs files as they may be after a power cut. QEMU and e2fsck check these files.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::require;
 use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
 const SECTOR: usize = 512;
-/// The number of commands whose result must survive after their end.
+/// The number of commands. The result of a command must survive a power cut after the end of the command.
 const COPIES: usize = 4;
 
 /// A change of the image's file.
@@ -21,8 +21,9 @@ enum Step {
     Ended,
 }
 
-/// The rule: after a power cut at any moment QEMU repairs a marked image without other findings, the recovery of the volume's journal leaves it
-/// sound, and the files of ended commands exist. `IRONMAP_POWER_CUTS` sets the number of cuts for each image.
+/// After a power cut at any moment, three rules hold. QEMU repairs an image that is marked as dirty, and finds no other fault. After the
+/// recovery of its journal, the volume is sound. The files of ended commands exist. `IRONMAP_POWER_CUTS` sets the number of cuts for each
+/// image.
 #[test]
 fn a_volume_in_an_image_survives_power_cuts() {
     require!([Need::Tool("qemu-img"), Need::Tool("strace")]);
@@ -39,13 +40,13 @@ fn a_volume_in_an_image_survives_power_cuts() {
     for (seed, (name, make)) in (1..).zip(images) {
         let bench = Bench::new();
         let mut qemu = tool("qemu-img");
-        // `create` takes the image last, and the format comes before the options.
+        // The format is inserted before the other options, because the image is the last argument of `create`.
         qemu.arg(make[0]).args(["-q", if make[0] == "create" { "-f" } else { "-O" }, "qcow2"]);
         succeed(qemu.args(&make[1..]).arg("disk").current_dir(bench.path(".")));
         let disk = bench.path("disk");
         let before = fs::read(&disk).unwrap();
         let steps = record(&bench, &disk);
-        // The place and the length of the refcount table.
+        // Compares the position and the length of the refcount table in the header.
         let grown = fs::read(&disk).unwrap()[48..60] != before[48..60];
         assert_eq!(grown, name.contains("grows"), "{name}");
         let mut rng = Rng::new(seed);
@@ -59,7 +60,7 @@ fn a_volume_in_an_image_survives_power_cuts() {
     }
 }
 
-/// Runs commands on a volume and returns their changes of its image, in order.
+/// Runs commands on a volume, and returns their changes of the image file in order.
 fn record(bench: &Bench, disk: &Path) -> Vec<Step> {
     let log = bench.path("log");
     let one = |number: usize| {
@@ -85,7 +86,7 @@ fn record(bench: &Bench, disk: &Path) -> Vec<Step> {
     steps
 }
 
-/// A line of strace. A call that other threads interrupt takes two lines, with all its arguments in the first.
+/// Parses a line of strace. A call that is interrupted by calls of other threads has two lines. The first of them contains all arguments.
 fn step(line: &str, disk: &str) -> Option<Step> {
     let (_, call) = line.split_once(' ')?;
     let call = call.trim_start();
@@ -121,7 +122,7 @@ fn torn(before: &[u8], steps: &[Step], rng: &mut Rng) -> Vec<u8> {
     let synced = steps.iter().rposition(|step| matches!(step, Step::Sync)).unwrap_or(0);
     for (number, step) in steps.iter().enumerate() {
         let Step::Write(at, bytes) = step else { continue };
-        // A file grows with each write into it, whether the bytes arrive or not.
+        // A write past the end extends the file, even if its bytes are lost.
         if file.len() < at + bytes.len() {
             file.resize(at + bytes.len(), 0);
         }
@@ -138,7 +139,8 @@ fn torn(before: &[u8], steps: &[Step], rng: &mut Rng) -> Vec<u8> {
     file
 }
 
-/// Whether these bytes begin with a superblock of ext4: it has two sectors and one checksum, and Linux does not mount a torn one either.
+/// Whether these bytes begin with a superblock of ext4. It must not be torn: the superblock has two sectors but one checksum, and Linux
+/// does not mount a volume with a torn superblock either.
 fn is_superblock(bytes: &[u8]) -> bool {
     bytes.get(56..58) == Some(&[0x53, 0xef])
 }
@@ -151,7 +153,7 @@ fn judge(bench: &Bench, ended: usize, what: &str) {
     };
     let marked = fs::read(bench.path("torn")).unwrap()[79] & 1 != 0;
     if marked {
-        // A marked image is read, and written after a repair.
+        // An image that is marked as dirty can be read at once, and can be written after a repair.
         let listed = bench.run(["ls", "qcow2:torn:/"]);
         assert!(listed.status.success(), "{what}: {}", text(&listed.stderr));
         qemu(&["check", "-q", "-r", "all", "torn"]);

@@ -1,4 +1,4 @@
-//! `info`, `ls`, `stat`, `cat`, `map`: their output for an image equals that of its source, debugfs and dumpe2fs.
+//! `info`, `ls`, `stat`, `cat`, `map`: their output for an image matches the source tree and the output of debugfs and dumpe2fs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use std::process::Stdio;
 use crate::support::{Bench, pattern, raw_name, succeed, text, tool, xattr};
 use serde_json::{Value, json};
 
-/// The lines of a directory's listing are its names, raw and sorted; hidden names are listed only on request.
+/// Each line of a directory's listing is a name, unchanged. The names are sorted, and hidden names are listed only on request.
 #[test]
 fn ls_lists_what_the_source_holds() {
     let bench = Bench::new();
@@ -28,7 +28,7 @@ fn ls_lists_what_the_source_holds() {
     assert_eq!(text(&all), ".\n..\n.hidden\nagain\nempty\nlarge\nlink\n");
 }
 
-/// `ls -l` has the output of GNU ls, except for a directory's own size.
+/// `ls -l` has the same output as GNU ls, except for the sizes of directories.
 #[test]
 fn long_lists_equal_those_of_ls() {
     let bench = Bench::new();
@@ -56,7 +56,7 @@ fn ls_walks_and_shows_devices() {
     assert_eq!(headings, expected.map(|path| format!("{}:", bench.target(path))));
 }
 
-/// JSON carries every attribute, and names that are not UTF-8 without loss.
+/// The JSON contains every attribute, and also names that are not UTF-8 without a loss.
 #[test]
 fn stat_and_ls_give_the_source_s_attributes_as_json() {
     let bench = Bench::new();
@@ -92,7 +92,7 @@ fn stat_and_ls_give_the_source_s_attributes_as_json() {
     assert_eq!(odd[0]["path"], "/not utf-8 %FF%25");
 }
 
-/// Times carry nanoseconds and go past 2038, as debugfs set them.
+/// Times with nanoseconds, and times after 2038, are shown as debugfs has set them.
 #[test]
 fn stat_shows_times_in_full() {
     let bench = Bench::new();
@@ -102,7 +102,7 @@ fn stat_shows_times_in_full() {
     assert!(shown.contains("Access: (0644/-rw-r--r--)"), "{shown}");
 }
 
-/// `cat` gives every byte, with holes as zeros, through links, whatever the layout of the volume.
+/// `cat` prints every byte of a file, with holes as zeros, and follows symbolic links. This applies to each format of the extent map.
 #[test]
 fn cat_gives_the_bytes_of_the_source() {
     for options in [
@@ -112,7 +112,7 @@ fn cat_gives_the_bytes_of_the_source() {
     ] {
         let bench = Bench::with(options);
         for name in ["small", "nothing", "dir/large", "sparse", "dir/link"] {
-            // mke2fs then loses the hole at a file's end.
+            // With this feature, mke2fs loses the hole at the end of a file.
             if name == "sparse" && options.contains(&"inline_data") {
                 continue;
             }
@@ -154,7 +154,7 @@ fn cat_and_ls_end_quietly_with_their_reader() {
     }
 }
 
-/// The extents name the same blocks as debugfs, in order, without holes.
+/// The extents contain the same blocks as the output of debugfs, in order, without holes.
 #[test]
 fn maps_name_the_blocks_that_debugfs_names() {
     for options in [&["-t", "ext4", "-b", "4096"][..], &["-t", "ext2", "-b", "1024"]] {
@@ -171,7 +171,7 @@ fn maps_name_the_blocks_that_debugfs_names() {
                     start..start + extent["length"].as_u64().unwrap() / block
                 })
                 .collect();
-            // debugfs names the blocks of an indirect map among the data.
+            // For an indirect map, debugfs also prints the blocks of the map itself.
             let theirs: Vec<u64> = bench
                 .ask(&format!("blocks {name}"))
                 .split_whitespace()
@@ -225,7 +225,7 @@ fn info_says_what_dumpe2fs_says() {
     assert!(shown.contains("Format:         ext4\n"), "{shown}");
 }
 
-/// Only the known fields of a recorded error are printed, and no program is named that may not have recorded it.
+/// Only the known fields of a recorded error are printed. The output does not claim that a certain program has recorded the error.
 #[test]
 fn recorded_errors_are_shown_as_far_as_they_are_known() {
     let bench = Bench::new();
@@ -246,7 +246,7 @@ fn recorded_errors_are_shown_as_far_as_they_are_known() {
     assert!(said.contains("3 errors recorded in the superblock"), "{said}");
 }
 
-/// A setting of tune2fs is printed in its own words, and an unknown one as the kernel treats it.
+/// The reaction to errors is printed with the word that tune2fs uses. An unknown value is printed as the reaction that the kernel then has.
 #[test]
 fn the_policy_for_errors_is_shown() {
     let bench = Bench::new();
@@ -259,7 +259,7 @@ fn the_policy_for_errors_is_shown() {
     }
 }
 
-/// A volume inside an image is reached by offset and by partition, and a colon may stand in the volume's name.
+/// A volume in a part of an image is named by an offset or by a partition. The name of the image may contain a colon.
 #[test]
 fn parts_of_an_image_are_volumes() {
     let bench = Bench::new();
@@ -302,7 +302,7 @@ fn manual_pages_and_completions_are_generated() {
         let headings = page.lines().filter_map(|line| line.strip_prefix(".SH "));
         let headings: Vec<_> = headings.map(|heading| heading.trim_matches('"')).collect();
         let found: Vec<_> = headings.iter().filter(|heading| wanted.contains(heading)).collect();
-        // The program as a whole has no example.
+        // The page of the program itself has no examples.
         let program = page.contains("SUBCOMMANDS");
         let wanted = wanted.iter().filter(|heading| !program || **heading != "EXAMPLES");
         assert_eq!(found, wanted.collect::<Vec<_>>(), "{page}");
@@ -338,7 +338,8 @@ fn manual_pages_and_completions_are_generated() {
     }
 }
 
-/// An unreadable journal is ignored if the user asks for that, in the location or by the option. A warning says that its changes are missing.
+/// An unreadable journal is ignored if the user requests this, in the location or with the option. A warning reports that the changes in
+/// the journal are missing.
 #[test]
 fn a_volume_is_read_without_its_journal_where_asked_for() {
     let bench = Bench::new();

@@ -15,7 +15,7 @@ fn case(args: &[&str], code: i32, says: &'static str) -> Case {
     Case { args: args.iter().map(|arg| (*arg).to_owned()).collect(), code, says }
 }
 
-/// Runs all cases; afterwards every file of the bench holds the same bytes as before.
+/// Runs all cases. Asserts that they change no file of the bench.
 fn refuse(bench: &Bench, cases: &[Case]) {
     let files = || -> Vec<_> {
         let entries = fs::read_dir(bench.dir.path()).unwrap().map(|entry| entry.unwrap().path());
@@ -120,7 +120,7 @@ fn a_whole_disk_names_its_partitions() {
             case(&["info", "disk@p2"], 3, "disk@p2: holds no ext2, ext3, ext4 or XFS file system"),
         ],
     );
-    // Both headers are damaged.
+    // Damages both headers of the GPT.
     disk.write_all_at(b"x", 512 + 60).unwrap();
     disk.write_all_at(b"x", (64 << 20) - 512 + 60).unwrap();
     refuse(&bench, &[case(&["info", "disk@p2"], 4, "GPT header, HeaderCRC32")]);
@@ -156,7 +156,8 @@ fn paths_that_lead_nowhere_are_named() {
     assert!(!bench.path("copy").exists());
 }
 
-/// A copy does not replace its source, by any name and in any way, nor a device of an integrity device.
+/// A copy does not replace its source, by any name of the source and with any command. It does not replace a device of an integrity device
+/// either.
 #[test]
 fn the_volume_that_is_copied_from_is_not_replaced() {
     let bench = Bench::empty();
@@ -198,7 +199,7 @@ fn a_damaged_volume_is_code_4_with_the_place() {
     refuse(&bench, &[case(&["cat", &bench.target("/dir/large")], 4, "extent header")]);
     file.set_len(20 << 20).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 4, "the device only 20971520")]);
-    // The label changes without a new checksum: for reading a backup is used, but not for writing or a check.
+    // Changes the label without a new checksum. For reading, a backup of the superblock is used, but not for writing or for a check.
     file.set_len(64 << 20).unwrap();
     file.write_all_at(b"x", 1024 + 0x78).unwrap();
     drop(file);
@@ -231,7 +232,7 @@ fn a_volume_in_use_is_refused() {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 3, "locked by another program")]);
     drop(file);
-    // The writer takes no lock, like most programs. It would see an image that has become longer.
+    // Like most programs, the writer locks nothing. It would notice if the image became longer.
     let writer = File::options().write(true).open(bench.image()).unwrap();
     let image = bench.image().to_str().unwrap().to_owned();
     let changed = || fs::metadata(&image).unwrap().modified().unwrap();

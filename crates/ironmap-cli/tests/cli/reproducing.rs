@@ -1,5 +1,5 @@
-//! The same tree makes the same image on every host: in whatever order its names, attributes and access lists were made, whatever holes its file
-//! system keeps, and for any user in any locale.
+//! The same tree makes the same image on every host. The image does not depend on the order in which names, attributes and access control
+//! lists were made, on the smallest hole that the file system can store, on the user, or on the locale.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt, chown, symlink};
@@ -13,7 +13,7 @@ use crate::support::{Bench, IRONMAP, pattern, succeed, text, tool};
 
 const ACCESS: &str = "system.posix_acl_access";
 
-/// The host's order of things without a defined order.
+/// The order in which the host stores names, attributes and other lists that have no defined order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Forwards,
@@ -29,7 +29,7 @@ impl Order {
     }
 }
 
-/// The value of an access list: the owner, these users, the group, the mask, the others.
+/// The value of an access list: entries for the owner, these users, the group, the mask, and others.
 fn access_list(users: [u8; 3]) -> Vec<u8> {
     let entry = |tag: u8, rights: u8, id: [u8; 4]| [[tag, 0, rights, 0], id].concat();
     let none = [0xFF; 4];
@@ -42,7 +42,7 @@ fn access_list(users: [u8; 3]) -> Vec<u8> {
     list
 }
 
-/// The tree, whose times are all equal. With `Backwards` the host also keeps no holes smaller than 64 KiB.
+/// Makes the tree. All its times are equal. With `Backwards`, holes smaller than 64 KiB are stored as zeros.
 fn make(tree: &Path, order: Order) {
     fs::DirBuilder::new().mode(0o755).create(tree).unwrap();
     order.of(0..80, |number| {
@@ -96,7 +96,7 @@ fn make(tree: &Path, order: Order) {
     succeed(&mut touch);
 }
 
-/// Builds an image of the size that the tree needs.
+/// Builds an image whose size depends on the tree.
 fn build(bench: &Bench, source: &str, host: &str) -> Vec<u8> {
     let script = format!("{host} \"$0\" mkfs -q -b 4K -d {source} image");
     let mut command = tool("sh");
@@ -114,8 +114,8 @@ fn differing(one: &[u8], other: &[u8]) -> Option<usize> {
     one.iter().zip(other).position(|(one, other)| one != other)
 }
 
-/// One tree, created in two orders, and built with other locales, time zones, masks, processors and users; and GNU tar's archives of
-/// both, whose attributes are in the host's order.
+/// The tree is created in two orders. Images of both trees are built with different locales, time zones, umasks, processors and users, and
+/// from GNU tar's archives of both trees, in which attributes are in the order of the host. All images are equal.
 #[test]
 fn the_same_tree_makes_the_same_image() {
     require!([Need::Tool("tar"), Need::Tool("taskset")]);

@@ -1,5 +1,5 @@
-//! Reading damaged volumes: by a backup of the superblock, truncated, and with damaged blocks of directories. The oracles are the kernel and
-//! debugfs.
+//! Reads of damaged volumes: volumes that need a backup of the superblock, truncated volumes, and volumes with damaged blocks of
+//! directories. The results are compared with the kernel and debugfs.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -31,7 +31,8 @@ fn same_content(one: &Path, other: &Path) {
     succeed(tool("diff").args(["-r", "--no-dereference"]).args([one, other]));
 }
 
-/// Superblock and descriptors are lost. The files that are copied out equal the originals, and the files that the kernel shows with `sb=N`.
+/// The superblock and the group descriptors are lost. The files that are copied out equal the originals, and the files that the kernel
+/// shows with `sb=N`.
 #[test]
 fn a_backup_stands_in_for_superblock_and_descriptors() {
     require!([Need::Root]);
@@ -61,7 +62,7 @@ fn a_backup_stands_in_for_superblock_and_descriptors() {
         same_content(mount.dir(), &bench.path("out"));
         drop(mount);
         let listed = bench.run(["ls", &format!("{volume}:/dir")]);
-        // A volume without a superblock may have been deleted, so no backup is used without a request.
+        // If a volume has no superblock, the user may have removed it on purpose, so a backup is used only on request.
         let said = text(&listed.stderr);
         assert_eq!(listed.status.code(), Some(3), "{said}");
         assert_eq!(said.contains("--superblock"), found.is_some(), "{said}");
@@ -85,7 +86,7 @@ fn a_damaged_superblock_is_passed_over_only_for_reading() {
         (&["tune", "-L", "x", "image"], 4, "s_checksum"),
         (&["touch", "--superblock", "8193", "image:/new"], 3, "only be read"),
         (&["touch", "--truncated", "image:/new"], 3, "only be read"),
-        (&["ls", "--superblock", "77", "image:/"], 3, "block 77 holds no superblock"),
+        (&["ls", "--superblock", "77", "image:/"], 3, "block 77 contains no superblock"),
         (&["check", "image"], 4, "e2fsck"),
     ] {
         let output = bench.run(args);
@@ -96,8 +97,8 @@ fn a_damaged_superblock_is_passed_over_only_for_reading() {
     assert!(before == fs::read(bench.image()).unwrap());
 }
 
-/// A superblock whose fields after the magic number are zeros looks like revision 0. Its backup shows that it is not. A volume
-/// that is of revision 0 is unaffected.
+/// A superblock whose fields after the magic number are zeros looks like revision 0. The backup shows that the volume has another revision,
+/// so the superblock counts as damaged. A volume of revision 0 can still be used.
 #[test]
 fn a_superblock_without_its_revision_is_damaged() {
     for options in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext3", "-b", "1024"]] {
@@ -107,7 +108,7 @@ fn a_superblock_without_its_revision_is_damaged() {
         drop(file);
         let before = fs::read(bench.image()).unwrap();
         let cat = bench.run(["cat", &bench.target("/small")]);
-        warned(&cat, "s_rev_level: 0, and 1 in the backup in block 8193");
+        warned(&cat, "s_rev_level: the revision is 0, but the backup in block 8193 has revision 1");
         assert_eq!(text(&cat.stdout), "small\n");
         for args in [&["touch", "image:/new"][..], &["tune", "-L", "x", "image"]] {
             let output = bench.run(args);
@@ -119,7 +120,8 @@ fn a_superblock_without_its_revision_is_damaged() {
     assert_eq!(text(&bench.succeed(["cat", &bench.target("/small")])), "small\n");
 }
 
-/// `--journal` names the device of a journal, and is for reading only. A journal with a link of udev is found.
+/// `--journal` names the device of an external journal, and is only for reading. A journal for which udev has made a link is found without
+/// the option.
 #[test]
 fn a_journal_on_another_device_is_named_or_found() {
     require!([Need::Root]);
@@ -157,7 +159,7 @@ fn a_journal_on_another_device_is_named_or_found() {
     assert_eq!(text(&bench.succeed(["cat", &target])), "content");
 }
 
-/// A name below /dev, removed at the end, with the directories that were made for it.
+/// A symbolic link below /dev, and the directories that were made for it. The drop removes both.
 struct Symlink {
     path: PathBuf,
     made: Vec<PathBuf>,
@@ -182,13 +184,13 @@ impl Drop for Symlink {
     }
 }
 
-/// The last block of a file's content, as debugfs gives it.
+/// The highest block number of a file's content, from the output of debugfs.
 fn last_block(bench: &Bench, file: &str) -> u64 {
     let said = bench.ask(&format!("blocks {file}"));
     said.split_whitespace().map(|block| block.parse::<u64>().unwrap()).max().unwrap()
 }
 
-/// Files within the image are read as by debugfs; the rest is reported as an I/O error.
+/// Files within the truncated image are read as by debugfs. Reads past the end of the image are I/O errors.
 #[test]
 fn a_volume_that_was_cut_short_is_read_as_far_as_it_goes() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024", "-O", "^has_journal"]);
@@ -219,7 +221,8 @@ fn a_volume_that_was_cut_short_is_read_as_far_as_it_goes() {
     assert!(whole > 0 && broken > 0, "{whole} whole, {broken} broken");
 }
 
-/// A damaged block costs a directory only its own names: names in other blocks are listed and found, as by the kernel.
+/// If a block of a directory is damaged, only the names in this block are lost. Names in other blocks are listed and found, as by the
+/// kernel.
 #[test]
 fn a_damaged_block_of_a_directory_loses_its_own_names() {
     require!([Need::Root]);
@@ -263,7 +266,7 @@ fn a_damaged_block_of_a_directory_loses_its_own_names() {
     }
 }
 
-/// The names in the listings for mounts, block by block and in the order of a hash tree.
+/// The names in the listings that mounts use: block by block, and in the order of the hash tree.
 fn listed_for_mounts(image: &Image) -> BTreeSet<String> {
     let volume = image.open().unwrap();
     let _ = volume.fs().take_notices();

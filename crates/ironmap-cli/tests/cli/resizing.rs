@@ -1,4 +1,4 @@
-//! `ironmap resize`: the sizes are those of resize2fs, e2fsck finds nothing, and every file is unchanged.
+//! `ironmap resize`: the sizes are those of resize2fs, e2fsck finds no fault, and every file is unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,7 +39,7 @@ fn fsck(image: &Path, what: &str) {
     assert!(silent, "{what}: {said}");
 }
 
-/// The lines of dumpe2fs that describe a volume's layout, including the groups' copies.
+/// The lines of dumpe2fs that describe the layout of a volume, including the backups in groups.
 fn geometry(image: &Path) -> BTreeMap<String, String> {
     const WANTED: [&str; 10] = [
         "Block count",
@@ -81,7 +81,7 @@ fn fill(root: &Path) {
     std::os::unix::fs::symlink("l".repeat(200), root.join("dirs/long-link")).unwrap();
 }
 
-/// Every file by its path: type, links, size, mode, owner, time, content or target, attributes.
+/// All files by their paths, each with type, links, size, mode, owner, time, content or target, and attributes.
 fn tree(bench: &Bench, image: &Path) -> BTreeMap<PathBuf, String> {
     let out = bench.path("out");
     let _ = fs::remove_dir_all(&out);
@@ -131,7 +131,7 @@ fn make(bench: &Bench, options: &str, size: &str) -> PathBuf {
     let mut mke2fs = tool("mke2fs");
     mke2fs.arg("-qF").args(words(options)).arg("-d").arg(bench.source()).arg(&image).arg(size);
     succeed(&mut mke2fs);
-    // mke2fs -d leaves stale quotas. -D: directories are hashed.
+    // e2fsck repairs the quotas, which mke2fs -d leaves wrong, and makes hash trees for directories (-D).
     let repaired = tool("e2fsck").arg("-fyD").arg(&image).output().unwrap();
     assert!(matches!(repaired.status.code(), Some(0 | 1)), "{}", text(&repaired.stdout));
     image
@@ -144,7 +144,7 @@ fn with_source() -> Bench {
     bench
 }
 
-/// Sizes, reserved blocks, places of backups and space for descriptors are the same as with resize2fs.
+/// After a growth, sizes, reserved blocks, the positions of backups and the space for descriptors are the same as with resize2fs.
 #[test]
 fn a_volume_grows_as_by_resize2fs() {
     let bench = with_source();
@@ -170,7 +170,7 @@ fn blocks(image: &Path) -> u64 {
     geometry(image)["Block count"].parse().unwrap()
 }
 
-/// Smaller sizes equal those of resize2fs too; all data beyond the end have moved.
+/// After a shrink, the layout is the same as with resize2fs, and all data beyond the new end have been moved.
 #[test]
 fn a_volume_shrinks_as_by_resize2fs() {
     let bench = with_source();
@@ -198,7 +198,8 @@ fn a_volume_shrinks_as_by_resize2fs() {
     }
 }
 
-/// In groups whose bitmaps were never written the last group gets its bitmap, and blocks reserved for descriptors count as free.
+/// If the bitmaps of groups were never written, the last group gets a bitmap after a shrink, and the blocks that were reserved for
+/// descriptors count as free.
 #[test]
 fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
     let bench = Bench::empty();
@@ -258,7 +259,7 @@ fn the_smallest_size_is_that_of_resize2fs_or_less() {
     }
 }
 
-/// A journal beyond the new end moves; so do inodes, by their thousands, with their names.
+/// A journal beyond the new end is moved. Thousands of inodes beyond the new end are moved too, and their directory entries are changed.
 #[test]
 fn journals_and_inodes_beyond_the_end_move() {
     let bench = with_source();
@@ -268,7 +269,7 @@ fn journals_and_inodes_beyond_the_end_move() {
         "-t ext4 -b 1024 -g 1024 -i 4096 -O ^metadata_csum",
     ] {
         let image = make(&bench, options, "40M");
-        // ironmap distributes directories over groups.
+        // The tree is copied by ironmap, because it distributes directories over the groups.
         for dir in 0..60 {
             let new = bench.path("new");
             let _ = fs::remove_dir_all(&new);
@@ -323,7 +324,7 @@ fn the_kernel_fills_a_volume_that_has_grown() {
     }
 }
 
-/// The superblock names the orphan file by a number that a smaller volume lacks.
+/// The superblock contains the inode number of the orphan file. If a smaller volume does not have this number, the shrink is refused.
 #[test]
 fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     let bench = Bench::empty();
@@ -331,7 +332,7 @@ fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     let options = "-qF -t ext4 -b 1024 -g 2048 -N 400 -I 256 -O ^orphan_file";
     succeed(tool("mke2fs").args(words(options)).arg(&image).arg("20M"));
     let path = image.to_str().unwrap();
-    // Every inode but the last is in use when the orphan file is made, then all but a few are free.
+    // When the orphan file is made, all inodes except the last are in use. Then most inodes are freed.
     let debugfs = |script: &str| {
         let commands = bench.path("commands");
         fs::write(&commands, script).unwrap();
@@ -350,7 +351,8 @@ fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     assert!(said.contains("is the orphan file") && fs::read(&image).unwrap() == before, "{said}");
 }
 
-/// A growth would give a broken bitmap a valid checksum, and would write to the blocks of a broken resize inode.
+/// A damaged volume is not extended: the growth would give a wrong bitmap a valid checksum, and would write to the blocks of a damaged
+/// resize inode.
 #[test]
 fn a_damaged_volume_does_not_grow() {
     let bench = Bench::empty();
@@ -392,7 +394,8 @@ fn a_damaged_volume_does_not_grow() {
     refused("state");
 }
 
-/// The host's file system is full at some write of a growth. The volume has the old size or the new one, and its image has the same length.
+/// If the host's file system is full at any write of a growth, the volume has either the old or the new size, and the image has the same
+/// length as the volume.
 #[test]
 fn a_growth_on_a_full_disk_leaves_a_whole_image() {
     require!([Need::Root, Need::Tool("mke2fs"), Need::Tool("mount")]);
@@ -454,11 +457,11 @@ fn sizes_that_cannot_be_are_refused() {
     refused(
         &["image", "1G"],
         3,
-        "the group descriptors need 8 blocks and have room for 1: 134217728",
+        "the group descriptors need 8 blocks, but only 1 are reserved: 134217728",
     );
     refused(&["image", "0"], 2, "0");
     refused(&["image", "much"], 2, "much is not a size");
-    refused(&["image@0", "1G"], 2, "on a device that has 16777216");
+    refused(&["image@0", "1G"], 2, "on a device of 16777216");
     refused(&["image", "2M"], 1, "2048 blocks are too few: ");
     // An extension would hide that a part of the image is missing.
     let file = fs::File::options().write(true).open(&image).unwrap();
@@ -468,7 +471,7 @@ fn sizes_that_cannot_be_are_refused() {
         let output = bench.run(["resize", "image", size]);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(4), "{size}: {said}");
-        assert!(said.contains("cut short") && fs::read(&image).unwrap() == before, "{said}");
+        assert!(said.contains("truncated") && fs::read(&image).unwrap() == before, "{said}");
     }
     assert_eq!(bench.run(["resize", "missing", "16M"]).status.code(), Some(3));
 }

@@ -1,4 +1,5 @@
-//! `find`, `du`, `df`, `readlink` and `getfattr` print the same as their namesakes on the kernel's mount of the same volume.
+//! `find`, `du`, `df`, `readlink` and `getfattr` print the same as the programs with the same names on the kernel's mount of the same
+//! volume.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -29,7 +30,7 @@ fn more(root: &Path) {
     symlink("nothing-here", root.join("deep/astray")).unwrap();
 }
 
-/// Patterns with classes, and with characters of several bytes: the locale defines a character.
+/// `find` matches patterns as find(1) does, with classes, and with characters of several bytes. The locale defines what a character is.
 #[test]
 fn find_matches_patterns_as_find_does_in_each_locale() {
     require!([Need::Root, Need::Tool("find")]);
@@ -92,7 +93,7 @@ fn find_matches_patterns_as_find_does_in_each_locale() {
     }
 }
 
-/// Every test of `find`, alone, negated, and with others.
+/// Every test of `find` has the same result as in find(1): alone, negated, and with other tests.
 #[test]
 fn find_finds_what_find_finds() {
     require!([Need::Root, Need::Tool("find")]);
@@ -150,7 +151,7 @@ fn find_finds_what_find_finds() {
     let names = twin.run("find @/deep -print0 -type f -name *conf").stdout;
     assert_eq!(names.iter().filter(|byte| **byte == 0).count(), 2);
     assert!(!names.contains(&b'\n'));
-    // Other commands accept its output.
+    // Other commands accept the output of `find` as an argument.
     let first = text(names.split(|byte| *byte == 0).next().unwrap());
     assert!(!twin.bench.succeed(["cat", &first]).is_empty());
     assert_eq!(twin.run("find @/ -nothing").status.code(), Some(2));
@@ -159,7 +160,7 @@ fn find_finds_what_find_finds() {
     assert!(text(&missing.stdout).ends_with(":/deep/a.conf\n"));
 }
 
-/// Sums of trees: several names of one file count once, and so do trees within one another.
+/// The sums of trees are those of du(1). A file with several names counts once, and so does a tree within another tree.
 #[test]
 fn du_sums_as_du_does() {
     require!([Need::Root]);
@@ -176,7 +177,7 @@ fn du_sums_as_du_does() {
             "@/deep/er @/deep/new @/deep",
             "@/large @/large",
         ] {
-            // Which of the two names comes first may differ.
+            // The walks may find the two names of the file in a different order.
             let lines = |said: String| -> BTreeSet<String> {
                 said.lines().map(|line| line.replace("/again", "/small")).collect()
             };
@@ -195,7 +196,7 @@ fn du_sums_as_du_does() {
     assert_eq!(ours.len(), 7);
 }
 
-/// Sizes and free space are the kernel's.
+/// Sizes and free space are those that the kernel reports.
 #[test]
 fn df_shows_what_df_shows() {
     require!([Need::Root]);
@@ -213,7 +214,7 @@ fn df_shows_what_df_shows() {
     assert_eq!(said.lines().count(), 3);
 }
 
-/// The plain targets, and the paths to which they lead.
+/// `readlink` prints targets, and the paths to which they lead, as readlink(1).
 #[test]
 fn readlink_follows_as_readlink_does() {
     require!([Need::Root]);
@@ -226,7 +227,7 @@ fn readlink_follows_as_readlink_does() {
         let theirs = if theirs == "\n" { "/\n".to_owned() } else { theirs };
         assert_eq!(twin.ours(&format!("readlink -f @{path}")), theirs, "{path}");
     }
-    // An absolute link leads to the volume's root.
+    // An absolute symbolic link begins at the root of the volume.
     assert_eq!(twin.ours("readlink -f @/absolute/est"), "/deep/er/est\n");
     for refused in
         ["readlink @/small", "readlink @/nope", "readlink -f @/small/x", "readlink -f @/nope/x"]

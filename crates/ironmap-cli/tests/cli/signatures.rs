@@ -1,5 +1,5 @@
-//! Without `--force`, ironmap does not overwrite data in the format of another program. `blkid -k` lists these formats. `wipefs -n` confirms that
-//! the test's image of a format is valid.
+//! Without `--force`, ironmap does not overwrite data in the format of another program. `blkid -k` lists these formats. `wipefs -n`
+//! confirms that the image of the test has the format.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -13,9 +13,9 @@ use crate::support::{Bench, text, tool};
 
 const SIZE: u64 = 8 << 20;
 
-/// The way to make an image of a format, and whether wipefs then reports the format.
+/// How the image of a format is made, and whether wipefs then reports the format.
 enum How {
-    /// The format's own program makes it, in the directory of `image`.
+    /// The format's own program makes the image. The program runs in the directory of `image`.
     Program(&'static str),
     /// A header whose format wipefs reports.
     Header(Vec<(u64, Vec<u8>)>),
@@ -296,7 +296,8 @@ fn each_image_is_refused_by_its_own_name() {
     }
 }
 
-/// The signature of a suspended system is at the end of the first page, and the suspended machine may have had pages of any size.
+/// The signature of a suspended system is at the end of the first memory page, so its offset depends on the page size of the suspended
+/// machine.
 #[test]
 fn a_suspended_system_is_refused_with_each_size_of_a_page() {
     let bench = Bench::empty();

@@ -14,7 +14,7 @@ use crate::common::skip::Need;
 use crate::support::{Bench, IRONMAP, pattern, text, tool};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The attributes of a file by debugfs and stat(1): type, permissions, content.
+/// The attributes of a file from debugfs and stat(1): type, permissions, content.
 #[derive(Debug, PartialEq, Eq)]
 struct Copy {
     kind: &'static str,
@@ -52,7 +52,7 @@ fn volume_copy(bench: &Bench, name: &str) -> Option<Copy> {
     Some(Copy { kind, mode, content })
 }
 
-/// `@` is `cp` or `ironmap cp`, and `%` is the copy. A line with `!` must fail.
+/// `@` is replaced by `cp` or `ironmap cp`, and `%` by the copy. A line that begins with `!` must fail.
 const KINDS: &str = "
 printf 'through a pipe' | @ /dev/stdin %
 @ /dev/stdin % < file
@@ -78,7 +78,8 @@ timeout 60 sh -c 'printf d > fifo' & @ -d fifo %
 printf 'typed\\n\\004' | script -qec '@ /dev/stdin %' /dev/null
 ";
 
-/// Without `-r` or `-a` the content of special files is copied, and with them the file, as in cp.
+/// Without `-r` or `-a`, the content of special files is copied. With one of these options, the special file itself is copied. Both are as
+/// in cp.
 #[test]
 fn special_files_are_copied_as_cp_copies_them() {
     require!([Need::Tool("bash"), Need::Tool("script"), Need::Tool("timeout")]);
@@ -97,7 +98,7 @@ fn special_files_are_copied_as_cp_copies_them() {
         };
         let run = |cp: &str, copy: &str| {
             let script = format!("umask 022; {}", line.replace('@', cp).replace('%', copy));
-            // A copy that does not read leaves the writer of the fifo blocked, and the writer's own timeout ends it.
+            // If a copy does not read the FIFO, the writer of the FIFO is blocked until its own timeout.
             let mut bash = tool("timeout");
             bash.args(["120", "bash", "-c", &script]).current_dir(bench.dir.path());
             bash.stdin(Stdio::null()).stderr(Stdio::piped()).stdout(Stdio::null()).output().unwrap()
@@ -132,7 +133,7 @@ fn the_content_of_a_block_device_is_copied() {
     assert!(copy.kind == "regular" && copy.content == content);
 }
 
-/// A special file of a volume has no content there: without `-r` it is refused, wherever the copy goes.
+/// A volume stores no content for a special file, so without `-r` its copy is refused, to the host and within volumes.
 #[test]
 fn special_files_of_a_volume_have_no_content() {
     let bench = Bench::new();
@@ -150,7 +151,7 @@ fn special_files_of_a_volume_have_no_content() {
     assert!(fs::metadata(bench.path("copy")).unwrap().file_type().is_fifo());
 }
 
-/// A copy from a pipe without a writer waits, and can be interrupted; it leaves no file.
+/// A copy from a pipe without a writer waits, can be interrupted, and leaves no file.
 #[test]
 fn a_copy_that_waits_for_a_pipe_is_interrupted() {
     let bench = Bench::new();
@@ -169,7 +170,8 @@ fn a_copy_that_waits_for_a_pipe_is_interrupted() {
     crate::support::succeed(tool("e2fsck").arg("-fn").arg(bench.image()));
 }
 
-/// A refused source is not read further: the copy of an endless source, or of one without a writer, reads nothing after the refusal.
+/// If the copy of a source is refused, the source is not read further. Otherwise, the copy of an endless source, or of a pipe without a
+/// writer, would not end.
 #[test]
 fn a_source_that_is_not_wanted_is_not_read_on() {
     require!([Need::Tool("bash"), Need::Tool("timeout")]);
@@ -235,7 +237,7 @@ find . ! -name . -exec stat -c '%n %f %u %g %t %T' {} + > ../out.txt
 getfattr --only-values -n trusted.name file > ../out.name
 ";
 
-/// fakeroot answers for the kernel: a copy has the owners, modes, devices and attributes that it gives.
+/// Under fakeroot, a copy has the owners, modes, devices and attributes that fakeroot reports instead of the kernel.
 #[test]
 fn owners_under_fakeroot_are_taken() {
     let needs = [Need::Root, Need::Tool("fakeroot"), Need::Tool("setpriv"), Need::Tool("setfattr")];
@@ -256,7 +258,7 @@ fn owners_under_fakeroot_are_taken() {
         ("link", 0o120_777, (12, 13), 0),
         ("dir/again", 0o104_755, (1000, 1001), 0),
     ];
-    // The kernel's view shows the content of the volumes.
+    // The kernel mounts the volumes and shows their files.
     for volume in ["made", "copied"] {
         let image = Image::none();
         fs::copy(bench.path(volume), image.path()).unwrap();
@@ -279,7 +281,7 @@ fn owners_under_fakeroot_are_taken() {
     let null: serde_json::Value =
         serde_json::from_slice(&fs::read(bench.path("null.json")).unwrap()).unwrap();
     assert_eq!((&null["type"], &null["uid"]), (&"char_device".into(), &0.into()));
-    // Files copied out of a volume have the attributes from fakeroot.
+    // Files that are copied out of a volume have, under fakeroot, the attributes that they have in the volume.
     let out = fs::read_to_string(bench.path("out.txt")).unwrap();
     for (name, mode, (user, group), device) in expected {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -289,7 +291,7 @@ fn owners_under_fakeroot_are_taken() {
     assert_eq!(fs::read(bench.path("out.name")).unwrap(), b"value");
 }
 
-/// Commands that change a volume; `@` stands for the volume.
+/// Commands that change a volume. `@` is replaced by the volume.
 const VERBS: &str = "
 cp -a tree/. @/
 cp -r tree @/plain
@@ -315,7 +317,7 @@ rm @/sparse
 sync @
 ";
 
-/// With `SOURCE_DATE_EPOCH` the same commands over the same tree give the same bytes at any time, and no time stamp is later.
+/// With `SOURCE_DATE_EPOCH`, the same commands on the same tree give the same bytes at any time, and no timestamp is later than this time.
 #[test]
 fn a_reproducible_build_makes_the_same_bytes() {
     const DATE: &str = "1700000000";
@@ -372,7 +374,7 @@ fn a_reproducible_build_makes_the_same_bytes() {
     }
 }
 
-/// An invalid time ends every command that would use it, and nothing is changed.
+/// An invalid time ends every command that would use the time, and nothing is changed.
 #[test]
 fn a_date_that_is_none_is_refused() {
     let bench = Bench::new();
@@ -383,7 +385,7 @@ fn a_date_that_is_none_is_refused() {
         &["touch", &bench.target("/small")],
         &["rm", &bench.target("/small")],
     ] {
-        // The last date is one second after the largest time stamp of an inode.
+        // The last date in the list is one second after the latest timestamp of an inode.
         for date in ["yesterday", "-1", "15032385536"] {
             let output = bench.command().env("SOURCE_DATE_EPOCH", date).args(args).output();
             let output = output.unwrap();

@@ -8,10 +8,11 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, IRONMAP, text, tool};
 
-/// Title, clipboard, colour, delete, C1 in UTF-8, no UTF-8, and a second line.
+/// Bytes that control a terminal: an escape sequence for the title, one for colours, DEL, a C1 control in UTF-8, an invalid byte, and a
+/// second line.
 const EVIL: &[u8] = b"a\x1b]0;t\x07\x1b[35;41m\x7f\xc2\x9b\xff\x0d\nsecond";
 
-/// The lines of each command with such names: `$E` is the name, `@` the program.
+/// The command lines of each command with these names. `$E` is the name, and `@` is replaced by the program.
 const COMMANDS: [(&str, &str); 43] = [
     ("info", "@ info i; @ info --json i; @ info \"$E\""),
     ("ls", "@ ls -lR i:/; @ ls i:/; @ ls -1 i:/; @ ls --json i:/; @ ls \"i:/$E\" \"i:/$E/none\""),
@@ -88,7 +89,7 @@ const COMMANDS: [(&str, &str); 43] = [
     ("man", "@ man \"$E/none/none\""),
 ];
 
-/// A tree with these names, and images of it with them in every place that has text.
+/// Makes a tree with these names, and images that contain these bytes in every place for text.
 const MAKES: &str = "set -e; mkdir -p \"tree/$E/sub$E\"; head -c 3M /dev/zero > \"tree/$E/file\"; echo > \"tree/x$E\"; ln -s \"to$E\" tree/link
     echo > tree/attributed; tar -C tree -cf tree.tar .; @ mkfs -q -L \"$(printf 'l\\033]0;t\\a')\" -d tree i 48M
     @ setfattr -n \"user.$E\" -v x i:/attributed; @ setfattr -n user.text -v \"text of many plain characters, many more than others $E\" i:/attributed
@@ -125,7 +126,7 @@ fn commands_of(help: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Runs lines by a shell in the bench's directory, whose output is a terminal with script(1); `@` is the program.
+/// Runs lines with a shell in the directory of the bench. With script(1), the output is a terminal. `@` is replaced by the program.
 fn shell(bench: &Bench, by: &str, lines: &str) -> Output {
     let mut command = tool(by);
     command.arg(if by == "script" { "-qec" } else { "-c" }).arg(lines.replace('@', IRONMAP));
@@ -137,7 +138,8 @@ fn shell(bench: &Bench, by: &str, lines: &str) -> Output {
     command.current_dir(bench.path("")).stdin(Stdio::null()).output().unwrap()
 }
 
-/// The parts of these bytes that a terminal would obey, except the program's own moves and colours, of its progress and of `ls`.
+/// The kinds of control sequences in the output that a terminal would execute. The sequences that the program itself prints for progress
+/// bars and colours are allowed.
 fn obeyed(shown: &[u8]) -> Vec<&'static str> {
     let has = |bytes: &[u8]| shown.windows(bytes.len()).any(|window| window == bytes);
     let odd = |byte: &u8| byte.is_ascii_control() && !b"\n\r\t\x1b".contains(byte);

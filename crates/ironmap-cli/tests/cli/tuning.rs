@@ -1,4 +1,4 @@
-//! `ironmap tune`: each change equals that of tune2fs, byte for byte; other changes are refused, and leave the volume unchanged.
+//! `ironmap tune`: each change gives the same bytes as with tune2fs. Other changes are refused, and leave the volume unchanged.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ use crate::support::{Bench, IRONMAP, succeed, text, tool};
 const TIME: &str = "1700000000";
 const UUID: &str = "6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d";
 
-/// Steps for a volume and its twin, in this order.
+/// Steps for a volume and its copy, in this order.
 const STEPS: &[&str] = &[
     "-L label",
     "-L sixteen-bytes-16",
@@ -60,7 +60,7 @@ const STEPS: &[&str] = &[
     "-L several -m 7 -o acl -i 1w",
 ];
 
-/// Steps for volumes with all checksums, which keep their UUID; the last step cannot be undone.
+/// Steps for volumes with metadata checksums. The last step cannot be undone.
 const WITH_CHECKSUMS: &[&str] = &[
     "-O metadata_csum_seed",
     "-O ^metadata_csum_seed",
@@ -86,7 +86,8 @@ fn field(image: &Path, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name}: {said}")).trim().to_owned()
 }
 
-/// Runs the steps on both volumes. After each step the two files have the same bytes, including backups.
+/// Runs the steps on both volumes: one with ironmap, the other with tune2fs. After each step, the two files have the same bytes, including
+/// backups.
 fn same_steps(options: &[&str], steps: &[&[&str]]) -> Image {
     let own = Image::mke2fs("40M", options);
     let bench = Bench::empty();
@@ -107,7 +108,7 @@ fn same_steps(options: &[&str], steps: &[&[&str]]) -> Image {
     own
 }
 
-/// Superblock and backups equal those of tune2fs, in each layout of backups.
+/// The superblock and its backups are the same as with tune2fs, for each layout of backups.
 #[test]
 fn every_change_is_that_of_tune2fs() {
     same_steps(&["-t", "ext4", "-b", "1024"], &[STEPS, WITH_CHECKSUMS]);
@@ -122,7 +123,7 @@ fn every_change_is_that_of_tune2fs() {
     same_steps(&["-t", "ext4", "-b", "4096", "-O", "uninit_bg,^metadata_csum"], few);
 }
 
-/// The kernel mounts the volume with its new settings.
+/// The kernel mounts the volume with the changed settings.
 #[test]
 fn the_kernel_mounts_it() {
     require!([Need::Root]);
@@ -145,7 +146,7 @@ fn the_kernel_mounts_it() {
     assert_eq!(field(&own.path(), "Filesystem UUID"), UUID);
 }
 
-/// Generated UUIDs have the right version.
+/// Generated UUIDs have the correct version.
 #[test]
 fn a_uuid_is_made() {
     let own = Image::mke2fs("8M", &["-t", "ext4", "-O", "metadata_csum_seed"]);
@@ -167,7 +168,7 @@ fn a_uuid_is_made() {
     }
 }
 
-/// One line, the documented code, and every byte unchanged.
+/// Impossible changes are refused with one line and the documented exit code, and no byte is changed.
 #[test]
 fn impossible_changes_are_refused_by_name() {
     let bench = Bench::empty();
@@ -197,7 +198,7 @@ fn impossible_changes_are_refused_by_name() {
         ("-i 2h", "summed", 2, "not an interval"),
         ("-T 2020", "summed", 2, "neither now nor"),
         ("-o unknown", "summed", 2, "not a default mount option"),
-        ("-E hash_alg=siphash", "summed", 2, "neither legacy, half_md4 nor tea"),
+        ("-E hash_alg=siphash", "summed", 2, "the hash is neither legacy, half_md4 nor tea"),
         ("-E test_fs", "summed", 2, "use tune2fs -E"),
         ("-E stride=70000", "summed", 2, "not a number of blocks"),
         ("-e unknown", "summed", 2, "neither continue"),
@@ -235,7 +236,7 @@ fn impossible_changes_are_refused_by_name() {
     }
 }
 
-/// The journal is recovered first, and the change comes after it.
+/// The journal is recovered before the change.
 #[test]
 fn a_volume_that_needs_recovery_is_recovered_first() {
     let bench = Bench::new();
@@ -255,7 +256,7 @@ fn a_volume_that_needs_recovery_is_recovered_first() {
     assert!(text(&bench.succeed(["ls", "left:/"])).contains("made\n"));
 }
 
-/// `-l` alone changes nothing; with changes it prints the result.
+/// `-l` without other options changes nothing. With other options, it prints the result of the changes.
 #[test]
 fn the_list_is_that_of_info() {
     let bench = Bench::new();
@@ -267,7 +268,7 @@ fn the_list_is_that_of_info() {
     assert!(listed.lines().any(|line| line == "Label:          shown"), "{listed}");
 }
 
-/// If the program is called as tune2fs or e2label, it accepts their options: results are the same as theirs, byte for byte.
+/// If the program is called as tune2fs or e2label, it accepts the options of that program, and the results are the same, byte for byte.
 #[test]
 fn names_of_e2fsprogs_are_taken() {
     let own = Image::mke2fs("8M", &["-t", "ext4"]);
@@ -295,7 +296,7 @@ fn names_of_e2fsprogs_are_taken() {
     assert!(listed.lines().any(|line| line == "Label:          named"), "{listed}");
     assert_eq!(text(&called("e2label", &[]).stdout), "named\n");
     assert_eq!(succeed(tool("e2label").arg(&twin)).stdout, b"named\n");
-    // The label is the second word of e2label.
+    // The second argument of e2label is the label, even if it begins with a dash.
     let mut relabel = Command::new(bench.path("e2label"));
     succeed(relabel.env("SOURCE_DATE_EPOCH", TIME).arg(own.path()).arg("-second"));
     succeed(tool("e2label").env("E2FSPROGS_FAKE_TIME", TIME).arg(&twin).arg("-second"));
@@ -312,8 +313,8 @@ fn names_of_e2fsprogs_are_taken() {
     fsck(&own.path());
 }
 
-/// Under the names of e2fsprogs a text that is too long is cut, the last of repeated options counts, and each refusal has their exit code; after
-/// each command the volume equals theirs.
+/// If the program is called by a name of e2fsprogs, a text that is too long is shortened, the last of repeated options counts, and each
+/// refusal has the exit code of e2fsprogs. After each command, the volume is the same as with e2fsprogs.
 #[test]
 fn the_names_of_e2fsprogs_end_as_they_do() {
     let image = Image::mke2fs("8M", &["-t", "ext4"]);
@@ -407,14 +408,14 @@ fn the_names_of_e2fsprogs_end_as_they_do() {
             ["ours", "theirs"].map(|side| fs::read(bench.path(side).join("image")).unwrap());
         assert!(left == right, "{command}: other bytes");
     }
-    // Under its own name the program cuts no text, and has its own exit codes.
+    // If the program is called by its own name, it refuses a text that is too long, and has its own exit codes.
     let refused = bench.run(["tune", "-L", "seventeen-bytes-17", "ours/image"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
     assert_eq!(bench.run(["tune", "-L", "x", "ours/missing"]).status.code(), Some(3));
     fsck(&bench.path("ours/image"));
 }
 
-/// A volume that is read by a backup of the superblock, or with its end missing, is not changed.
+/// A volume that can only be read with a backup of the superblock, or whose end is missing, is not changed.
 #[test]
 fn a_damaged_volume_is_not_changed() {
     let bench = Bench::with(&["-t", "ext4"]);

@@ -1,5 +1,5 @@
-//! `ironmap undelete`: files deleted by the kernel, by debugfs and by ironmap are recovered byte by byte if all of their data exist. The oracles are
-//! `debugfs lsdel` and `debugfs dump`.
+//! `ironmap undelete`: files that the kernel, debugfs or ironmap has deleted are recovered byte for byte if all of their data exist. The
+//! results are compared with `debugfs lsdel` and `debugfs dump`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// The deleted files of an image by inode. If several had one inode, one of them is returned.
+/// The deleted files of an image, by inode. If several deleted files had the same inode, only one of them is returned.
 fn deleted(bench: &Bench, image: &Path) -> BTreeMap<u64, Value> {
     let by_inode = |file: Value| (file["inode"].as_u64().unwrap(), file);
     deleted_files(bench, image).into_iter().map(by_inode).collect()
@@ -28,7 +28,7 @@ fn deleted_files(bench: &Bench, image: &Path) -> Vec<Value> {
     found.as_array().unwrap().clone()
 }
 
-/// Inode, size, free blocks and blocks of each deleted file, as `debugfs lsdel` lists them.
+/// The inode of each deleted file, with its size, free blocks and blocks, from `debugfs lsdel`.
 fn lsdel(image: &Path) -> BTreeMap<u64, (u64, u64, u64)> {
     let said = text(&succeed(tool("debugfs").args(["-R", "lsdel"]).arg(image)).stdout);
     let line = |line: &str| {
@@ -40,7 +40,7 @@ fn lsdel(image: &Path) -> BTreeMap<u64, (u64, u64, u64)> {
     said.lines().filter_map(line).collect()
 }
 
-/// ext2 and debugfs leave maps in the inodes and names in directories.
+/// ext2 and debugfs keep the block maps of deleted files in the inodes, and their names in the directories.
 #[test]
 fn files_that_debugfs_deleted_are_found_in_the_inodes() {
     for options in [
@@ -103,7 +103,7 @@ fn check(image: &Path) {
     succeed(tool("e2fsck").arg("-fn").arg(image));
 }
 
-/// The kernel clears the maps: these, and the names, are found in the journal, also of whole trees.
+/// The kernel clears the block maps of deleted files. The maps and the names are found in the journal, even those of complete trees.
 #[test]
 fn files_that_the_kernel_deleted_are_found_in_the_journal() {
     require!([Need::Root]);
@@ -142,12 +142,12 @@ fn files_that_the_kernel_deleted_are_found_in_the_journal() {
         assert!(text(&only).contains("/tree/two (whole)"), "{}", text(&only));
         assert_eq!(text(&only).lines().count(), 1);
         check(&image.path());
-        // Another file takes all blocks.
+        // Another file uses all free blocks.
         let mount = image.mount("noatime");
         let mut full = File::create(mount.dir().join("full")).unwrap();
         while std::io::Write::write_all(&mut full, &[0xA5; 1 << 16]).is_ok() {}
         drop((full, mount));
-        // The last few blocks may be too few for a write: a deleted file that still has all of its blocks is whole.
+        // The last free blocks may be too few for a write, so some deleted files may still have all of their blocks. These files are whole.
         let found = deleted(&bench, &image.path());
         let reused = |file: &&Value| file["free_blocks"].as_u64() < file["blocks"].as_u64();
         let count = found.values().filter(reused).count();
@@ -215,8 +215,9 @@ fn files_that_are_there_stay() {
     assert!(text(&none.stderr).contains("no deleted file matches"));
 }
 
-/// A deleted file and a deleted directory with one name are both copied, with all files below. An existing name in the target directory, even a
-/// symbolic link, is neither overwritten nor followed. An error names the deleted file, and the other files are still copied.
+/// A deleted file and a deleted directory with the same name are both copied, the directory with all files below it. An existing name in
+/// the target directory is not overwritten, and a symbolic link is not followed. An error names the deleted file, and the other files are
+/// still copied.
 #[test]
 fn a_name_that_is_taken_leads_nowhere_and_stops_nothing() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
@@ -299,7 +300,7 @@ fn a_block_of_two_deleted_files_is_the_younger_ones() {
     let bench = Bench::empty();
     let image = Image::mke2fs("16M", &["-t", "ext4", "-b", "1024", "-J", "size=4"]);
     let mount = image.mount("noatime,commit=600");
-    // Larger than half of the free space: the two share blocks.
+    // Each file is larger than half of the free space, so the two files share blocks.
     let sync = || rustix::fs::syncfs(File::open(mount.dir()).unwrap()).unwrap();
     for (name, seed) in [("old", 1), ("young", 2)] {
         fs::write(mount.dir().join(name), pattern(7 << 20, seed)).unwrap();
@@ -308,7 +309,7 @@ fn a_block_of_two_deleted_files_is_the_younger_ones() {
         sync();
     }
     drop(mount);
-    // The kernel may give both the same inode.
+    // The kernel may give both files the same inode.
     let found = deleted_files(&bench, &image.path());
     let whole = |name: &str| {
         let mut files = found.iter().filter(|file| file["path"] == name);
@@ -318,7 +319,8 @@ fn a_block_of_two_deleted_files_is_the_younger_ones() {
     assert_ne!(whole("/old"), Some(true), "{found:?}");
 }
 
-/// An inode number that was deleted three times has each time the name of that time, even if a name occurs again.
+/// If three files with the same inode number were deleted one after the other, each is listed with its own name, even if two of them had
+/// the same name.
 #[test]
 fn each_deleted_file_has_the_name_of_its_time() {
     require!([Need::Root]);
@@ -346,7 +348,7 @@ fn each_deleted_file_has_the_name_of_its_time() {
     assert_eq!(found, BTreeMap::from(expected));
 }
 
-/// Inline data end with the inode, even if a damaged inode's size is larger; the rest of the copy is a hole.
+/// If the size in a damaged inode is larger than its inline data, the rest of the copy is a hole.
 #[test]
 fn a_damaged_size_of_inline_data_does_not_keep_a_copy() {
     const SIZE: u64 = 1 << 42;
@@ -361,7 +363,7 @@ fn a_damaged_size_of_inline_data_does_not_keep_a_copy() {
     assert_eq!(&start, b"hidden\0\0");
 }
 
-/// A full disk leaves no partial file.
+/// If the disk is full, no partial file is left.
 #[test]
 fn a_full_disk_keeps_only_whole_files() {
     require!([Need::Root]);

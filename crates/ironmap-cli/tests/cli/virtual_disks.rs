@@ -8,7 +8,7 @@ use crate::require;
 use crate::support::{Bench, succeed, text, tool};
 use serde_json::Value;
 
-/// A volume in a qcow2 image accepts the same commands as one in a raw image, and qemu-img reads the same bytes.
+/// A volume in a qcow2 image accepts the same commands as a volume in a raw image, and qemu-img reads the same bytes.
 #[test]
 fn commands_take_an_image_by_its_format() {
     require!([Need::Tool("qemu-img")]);
@@ -44,7 +44,7 @@ fn commands_take_an_image_by_its_format() {
     assert_eq!(text(&raw.stdout), listed.replace(&volume, "raw"));
 }
 
-/// Without its prefix an image is refused with the prefix in the message, and for read-only formats the message says so.
+/// An image without its prefix is refused. The message contains the prefix, and says for some formats that they are read-only.
 #[test]
 fn an_image_without_its_prefix_is_refused() {
     require!([Need::Tool("qemu-img")]);
@@ -62,7 +62,7 @@ fn an_image_without_its_prefix_is_refused() {
     }
 }
 
-/// For a read-only image `info` gives the reason, in the words of the refusal of a write.
+/// For a read-only image, `info` shows the reason with the same text as the refusal of a write.
 #[test]
 fn info_says_why_an_image_is_only_read() {
     require!([Need::Tool("qemu-img")]);
@@ -90,7 +90,7 @@ fn info_says_why_an_image_is_only_read() {
         ("qcow2:dirty", Some("qemu-img check -r all")),
         ("vmdk:vmdk", Some("images of this format can only be read")),
     ] {
-        // One of the images has a note on standard error.
+        // For one of the images, there is a note on standard error.
         let shown = bench.run(["info", "--json", volume]);
         let info: Value = serde_json::from_slice(&shown.stdout).unwrap();
         assert_eq!(info["writable"], why.is_none(), "{volume}");
@@ -105,7 +105,7 @@ fn info_says_why_an_image_is_only_read() {
     }
 }
 
-/// An image is named by its format even if its own file is shorter than a file system, and it is not overwritten without a request.
+/// The format of an image is recognised even if its file is shorter than a file system, and the image is only overwritten on request.
 #[test]
 fn images_of_other_programs_are_known() {
     require!([Need::Tool("qemu-img")]);

@@ -9,7 +9,7 @@ use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 use crate::trees::{compare, view};
 
-/// An image with a tree, unmounted or left as by a crash, and the tree.
+/// Makes a tree, and an XFS image of this tree. The image is unmounted, or is left as after a crash.
 fn filled(bench: &Bench, shutdown: bool) {
     let source = bench.source();
     fs::create_dir_all(source.join("dir/deep")).unwrap();
@@ -25,7 +25,7 @@ fn filled(bench: &Bench, shutdown: bool) {
     let mounted = Mounted::new("mkfs.xfs -q -L spare", 320, "noatime");
     succeed(tool("cp").arg("-a").arg(format!("{}/.", source.display())).arg(mounted.dir()));
     if shutdown {
-        // Data that were not allocated are in no log.
+        // The data are synced first, because delayed allocations are not in the log.
         succeed(tool("sync").arg("-f").arg(mounted.dir()));
         succeed(tool("xfs_io").args(["-x", "-c", "shutdown -f"]).arg(mounted.dir()));
     }
@@ -93,8 +93,8 @@ fn operations_that_xfs_lacks_are_refused() {
     let image = image.to_str().unwrap();
     let target = bench.target("/new");
     for (args, says) in [
-        (vec!["cp", "source/empty", &target], "of XFS volumes only data are overwritten"),
-        (vec!["mkdir", &target], "of XFS volumes only data are overwritten"),
+        (vec!["cp", "source/empty", &target], "on XFS only the data of files can be overwritten"),
+        (vec!["mkdir", &target], "on XFS only the data of files can be overwritten"),
         (vec!["resize", "-M", image], "this is XFS, and only ext2, ext3 and ext4"),
         (vec!["tune", "-L", "name", image], "this is XFS, and only ext2, ext3 and ext4"),
         (vec!["mkfs", image], "holds an XFS file system"),

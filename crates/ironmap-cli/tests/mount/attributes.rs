@@ -1,4 +1,5 @@
-//! Attributes beside the kernel's ext4: names of extended attributes, flags of inodes, times of symbolic links, and removed directories.
+//! Attributes compared with the kernel's ext4: names of extended attributes, flags of inodes, times of symbolic links, and removed
+//! directories.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -11,7 +12,8 @@ use rustix::io::Errno;
 use crate::sides::{Kernels, Ours, Sides, check, require_mounts};
 use crate::support::{Bench, succeed, tool};
 
-/// A name with an unknown prefix, or a bare prefix, gives the errno of the kernel's ext4 in each call, and so does each combination of flags.
+/// For a name with an unknown prefix, for a prefix without a name, and for each combination of flags, each call gives the same errno as the
+/// kernel's ext4.
 #[test]
 fn names_of_attributes_are_refused_as_by_the_kernel() {
     require_mounts!("names_of_attributes_are_refused_as_by_the_kernel");
@@ -52,14 +54,14 @@ fn names_of_attributes_are_refused_as_by_the_kernel() {
     sides.end();
 }
 
-/// Flags that ext4 does not know are refused, and a change of read-only flags is ignored, as by the kernel's ext4.
+/// As with the kernel's ext4, unknown flags are refused, and a change of read-only flags is ignored.
 #[test]
 fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
     /// Flags that this mount does not support: data in the journal, extents, an unused flag, and DAX.
     const NOT_HERE: u32 = 0x4000 | 0x8_0000 | 0x40_0000 | 0x200_0000;
     const IMMUTABLE: u32 = 0x10;
     const NO_DUMP: u32 = 0x40;
-    /// The flag of the map's format, which may differ between the two sides.
+    /// The flags for the format of the extent map, which may differ between the two sides.
     const MAPS: u32 = 0x1008_0000;
     require_mounts!("each_flag_is_set_or_passed_over_as_by_the_kernel");
     for options in [&["-t", "ext4"][..], &["-t", "ext4", "-O", "inline_data"], &["-t", "ext3"]] {
@@ -78,7 +80,7 @@ fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
                     found.push((name, bit, done, get() & !MAPS));
                     set(old).unwrap();
                 }
-                // Of an immutable file nothing else can be changed.
+                // No other flag of an immutable file can be changed.
                 for flags in [old | IMMUTABLE, old | IMMUTABLE | NO_DUMP, old | NO_DUMP, old] {
                     let done = set(flags);
                     found.push((name, flags & !MAPS, done, get() & !MAPS));
@@ -99,7 +101,7 @@ fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
     }
 }
 
-/// A directory that was removed while it was open has no links, and is not an error.
+/// A directory that was removed while it was open has 0 links, and a stat of it is not an error.
 #[test]
 fn a_removed_directory_is_reported_as_by_the_kernel() {
     const O_PATH: i32 = 0o10_000_000;
@@ -147,7 +149,7 @@ fn a_removed_directory_is_reported_as_by_the_kernel() {
     sides.end();
 }
 
-/// Waits until the clock of the kernel's time stamps shows another time.
+/// Waits until the clock for the kernel's timestamps shows another time.
 fn wait_for_another_stamp() {
     let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let before = now();
@@ -156,7 +158,7 @@ fn wait_for_another_stamp() {
     }
 }
 
-/// Reading a symbolic link, and following it, change its times as on the kernel's ext4, with each rule for access times.
+/// A read or a lookup through a symbolic link updates its times as on the kernel's ext4, with each mount option for access times.
 #[test]
 fn symbolic_links_have_times_of_reads() {
     require_mounts!("symbolic_links_have_times_of_reads");
@@ -233,7 +235,7 @@ fn symbolic_links_have_times_of_reads() {
         check(&image);
         drop(kernels);
     }
-    // The times are on the volume.
+    // The times were also written to the volume.
     let ours = Ours::mount(&image, &bench.path("mounted"), "ro");
     assert!(time(&ours.dir.join("short")).0 > 1_000_000_000);
     ours.unmount();

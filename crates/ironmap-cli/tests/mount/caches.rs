@@ -1,4 +1,4 @@
-//! Data in the kernel's caches that the server does not know yet.
+//! Data in the kernel's page cache that was not yet sent to the server.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,8 +23,8 @@ fn data(file: &File) -> Vec<(u64, u64)> {
     found
 }
 
-/// A range that the kernel has not sent yet is not reported as a hole, and a hole stays a hole: a copy that asks for data ranges gets all of them,
-/// and no others.
+/// A range whose data the kernel has not yet sent is not reported as a hole, and a hole is reported as a hole. So SEEK_DATA finds all
+/// ranges of data, and no others.
 #[test]
 fn ranges_that_the_kernel_has_not_sent_are_data() {
     require_mounts!("ranges_that_the_kernel_has_not_sent_are_data");
@@ -36,13 +36,13 @@ fn ranges_that_the_kernel_has_not_sent_are_data() {
         succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("64M"));
         let dir = bench.path("mounted");
         let ours = Ours::mount(&bench.image(), &dir, options);
-        // Opening a file sends its data, so the files are opened before.
+        // An open of a file makes the kernel send its data, so the files are opened before the writes.
         let [written, stored] = ["written", "stored"].map(|name| File::create(dir.join(name)));
         let (written, stored) = (written.unwrap(), stored.unwrap());
         written.set_len(LEN).unwrap();
         written.write_all_at(&[b'b'; 4096], AT).unwrap();
         assert_eq!(data(&written), [(AT, AT + 4096)], "written with {options}");
-        // The length is such that the kernel does not finish at once.
+        // The range is so long that the kernel does not send it at once.
         let mapped = Mapped::store(&dir.join("stored"), STORED, &bench.path("is_stored"));
         assert_eq!(data(&stored), [(0, STORED)], "stored through a mapping with {options}");
         drop((written, stored, mapped));

@@ -1,4 +1,4 @@
-//! Named cases, as shell scripts: their output and exit codes are the same on both sides.
+//! Named cases, which are shell scripts. Their output and exit codes are the same on both sides.
 
 use crate::sides::{Sides, require_mounts};
 use crate::support::{text, tool};
@@ -9,7 +9,8 @@ const LISTING: &str = r"find . -path ./lost+found -prune -o -type d -printf '%p 
 const USER: &str = "setpriv --reuid=1000 --regid=1000 --clear-groups";
 const OTHER: &str = "setpriv --reuid=1001 --regid=1001 --clear-groups";
 
-/// The cases, each in its own directory. `$U` and `$O` run a command as two users, `$OUT` is a directory elsewhere, `$long` a name of 255 bytes.
+/// The cases, each in its own directory. `$U` and `$O` run a command as one of two users, `$OUT` is a directory on another file system, and
+/// `$long` is a name of 255 bytes.
 const CASES: &[(&str, &str)] = &[
     (
         "names of 255 bytes and beyond",
@@ -199,7 +200,7 @@ fn run(script: &str, number: usize, sides: &Sides) -> [String; 2] {
         );
         let out = tool("sh").arg("-c").arg(head).current_dir(dir).output().unwrap();
         let text = text(&out.stdout).replace(dir.to_str().unwrap(), "TOP");
-        // Shells print the name of a script.
+        // The messages of shells contain the name of the script.
         text.replace(&format!("case{number}"), "CASE")
     })
 }
@@ -258,21 +259,22 @@ fn difference(ours: &str, kernels: &str) -> String {
     lines('-', &kernels) + &lines('+', &ours)
 }
 
-/// A program sees the same names, permissions, attributes and content as on the kernel's ext4: blocks of 4 KiB.
+/// A program sees the same names, permissions, attributes and content as on the kernel's ext4, on a volume with blocks of 4 KiB.
 #[test]
 fn cases_with_blocks_of_4k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_4k_are_as_the_kernels");
     compare(&["-t", "ext4", "-b", "4096", "-N", "1024"]);
 }
 
-/// The cases with blocks of 1 KiB, in which fewer names fit.
+/// The same cases on a volume with blocks of 1 KiB, which contain fewer names.
 #[test]
 fn cases_with_blocks_of_1k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_1k_are_as_the_kernels");
     compare(&["-t", "ext4", "-b", "1024", "-N", "1024"]);
 }
 
-/// The links of a file and of a directory have the kernel's limits. The counts are set directly, so the volume is not sound.
+/// The link counts of files and directories have the same limits as in the kernel. The test sets the counts directly, so the volume is not
+/// sound.
 #[test]
 fn link_counts_end_where_the_kernels_do() {
     require_mounts!("link_counts_end_where_the_kernels_do");

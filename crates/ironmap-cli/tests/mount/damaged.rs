@@ -18,14 +18,14 @@ fn volume(requests: &[&str]) -> Bench {
     bench
 }
 
-/// A name that leads to the journal does not open it: a listing shows no more of it than a lookup.
+/// A name that leads to the journal's inode does not open the journal, even after a listing, whose entries are lookups for the kernel.
 #[test]
 fn the_journal_cannot_be_opened_by_a_name() {
     require_mounts!("the_journal_cannot_be_opened_by_a_name");
     let bench = volume(&["link <8> journal"]);
     let dir = bench.path("mounted");
     let ours = Ours::mount(&bench.image(), &dir, "rw");
-    // The kernel uses an entry of a listing as a lookup.
+    // The kernel uses the entries of a listing as lookups.
     let _ = fs::read_dir(&dir).unwrap().count();
     let opened = File::options().write(true).truncate(true).open(dir.join("journal"));
     assert_eq!(opened.unwrap_err().raw_os_error(), Some(EUCLEAN));
@@ -34,7 +34,8 @@ fn the_journal_cannot_be_opened_by_a_name() {
     check(&bench.image());
 }
 
-/// An inode that cannot be read hides no other name: it is listed with its type, and its use gives the error.
+/// If an inode cannot be read, all other names are still listed. Its own name is listed with the type, and a use of the name gives the
+/// error.
 #[test]
 fn a_damaged_inode_hides_no_names() {
     require_mounts!("a_damaged_inode_hides_no_names");
@@ -68,7 +69,7 @@ fn a_damaged_inode_hides_no_names() {
     ours.unmount();
 }
 
-/// A damaged block of a directory costs only its own names, as in the kernel's listing.
+/// If a block of a directory is damaged, only the names in this block are lost, as in the kernel's listing.
 #[test]
 fn a_damaged_block_loses_its_own_names() {
     require_mounts!("a_damaged_block_loses_its_own_names");
@@ -99,7 +100,7 @@ fn a_damaged_block_loses_its_own_names() {
     assert!((20..200).contains(&names.len()), "{} names", names.len());
 }
 
-/// For a sector that does not match its tag a program gets only an errno: the mount reports the sector and the fault.
+/// For a sector that does not match its guard tag, a program gets only an errno. The mount prints the sector and the fault.
 #[test]
 fn a_wrong_sector_is_named() {
     require_mounts!("a_wrong_sector_is_named");

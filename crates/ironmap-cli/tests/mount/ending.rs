@@ -36,8 +36,8 @@ impl Drop for Tmpfs {
     }
 }
 
-/// A volume on a device that is full, a sparse image in a full memory file system, mounted in the foreground and in the background. The system's
-/// log is the test's own.
+/// Mounts a volume whose device becomes full (a sparse image on a full tmpfs), in the foreground and in the background. The test itself
+/// receives the messages to the system's log.
 const FULL: &str = r#"
 mkdir store mounted dev
 mount -t tmpfs none dev
@@ -66,8 +66,8 @@ mkdir mounted/a 2>/dev/null; mkdir mounted/b 2>/dev/null
 umount store
 "#;
 
-/// A failed last commit is reported although no program asks for it: in the foreground by the exit code and a line, otherwise by the system's log. It
-/// is reported once after the last write, at the end, and to the user who unmounts with ironmap.
+/// A failure of the last commit is reported, although no program waits for it: in the foreground by the exit code and a line, and in the
+/// background in the system's log. The failure is reported once when the mount ends, and to the user who unmounts with ironmap.
 #[test]
 fn a_last_commit_that_fails_is_reported() {
     require_mounts!("a_last_commit_that_fails_is_reported");
@@ -94,7 +94,7 @@ fn a_last_commit_that_fails_is_reported() {
     assert!(at_end.contains(lost), "{at_end}");
 }
 
-/// The end of a mount removes that mount, and none below it.
+/// The end of a mount removes only this mount, and not another mount beneath it at the same directory.
 #[test]
 fn a_mount_beneath_stays() {
     require_mounts!("a_mount_beneath_stays");
@@ -114,7 +114,7 @@ fn a_mount_beneath_stays() {
     check(&bench.image());
 }
 
-/// A mount on top of the mount is not mistaken for it. The mount below still ends if the kernel allows it.
+/// Another mount on top of the mount, at the same directory, is not removed. The mount itself still ends if the kernel allows it.
 #[test]
 fn a_mount_above_stays() {
     require_mounts!("a_mount_above_stays");
@@ -131,11 +131,11 @@ fn a_mount_above_stays() {
     drop(above);
 }
 
-/// A program that has stored through a mapping of a file, and keeps the mapping.
+/// A program that has stored data through a mapping of a file, and keeps the mapping.
 pub(crate) struct Mapped(Child);
 
 impl Mapped {
-    /// Stores this many bytes, each an `a`. `stored` is a path where no file exists yet.
+    /// Stores `len` bytes `a`. The program makes the file `stored`, which must not exist, when it has stored the data.
     pub(crate) fn store(file: &Path, len: u64, stored: &Path) -> Self {
         let program = tool("xfs_io").arg("-f").arg(file).stdin(Stdio::piped()).spawn();
         let mapped = Self(program.unwrap());
@@ -158,8 +158,8 @@ impl Drop for Mapped {
     }
 }
 
-/// Data written before a signal are on the volume, although files are open: data in a writeback cache, and data stored through a
-/// mapping.
+/// Data that were written before a signal are on the volume, although files are still open: data in a writeback cache, and data that were
+/// stored through a mapping.
 #[test]
 fn a_signal_loses_nothing_that_was_written() {
     const LEN: usize = 24 << 20;
@@ -184,7 +184,7 @@ fn a_signal_loses_nothing_that_was_written() {
     }
 }
 
-/// A signal during changes leaves a closed volume without contradictions: further operations fail.
+/// After a signal during changes, the volume is closed and sound, and further operations fail.
 #[test]
 fn a_signal_under_load_leaves_a_clean_volume() {
     require_mounts!("a_signal_under_load_leaves_a_clean_volume");
@@ -192,7 +192,7 @@ fn a_signal_under_load_leaves_a_clean_volume() {
         let bench = volume();
         let dir = bench.path("mounted");
         let mut ours = Ours::mount(&bench.image(), &dir, "rw");
-        // The descriptor stays with the mount when the directory is free.
+        // The open descriptor keeps the mount in use after it is detached from the directory.
         let mounted = File::open(&dir).unwrap();
         let load = std::thread::spawn(move || {
             for number in 0_u64.. {
@@ -219,7 +219,7 @@ fn a_signal_under_load_leaves_a_clean_volume() {
     }
 }
 
-/// A mount that also exists in another mount namespace ends there too: the processes in that namespace are named, and a signal ends the wait.
+/// If the mount also exists in another mount namespace, `umount` names the processes in this namespace and waits. A signal ends the wait.
 #[test]
 fn copies_of_a_mount_in_other_namespaces_are_named() {
     require_mounts!("copies_of_a_mount_in_other_namespaces_are_named");
@@ -231,7 +231,7 @@ fn copies_of_a_mount_in_other_namespaces_are_named() {
         unshare.args(["--mount", "sh", "-c", "echo ready; exec cat"]);
         let mut holder = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         holder.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-        // A test in the background of a shell would pass on to the child that SIGINT is ignored.
+        // If the test runs in the background of a shell, SIGINT is ignored, and the child would inherit this.
         let mut umount = tool("env");
         umount.arg("--default-signal=INT,TERM").arg(ironmap()).arg("umount").arg(&dir);
         let mut umount = umount.stderr(Stdio::piped()).spawn().unwrap();

@@ -29,7 +29,7 @@ fn volume(options: &[&str], files: &[(&str, &str, u32)]) -> Bench {
     bench
 }
 
-/// A name whose file was removed under another spelling is gone too.
+/// In a casefolded directory, all spellings of a name disappear when the file is removed by one of them.
 #[test]
 fn names_without_case_go_together() {
     require_mounts!("names_without_case_go_together");
@@ -50,8 +50,8 @@ fn names_without_case_go_together() {
     check(&bench.image());
 }
 
-/// Synchronous changes survive a daemon that is killed right after them: changes of a directory with +D or a mount with dirsync, and writes of a
-/// file with +S.
+/// Synchronous changes are durable even if the daemon is killed directly after them: changes of a directory with +D or on a mount with
+/// dirsync, and writes to a file with +S.
 #[test]
 fn synchronous_changes_survive_a_killed_daemon() {
     require_mounts!("synchronous_changes_survive_a_killed_daemon");
@@ -79,7 +79,8 @@ fn synchronous_changes_survive_a_killed_daemon() {
     check(&bench.image());
 }
 
-/// Ranges that are allocated or copied through a descriptor with O_DSYNC survive a daemon that is killed right afterwards, with the file's size.
+/// Allocations and copies through a descriptor with O_DSYNC are durable, with the size of the file, even if the daemon is killed directly
+/// afterwards.
 #[test]
 fn allocations_and_copies_are_as_synchronous_as_writes() {
     const O_DSYNC: i32 = 0o10000;
@@ -110,7 +111,7 @@ fn allocations_and_copies_are_as_synchronous_as_writes() {
     check(&bench.image());
 }
 
-/// Reads leave the access time of a file with +A, and do so through a descriptor with O_NOATIME.
+/// Reads of a file with +A, and reads through a descriptor with O_NOATIME, do not update the access time.
 #[test]
 fn reads_leave_no_time_where_none_is_wanted() {
     const O_NOATIME: i32 = 0o1_000_000;
@@ -143,7 +144,7 @@ fn reads_leave_no_time_where_none_is_wanted() {
     ours.unmount();
 }
 
-/// Data appended to an append-only file reach the volume with a writeback cache too, and so do its times.
+/// Data that are appended to an append-only file, and the times of this file, are written to the volume even with a writeback cache.
 #[test]
 fn appends_pass_a_writeback_cache() {
     require_mounts!("appends_pass_a_writeback_cache");
@@ -168,13 +169,14 @@ fn appends_pass_a_writeback_cache() {
         let ours = Ours::mount(&image, &dir, "rw");
         assert!(fs::read(dir.join("app")).unwrap() == expected);
         assert!(fs::metadata(dir.join("app")).unwrap().modified().unwrap() >= modified);
-        // Without the cache, the rule applies as before.
+        // Without a writeback cache too, an append-only file cannot be opened for other writes.
         assert!(File::options().write(true).open(dir.join("app")).is_err());
         ours.unmount();
     }
 }
 
-/// The content of an append-only file cannot be changed by a descriptor that no longer appends, or through a mapping, with any cache.
+/// The content of an append-only file cannot be changed through a descriptor whose O_APPEND was cleared, or through a mapping, with any
+/// cache mode.
 #[test]
 fn appended_data_stay() {
     require_mounts!("appended_data_stay");
@@ -191,7 +193,7 @@ fn appended_data_stay() {
         app.write_all(&content).unwrap();
         rustix::fs::fcntl_setfl(&app, OFlags::empty()).unwrap();
         assert_eq!(app.write_at(b"over", 4).unwrap_err().raw_os_error(), Some(EPERM), "{options}");
-        // An error of the store is reported late, if at all.
+        // The error of the store may be reported late, or not at all.
         let store = ["-a", "-c", "mmap -rw 0 4096", "-c", "mwrite 0 4096", "-c", "msync -s"];
         let _ = tool("xfs_io").args(store).arg(&path).output().unwrap();
         drop(app);
@@ -203,7 +205,7 @@ fn appended_data_stay() {
     }
 }
 
-/// A `--` from the user does not affect the start in the background.
+/// A `--` in the user's command line does not affect the start in the background.
 #[test]
 fn a_double_dash_is_understood() {
     require_mounts!("a_double_dash_is_understood");
@@ -216,7 +218,7 @@ fn a_double_dash_is_understood() {
     assert!(mount.status.success() && unmounted, "{}", text(&mount.stderr));
 }
 
-/// mount(8) calls the helper: a faked mount is not made, and a sloppy one accepts unknown options.
+/// The helper supports the flags of mount(8): with -f, no mount is made, and with -s, unknown options are accepted.
 #[test]
 fn mount_8_can_fake_and_be_sloppy() {
     require_mounts!("mount_8_can_fake_and_be_sloppy");
@@ -242,7 +244,7 @@ fn unmount_if_mounted(dir: &Path) -> bool {
     is_mounted
 }
 
-/// A line of /etc/fstab for the kernel's ext4 works here too; `errors=` must equal the volume's setting.
+/// The options in a line of /etc/fstab for the kernel's ext4 are accepted. `errors=` must equal the setting of the volume.
 #[test]
 fn options_of_ext4_are_taken() {
     require_mounts!("options_of_ext4_are_taken");
@@ -260,7 +262,7 @@ fn options_of_ext4_are_taken() {
     assert!(text(&refused.stderr).contains("ironmap tune -e continue"), "{refused:?}");
 }
 
-/// `lsattr` and `chattr` on a mount behave as on the kernel's ext4; a flag takes effect at once.
+/// `lsattr` and `chattr` on a mount behave as on the kernel's ext4, and a changed flag takes effect at once.
 #[test]
 fn flags_are_shown_and_set() {
     require_mounts!("flags_are_shown_and_set");
@@ -297,7 +299,7 @@ fn flags_are_shown_and_set() {
     check(&bench.image());
 }
 
-/// `fstrim` and `discard` give a sparse image's blocks back to its file system.
+/// `fstrim` and the mount option `discard` free the blocks of a sparse image in the file system of the image.
 #[test]
 fn free_space_is_given_back() {
     require_mounts!("free_space_is_given_back");
@@ -313,7 +315,7 @@ fn free_space_is_given_back() {
         let free = || rustix::fs::statvfs(&dir).unwrap();
         let before = free();
         fs::remove_file(dir.join("large")).unwrap();
-        // The kernel reports the last close later. Until then the file keeps its blocks.
+        // The kernel sends the last close asynchronously, so the blocks of the file are freed later.
         let begin = Instant::now();
         while free().f_bfree < before.f_bfree + (7 << 20) / before.f_frsize {
             assert!(begin.elapsed() < Duration::from_secs(60), "{options}: no blocks are freed");
@@ -324,7 +326,7 @@ fn free_space_is_given_back() {
             succeed(tool("fstrim").arg(&dir));
             let user = ["--reuid=1000", "--regid=1000", "--clear-groups", "fstrim"];
             assert!(!tool("setpriv").args(user).arg(&dir).output().unwrap().status.success());
-            // The ranges are outside of the volume, or a part of it, which is not supported.
+            // The ranges are outside of the volume, or only a part of the volume, which is not supported.
             for (range, expected) in [
                 ("-o 1T", "Invalid argument"),
                 ("-l 100", "Invalid argument"),

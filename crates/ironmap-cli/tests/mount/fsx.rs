@@ -1,7 +1,7 @@
-//! One file under all operations on its content, compared with its content in memory, in the manner of fsx: reads and writes
-//! through the page cache and with O_DIRECT, truncation, all modes of `fallocate`, copies within the file, syncs, closing and opening.
-//! FUSE does not pass on COLLAPSE_RANGE and INSERT_RANGE: the mount refuses them, and `ironmap fallocate` does them while the volume
-//! is not mounted.
+//! All operations on the content of one file, as in fsx. The test compares the content of the file with a copy in memory. The operations
+//! are reads and writes through the page cache and with O_DIRECT, truncation, all modes of `fallocate`, copies within the file, syncs,
+//! close and open. FUSE does not pass COLLAPSE_RANGE and INSERT_RANGE to the server, so the mount refuses them, and `ironmap fallocate`
+//! runs them while the volume is not mounted.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -14,11 +14,11 @@ use crate::rng::Rng;
 use crate::sides::{Kernels, Ours, check, long, require_mounts};
 use crate::support::{Bench, succeed, tool};
 
-/// The file's greatest length.
+/// The maximum length of the file.
 const MOST: u64 = 1 << 20;
-/// The greatest length of a request.
+/// The maximum length of a request.
 const LONGEST: u64 = 1 << 17;
-/// Operations between two mounts.
+/// The number of operations between two mounts.
 const PERIOD: u64 = 5000;
 
 /// How the file is opened.
@@ -26,7 +26,7 @@ const PERIOD: u64 = 5000;
 enum Mode {
     Buffered,
     Direct,
-    /// Two handles, one of each kind.
+    /// Two handles: one buffered, one direct.
     Both,
 }
 
@@ -37,7 +37,7 @@ struct Fsx {
     block: u64,
 }
 
-/// The open file: buffered, or direct, or both.
+/// The open file. In the mode `Both`, the first handle is buffered and the second is direct. Otherwise, both handles have the same mode.
 struct Handles([File; 2]);
 
 impl Handles {
@@ -53,7 +53,7 @@ impl Handles {
 }
 
 impl Fsx {
-    /// A range within `most`, aligned if it is for a direct request.
+    /// A range below `most`. The range is aligned if it is for a direct request.
     fn range(&mut self, most: u64, direct: bool) -> (u64, u64) {
         let pos = self.rng.below(most);
         let len = 1 + self.rng.below(LONGEST.min(most - pos).max(1));
@@ -142,7 +142,7 @@ impl Fsx {
         }
     }
 
-    // The kernel's FUSE does not pass this operation to the server. If it did, the content would differ.
+    // The kernel does not pass these operations to a FUSE server. If they succeeded, the content would differ from the copy in memory.
     fn shift_refused(&self, file: &File) {
         for how in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
             let done = rustix::fs::fallocate(file, how, 0, self.block);
@@ -170,7 +170,7 @@ impl Fsx {
         self.content.copy_within(from as usize..(from + len) as usize, to as usize);
     }
 
-    /// Removes blocks from the middle, or inserts some, while the volume is not mounted.
+    /// Removes blocks from the middle of the file, or inserts blocks, while the volume is not mounted.
     fn shift(&mut self, bench: &Bench) {
         let blocks = self.content.len() as u64 / self.block;
         if blocks < 4 {
@@ -204,7 +204,7 @@ fn run(seed: u64, count: u64, block: u64, way: Mode, options: &str) {
     let mut number = 0;
     while number < count {
         let ours = Ours::mount(&image, &dir, options);
-        // Names the operation of a failure.
+        // Describes the run in the message of a failure.
         let when = format!("seed {seed}, blocks of {block}, {way:?}, -o {options}");
         let mut handles = Handles::open(&path, way);
         let end = count.min(number + PERIOD);
@@ -238,28 +238,29 @@ fn each(name: &str, way: Mode, options: &str) {
     }
 }
 
-/// The content is the last written data, through the page cache.
+/// Reads return the last written data, with requests through the page cache.
 #[test]
 fn a_file_used_through_the_page_cache() {
     require_mounts!("a_file_used_through_the_page_cache");
     each("buffered", Mode::Buffered, "rw");
 }
 
-/// The operations with O_DIRECT.
+/// Reads return the last written data, with O_DIRECT.
 #[test]
 fn a_file_used_directly() {
     require_mounts!("a_file_used_directly");
     each("direct", Mode::Direct, "rw");
 }
 
-/// Both kinds of requests on one file are coherent.
+/// Buffered and direct requests on one file are coherent.
 #[test]
 fn a_file_used_both_ways() {
     require_mounts!("a_file_used_both_ways");
     each("both", Mode::Both, "rw");
 }
 
-/// All operations while the kernel caches written data. Direct requests are not coherent with that cache: docs/MOUNT.md.
+/// Reads return the last written data with a writeback cache. Direct requests are not tested, because they are not coherent with this cache
+/// (docs/MOUNT.md).
 #[test]
 fn a_file_used_with_a_writeback_cache() {
     require_mounts!("a_file_used_with_a_writeback_cache");

@@ -6,7 +6,8 @@ use std::path::Path;
 use crate::sides::{Ours, Sides, check, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
-/// Fills a volume except for `room` bytes, contiguous if possible. The writes are direct, because the cache would accept more than fits.
+/// Fills a volume except for `room` bytes, which are contiguous if possible. The writes are direct, because the page cache would accept
+/// more data than the volume has space for.
 pub(crate) fn leave(dir: &Path, room: u64) {
     let dd = |file: &str, arguments: &[&str]| {
         let file = format!("of={}", dir.join(file).display());
@@ -20,14 +21,14 @@ pub(crate) fn leave(dir: &Path, room: u64) {
         assert!(told.contains("No space left on device"), "the filler: {told}");
     }
     fs::remove_file(dir.join("kept")).unwrap();
-    // Only blocks that a commit has freed can be allocated again.
+    // Freed blocks can be allocated again only after the commit of their transaction.
     File::open(dir).unwrap().sync_all().unwrap();
 }
 
 /// How a program writes through the kernel's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CachedWrite {
-    /// A `write` that the kernel caches.
+    /// A `write`, with a writeback cache.
     Collected,
     /// A store through a mapping, in the default mode.
     Mapped,
@@ -65,7 +66,7 @@ impl CachedWrite {
     }
 }
 
-/// If data in the kernel's cache do not fit into the volume, `msync` or `fsync` fails. If both succeed, the file has the data.
+/// If data in the page cache do not fit into the volume, `msync` or `fsync` fails. If both succeed, the file contains the data.
 #[test]
 fn a_cached_write_without_room_is_an_error() {
     const LEN: u64 = 128 << 10;
@@ -94,8 +95,8 @@ fn a_cached_write_without_room_is_an_error() {
     }
 }
 
-/// A direct write that does not fit as a whole fails with ENOSPC, and the file keeps its content. The write is past the end of a file, or into
-/// a hole.
+/// A direct write fails with ENOSPC if not all of it fits, and the file keeps its content. The write is past the end of a file, or into a
+/// hole.
 #[test]
 fn a_direct_write_without_room_is_as_the_kernels() {
     const LEN: usize = 128 << 10;

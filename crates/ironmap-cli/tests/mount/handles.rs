@@ -1,5 +1,5 @@
-//! File handles (`name_to_handle_at`, `open_by_handle_at`), as on the kernel's ext4. A file is found by its number and generation as long
-//! as it exists.
+//! File handles (`name_to_handle_at`, `open_by_handle_at`), as on the kernel's ext4. A handle contains the inode number and the generation
+//! of a file, and is valid as long as the file exists.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,8 @@ use std::path::Path;
 use crate::sides::{Ours, Sides, check, require_mounts, skip};
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// `save PATH` prints a handle in hex; `open DIR HANDLE` prints the path of its file, and the content of a file, or the errno.
+/// A Perl script. `save PATH` prints the handle of a file in hexadecimal. `open DIR HANDLE` prints the path of the file of a handle, and
+/// the content if it is a regular file, or the errno.
 const HANDLES: &str = r#"
 use Errno; use Config;
 my ($to, $from) = $Config{archname} =~ /^x86_64/ ? (303, 304) : (264, 265);
@@ -48,13 +49,13 @@ fn can_run(name: &str) -> bool {
     can
 }
 
-/// The kernel drops unused inodes.
+/// Makes the kernel drop unused inodes.
 fn forget() {
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }
 
-/// Handles lead to their files after the kernel has forgotten these, and on the next mount. Handles of removed files are invalid,
-/// and do not lead to files that reuse their numbers.
+/// Handles lead to their files even after the kernel has forgotten the inodes, and on the next mount. Handles of removed files are invalid,
+/// and do not lead to new files with the same inode number.
 #[test]
 fn handles_are_those_of_the_kernels_ext4() {
     require_mounts!("handles_are_those_of_the_kernels_ext4");
@@ -76,7 +77,7 @@ fn handles_are_those_of_the_kernels_ext4() {
             let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
             found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"))
         });
-        // The name of a file is known while the kernel caches it; other files evict it.
+        // The path of a regular file is not compared, because the kernel only has it while the name is cached.
         let of_files = |found: &[String; 4]| {
             found.each_ref().map(|found| match found.split_once('\n') {
                 Some((_, content)) if !content.is_empty() => content.to_owned(),
@@ -87,7 +88,8 @@ fn handles_are_those_of_the_kernels_ext4() {
         ours
     };
     let there = |found: &[String; 4]| {
-        // A file is found by its number alone, and its name is known if another lookup has found it.
+        // A handle finds a regular file only by its inode number. The kernel has the path of the file only if there was a lookup of the
+        // name.
         found[0] == "TOP\n" && found[1] == "TOP/d/e\n" && found[2].ends_with("content")
     };
     let found = all(&sides);
@@ -97,7 +99,7 @@ fn handles_are_those_of_the_kernels_ext4() {
         let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
         let found = found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"));
         assert!(there(&found) && found[3].ends_with("gone"), "{found:?}");
-        // Programs see the same number of the root as before.
+        // Programs still see the inode number 2 for the root.
         assert_eq!(fs::metadata(dir).unwrap().ino(), 2);
     }
     // An open file without a name still exists.
@@ -115,7 +117,7 @@ fn handles_are_those_of_the_kernels_ext4() {
     are_stale("removed", &sides);
     forget();
     are_stale("forgotten", &sides);
-    // Another file reuses the number.
+    // New files are made until one reuses the inode number.
     let ours = sides.dirs()[0];
     let reused = (0..20).any(|new| {
         let path = ours.join(format!("new{new}"));
@@ -136,7 +138,8 @@ fn handles_are_those_of_the_kernels_ext4() {
     sides.end();
 }
 
-/// No handle leads to the file system's own inodes, or to an invalid number, and the request is not recorded as an error of the volume.
+/// A handle with the number of an internal inode, or with an invalid number, does not lead to a file. The request is not recorded as an
+/// error of the volume.
 #[test]
 fn handles_that_were_made_up_lead_nowhere() {
     require_mounts!("handles_that_were_made_up_lead_nowhere");
@@ -159,19 +162,20 @@ fn handles_that_were_made_up_lead_nowhere() {
     let (handle, number) = (save(&dir.join("file")), fs::metadata(dir.join("file")).unwrap().ino());
     forget();
     assert!(open(&dir, &handle).contains("/file") || open(&dir, &handle).len() > 5000);
-    // The handle has a length, a type, the number's upper half, its lower half, and the generation.
+    // The handle contains a length, a type, the upper half of the inode number, its lower half, and the generation.
     let made = |number: u64, generation: &str| {
         let [upper, lower] = [(number >> 32) as u32, number as u32].map(u32::swap_bytes);
         format!("{}{upper:08x}{lower:08x}{generation}", &handle[..16])
     };
     assert_eq!(made(number, &handle[32..]), handle, "a handle is made otherwise");
-    // 1 is the protocol's number of the root, and is found; 2, its number on the volume, is in no handle.
+    // The root has the number 1 in the FUSE protocol, so a handle with 1 is valid. On the volume, its number is 2, which no handle
+    // contains.
     for number in
         (2..number).chain([number + 1, 16_000, 1 << 20, u64::from(u32::MAX), 1 << 40, u64::MAX])
     {
         for generation in ["00000000", &handle[32..]] {
             let found = open(&dir, &made(number, generation));
-            // The directory lost+found has a name.
+            // One of these numbers may be the inode of lost+found, which has a name.
             assert!(found == "ESTALE" || found.ends_with("/lost+found\n"), "{number}: {found}");
         }
     }

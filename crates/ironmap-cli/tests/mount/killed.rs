@@ -17,7 +17,8 @@ fn volume() -> Bench {
     bench
 }
 
-/// Data of a successful fsync survive SIGKILL of the daemon: content, names, and replacements. The next mount recovers the volume.
+/// After SIGKILL of the daemon, all data of a successful fsync exist: content, names, and replaced files. The next mount recovers the
+/// volume.
 #[test]
 fn synced_data_survive_a_killed_daemon() {
     require_mounts!("synced_data_survive_a_killed_daemon");
@@ -74,7 +75,7 @@ fn a_signal_leaves_a_clean_volume() {
     }
 }
 
-/// In the background the program ends after an unmount; a read-only mount writes nothing.
+/// A program in the background ends after an unmount. A read-only mount writes nothing to the volume.
 #[test]
 fn a_read_only_mount_in_the_background_writes_nothing() {
     require_mounts!("a_read_only_mount_in_the_background_writes_nothing");
@@ -93,7 +94,7 @@ fn a_read_only_mount_in_the_background_writes_nothing() {
     assert!(fs::read(bench.image()).unwrap() == before);
 }
 
-/// `ironmap umount` ends when the volume is closed: then another program can open it. It unmounts no other file system.
+/// `ironmap umount` returns when the volume is closed, so that another program can open the volume. It does not unmount other file systems.
 #[test]
 fn umount_waits_until_the_volume_is_closed() {
     require_mounts!("umount_waits_until_the_volume_is_closed");
@@ -105,7 +106,7 @@ fn umount_waits_until_the_volume_is_closed() {
     for round in 0..5_u64 {
         bench.succeed(["mount".as_ref(), "-q".as_ref(), image.as_os_str(), dir.as_os_str()]);
         fs::write(dir.join("file"), pattern(3_000_000, round)).unwrap();
-        // The mount is busy, and stays.
+        // The mount is busy, and is not unmounted.
         let open = File::open(dir.join("file")).unwrap();
         let busy = umount(&dir);
         let own = format!("(pid {})", std::process::id());
@@ -114,7 +115,7 @@ fn umount_waits_until_the_volume_is_closed() {
         assert!(!busy.status.success() && (names || !is_root), "{busy:?}");
         drop(open);
         assert!(when_not_busy(|| umount(&dir)));
-        // No other program can open the volume while one has it open.
+        // The command could not open the volume if the server still had it open.
         bench.succeed(["truncate", "--size=7", &bench.target("/file")]);
         check(&image);
     }
@@ -127,7 +128,7 @@ fn umount_waits_until_the_volume_is_closed() {
     }
 }
 
-/// If a volume stays mounted elsewhere, umount does not wait for its end.
+/// If a volume is still mounted at another directory, umount does not wait for the end of the server.
 #[test]
 fn umount_does_not_wait_where_the_volume_stays_mounted() {
     require_mounts!("umount_does_not_wait_where_the_volume_stays_mounted");
@@ -148,8 +149,8 @@ fn umount_does_not_wait_where_the_volume_stays_mounted() {
     check(&bench.image());
 }
 
-/// umount does not wait for a daemon that was killed, and reports that the volume was not closed: written data may be lost. A volume that
-/// was only read loses nothing.
+/// umount does not wait for a daemon that was killed, and reports that the volume was not closed: written data may be lost. For a volume
+/// that was mounted read-only, umount succeeds.
 #[test]
 fn umount_says_that_the_daemon_was_killed() {
     require_mounts!("umount_says_that_the_daemon_was_killed");
@@ -166,7 +167,7 @@ fn umount_says_that_the_daemon_was_killed() {
         let mut ours = Ours::mount(&image, &dir, options);
         kill_process(ours.id(), Signal::KILL).unwrap();
         ours.wait();
-        // The volume may be busy for a moment, while a child of another test has a copy of a descriptor.
+        // The volume may be in use for a short time, because a child process of another test has a copy of a descriptor.
         let synced = bench.run(["sync", name]);
         let said = text(&synced.stderr);
         assert_eq!(synced.status.code(), Some(code), "{options}: {said}");
@@ -181,7 +182,7 @@ fn umount_says_that_the_daemon_was_killed() {
     }
 }
 
-/// `/proc/mounts` names the image in a way that holds in any directory, as mount(8) and findmnt look for it.
+/// `/proc/mounts` contains the absolute path of the image, as mount(8) and findmnt expect.
 #[test]
 fn mounts_are_named_by_absolute_paths() {
     require_mounts!("mounts_are_named_by_absolute_paths");
@@ -196,7 +197,8 @@ fn mounts_are_named_by_absolute_paths() {
     assert_eq!(Path::new(&source), bench.image().canonicalize().unwrap());
 }
 
-/// Transactions that sqlite3 and PostgreSQL have committed exist after a daemon was killed under their load, and their checks succeed.
+/// After a daemon was killed under the load of sqlite3 and PostgreSQL, all committed transactions exist, and the checks of the databases
+/// succeed.
 #[test]
 fn databases_survive_a_killed_daemon() {
     require_mounts!("databases_survive_a_killed_daemon");

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Databases whose volume loses its daemon by SIGKILL under load: killed.sh IRONMAP short|long. Committed data exist afterwards, and the databases' own
-# checks succeed. A fault ends the script with an error.
+# Runs databases on a mounted volume, and kills the daemon of the mount under load: killed.sh IRONMAP short|long. Afterwards, all committed
+# data exist, and the databases' own checks succeed. A fault ends the script with an error.
 set -euo pipefail
 ironmap=$1 how=$2
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/ironmap-test-$$-XXXXXX")
@@ -29,7 +29,8 @@ start() {
     until [ -s "$scratch/told" ]; do runs "$daemon" || fail "it is not mounted"; done
 }
 
-# The mount is busy for a moment if another process looks for the users of its own mount, or copies this mount into a namespace.
+# The unmount is retried, because the mount is briefly in use when another process looks for the users of a mount, or copies the mounts into
+# a new namespace.
 end() {
     local tries
     for ((tries = 0; tries < 500; tries++)); do
@@ -41,7 +42,7 @@ end() {
     e2fsck -fn "$image" >"$scratch/e2fsck" 2>&1 || { cat "$scratch/e2fsck"; fail "e2fsck finds errors"; }
 }
 
-# The daemon is killed under load, so users of the volume are cut off.
+# Kills the daemon under load. Programs that use the volume then get errors.
 kill_daemon() {
     kill -KILL "$daemon"
     wait "$daemon" 2>/dev/null || true
@@ -54,12 +55,12 @@ make() {
     mke2fs -qF -t ext4 -b "$1" "$image"
 }
 
-# Waits until a file has this number of lines.
+# Waits until a file has this number of lines. Fails if the process that writes them ends before.
 lines() {
     until [ "$(wc -l <"$1")" -ge "$2" ]; do runs "$3" || fail "the load ended before its time"; done
 }
 
-# Each row is printed after its commit.
+# Kills the daemon while sqlite3 inserts rows. Each row is printed after its commit, so all printed rows must exist.
 sqlite_killed() {
     step "sqlite3, blocks of $1, -o $2"
     local rows=200 writer acked
@@ -96,7 +97,8 @@ postgres_killed() {
     local as=(setpriv --reuid=postgres --regid=postgres --init-groups env -C / LC_ALL=C)
     local options=(-c "unix_socket_directories=$scratch/socket" -c listen_addresses= -c shared_buffers=16MB -c max_wal_size=64MB)
     local sql=("${as[@]}" "$postgres/psql" -h "$scratch/socket" -qAt -d postgres)
-    # The server is a child of this script, so that the script can wait for its end: a lock file names the server while it runs.
+    # The server is a child of this script, so that the script can wait for its end. PostgreSQL refuses a second server while the process in
+    # its lock file runs.
     start_postgres() {
         "${as[@]}" "$postgres/postgres" -D "$data" "${options[@]}" >>"$scratch/socket/log" 2>&1 &
         postmaster=$!
@@ -125,13 +127,13 @@ postgres_killed() {
     umount -l "$dir"
     start "allow_other,$2"
     start_postgres
-    # pgbench counts a transaction once it is committed, and logs it later: at least this number of transactions exist.
+    # pgbench logs a transaction after its commit, so at least the logged number of transactions must exist.
     logged=$(cat "$scratch"/socket/logged/pgbench_log.* | wc -l)
     counts=$("${sql[@]}" -c 'SELECT count(*) FROM pgbench_history')
     if [ "$counts" -lt "$transactions" ] || [ "$counts" -lt "$logged" ]; then
         fail "PostgreSQL: $logged transactions were logged, $counts are there"
     fi
-    # The database still works, and a load runs to its end.
+    # The database can be used again: another load completes.
     "${as[@]}" "$postgres/pgbench" -h "$scratch/socket" -n -c 4 -t "$((transactions / 4))" postgres >"$scratch/socket/again" 2>&1 ||
         { cat "$scratch/socket/again"; fail "pgbench"; }
     grep -q 'failed transactions: 0 ' "$scratch/socket/again" || fail "PostgreSQL: transactions failed"

@@ -1,4 +1,4 @@
-//! The attributes that the kernel caches, after each operation that changes some.
+//! The attributes that the kernel has cached are correct after each operation that changes attributes.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::sides::{Ours, check, require_mounts};
 use crate::support::{Bench, succeed, tool};
 
-/// Operations that change inodes. Each begins with the files that the previous ones have left.
+/// Operations that change inodes. Each operation uses the files that the previous operations have left.
 const CHANGES: &[&str] = &[
     "chattr +A file",
     "chattr -A file",
@@ -75,7 +75,7 @@ fn attributes(path: &Path, ask: bool) -> String {
     )
 }
 
-/// Waits for the next tick of the time stamps' clock, so that the next change gets another time.
+/// Waits for the next tick of the clock for timestamps, so that the next change gets another time.
 fn next_tick() {
     let now = || clock_gettime(ClockId::RealtimeCoarse);
     let begin = now();
@@ -96,7 +96,7 @@ fn the_kernels_cache_knows_each_change() {
     let paths = [".", "dir", "file"].map(|name| dir.join(name));
     let mut stale = Vec::new();
     for change in CHANGES {
-        // The kernel caches all of them.
+        // This makes the kernel cache the attributes of all files.
         for path in &paths {
             attributes(path, true);
         }

@@ -12,7 +12,7 @@ use crate::support::{Bench, succeed, tool};
 
 const NAMES: usize = 600;
 
-/// Lists a directory in small pieces. After the first piece, changes the directory with the names that were listed so far.
+/// Lists a directory in small pieces. After the first piece, calls `change` with the names that were listed so far.
 fn list(dir: &Path, change: impl FnOnce(&HashSet<String>)) -> HashSet<String> {
     let open = File::open(dir).unwrap();
     let mut buffer = [MaybeUninit::uninit(); 4096];
@@ -29,8 +29,8 @@ fn list(dir: &Path, change: impl FnOnce(&HashSet<String>)) -> HashSet<String> {
     listed
 }
 
-/// If a name is renamed or removed during a listing of its directory, names read from the directory earlier are not listed afterwards. Otherwise
-/// the kernel would cache the name for ever, and open by it the file that reuses its inode number.
+/// If a name is renamed or removed during a listing of its directory, it is not listed afterwards from the server's read-ahead. Otherwise,
+/// the kernel would cache the removed name forever, and the name would lead to a later file with the same inode number.
 #[test]
 fn removed_names_are_not_listed() {
     require_mounts!("removed_names_are_not_listed");
@@ -63,7 +63,7 @@ fn removed_names_are_not_listed() {
             assert!(!listed.contains(name), "{what}: {name} is listed");
             assert!(!dir.join(name).exists(), "{what}: {name} is found");
         }
-        // All names that stayed were listed.
+        // All names that still exist were listed.
         assert!(
             names.iter().filter(|name| dir.join(name).exists()).all(|name| listed.contains(name))
         );

@@ -1,5 +1,6 @@
-//! `ironmap mount` beside the kernel's ext4: the same operations on equal images, one mounted by each. The results of scripts must be
-//! the same: output, errnos, attributes, contents, times that are set. Intended differences are in docs/MOUNT.md.
+//! Compares `ironmap mount` with the kernel's ext4: the same operations run on two equal images, one mounted by ironmap and one by the
+//! kernel. The results must be the same: output, errnos, attributes, contents, and times that are set. Intended differences are in
+//! docs/MOUNT.md.
 
 #[path = "../support/mod.rs"]
 mod support;

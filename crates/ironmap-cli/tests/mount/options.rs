@@ -1,4 +1,4 @@
-//! Options of `-o` beside `mount -t ext4`.
+//! Options of `-o`, compared with `mount -t ext4`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -55,8 +55,8 @@ fn shown(dir: &Path) -> Vec<String> {
     line.split(' ').nth(3).unwrap().split(',').map(str::to_owned).collect()
 }
 
-/// With nosymfollow no symbolic link is followed, each can be read, and the other flags of the mount are unchanged; a remount
-/// changes it only on request.
+/// With nosymfollow, symbolic links are not followed but can be read, and the other flags of the mount are not changed. A remount changes
+/// nosymfollow only on request.
 #[test]
 fn nosymfollow_is_obeyed() {
     require_mounts!("nosymfollow_is_obeyed");

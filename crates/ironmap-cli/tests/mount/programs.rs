@@ -1,4 +1,4 @@
-//! Programs of other authors on a mounted volume: a short run of each. `./x mount` runs them for longer.
+//! Runs other programs on a mounted volume, each for a short time. `./x mount` runs them longer.
 
 use std::path::Path;
 use std::process::Command;

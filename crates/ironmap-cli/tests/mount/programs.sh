@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Programs of other authors on a mounted volume: programs.sh DIR short|long [FSX]. If a program finds an error, the script ends with an error.
+# Runs other programs on a mounted volume: programs.sh DIR short|long [FSX]. If a program finds an error, the script ends with an error.
 set -euo pipefail
 dir=$1 how=$2 fsx=${3:-}
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/ironmap-test-$$-XXXXXX")
@@ -59,14 +59,14 @@ run_sqlite() {
     rm -f db db-*
 }
 
-# The tree as one archive, which is the same each time: names, types, contents, owners, modes, times, links, extended attributes, ACLs, and the
-# positions of holes.
+# Writes a tree as an archive. Equal trees give equal archives, with names, types, contents, owners, modes, times, links, extended
+# attributes, ACLs, and the positions of holes.
 pack() {
     tar --format=posix --sort=name --numeric-owner --pax-option='exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime' \
         --xattrs --xattrs-include='*' --acls --sparse --sparse-version=0.0 -C "$1" -cf - .
 }
 
-# A tree with kinds of files that a /usr rarely has.
+# Makes a tree with kinds of files that are rare in /usr.
 make_tree() {
     mkdir -p "$1/dir/sub"
     (
@@ -104,7 +104,8 @@ make_tree() {
     )
 }
 
-# A copy in and out, of all of /usr if there is room: the archive that comes out equals the archive that went in.
+# Copies a tree into the volume and out again: all of /usr if there is enough space. The archive of the copy must equal the archive of the
+# original.
 run_tar() {
     local tree=/usr/share/perl5 name room used
     if long; then
@@ -125,7 +126,7 @@ run_tar() {
     rm -rf "$scratch/made"
 }
 
-# This project is built, with sources and target on the volume. A second build has nothing to do, because all times are kept.
+# Builds this project with sources and target directory on the volume. A second build has no work, because all times are kept.
 run_cargo() {
     long || return 0
     step "cargo build"
@@ -138,7 +139,7 @@ run_cargo() {
     rm -rf source target
 }
 
-# The crate supports neither O_DIRECT nor ZERO, COLLAPSE and INSERT.
+# This implementation of fsx does not support O_DIRECT, and no zero, collapse and insert operations of fallocate.
 run_fsx() {
     [ -n "$fsx" ] || { skip "fsx: not given"; return 0; }
     step fsx

@@ -26,8 +26,8 @@ fn kill(mut ours: Ours) {
     ours.wait();
 }
 
-/// A sync of a directory makes its entries durable, and everything else that the kernel has sent to the server: names and attributes elsewhere, and
-/// the content of closed files. Data of open files in the kernel's cache may be missing.
+/// A sync of a directory makes its entries durable, and everything else that the kernel has sent to the server: names and attributes in
+/// other directories, and the content of closed files. Data of open files that are only in the kernel's page cache may be missing.
 #[test]
 fn a_synced_directory_has_all_that_was_sent() {
     require_mounts!("a_synced_directory_has_all_that_was_sent");
@@ -62,8 +62,8 @@ fn a_synced_directory_has_all_that_was_sent() {
     }
 }
 
-/// After `ironmap sync` all earlier writes are durable, including data of open files and mappings in the kernel's cache:
-/// `sync -f` promises the same, but does not reach a FUSE mount.
+/// After `ironmap sync`, all earlier writes are durable, including data of open files and mappings in the kernel's page cache. (`sync -f`
+/// has the same purpose, but the kernel does not pass it to this FUSE server.)
 #[test]
 fn a_synced_mount_has_all_that_was_written() {
     require_mounts!("a_synced_mount_has_all_that_was_written");
@@ -88,8 +88,8 @@ fn a_synced_mount_has_all_that_was_written() {
     }
 }
 
-/// With -v a mount for writing reports once that sync -f commits nothing there, and how to commit. The message about a lock names the server and the
-/// directory. The flags -r, -w and -v have the meaning of mount(8), also for the helper.
+/// With -v, a mount for writing prints one note that sync -f commits nothing on the mount, and what to use instead. The message about a
+/// locked volume names the server and the directory. The flags -r, -w and -v have the same meaning as in mount(8), also for the helper.
 #[test]
 fn flags_of_mount_8_and_the_note_on_sync() {
     require_mounts!("flags_of_mount_8_and_the_note_on_sync");
@@ -138,7 +138,7 @@ fn flags_of_mount_8_and_the_note_on_sync() {
     check(&bench.image());
 }
 
-/// Calls the helper as mount(8) does: with all options of the new mount, and those that the kernel shows.
+/// Calls the helper as mount(8) does for a remount: with all options of the changed mount, including the options that the kernel shows.
 fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
     let mut helper = Command::new(ironmap());
     helper.arg0("/sbin/mount.fuse.ironmap").args([&bench.image(), dir]).arg("-o");
@@ -147,8 +147,8 @@ fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
     if told.status.success() { Ok(()) } else { Err(text(&told.stderr)) }
 }
 
-/// A mount becomes read-only: writes are refused, written data are durable, and reads update no times. It becomes writable
-/// again, unless the volume was opened read-only.
+/// A mount becomes read-only: writes are refused, written data are durable, and reads update no times. It can become writable again only if
+/// the volume was opened for writing.
 #[test]
 fn a_mount_becomes_read_only_and_writable_again() {
     require_mounts!("a_mount_becomes_read_only_and_writable_again");
@@ -165,7 +165,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
     remount(&bench, &dir, "ro,nosuid,relatime").unwrap();
     let refused = fs::write(dir.join("other"), "").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    // The data are on the volume, not only in the kernel's cache.
+    // A direct read of the image shows that the data are on the volume, not only in the page cache.
     assert!(
         succeed(tool("dd").arg("iflag=direct").arg(format!("if={}", dir.join("file").display())))
             .stdout
@@ -179,10 +179,10 @@ fn a_mount_becomes_read_only_and_writable_again() {
         assert!(shown.contains(flags), "{shown}, not {flags}");
     };
     shows(" ro,nosuid,relatime");
-    // The user of the program gives only the changes, and other options stay.
+    // With the program itself, the user names only the changes, and other options are kept.
     bench.succeed(["mount", "-o", "remount,noexec", "mounted"]);
     shows(" ro,nosuid,noexec,");
-    // mount(8) omits options that shall be cleared.
+    // mount(8) omits the options that must be cleared.
     remount(&bench, &dir, "rw,noexec").unwrap();
     shows(" rw,noexec,");
     fs::write(dir.join("other"), "content").unwrap();

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Long runs on mounted volumes (docs/testing/campaigns.md), and their speed:
+# Long runs on mounted volumes (docs/testing/campaigns.md), and measurements of their speed:
 #
 #   run.sh all             programs, databases and random
-#   run.sh programs        programs of other authors, on volumes of every kind
+#   run.sh programs        other programs, on volumes of every kind
 #   run.sh databases       databases whose daemon is killed
 #   run.sh random          random operations with fsx and faults
-#   run.sh speed [ARG...]  a mounted volume beside fuse2fs and the kernel's ext4, with the arguments of speed.sh
+#   run.sh speed [ARG...]  compares a mounted volume with fuse2fs and the kernel's ext4, with the arguments of speed.sh
 source "$(dirname "$0")/../../../../tests/lib.sh"
 part=$1
 shift
@@ -29,12 +29,12 @@ programs() {
 # programs_on IMAGE DIRECTORY BLOCK OPTIONS FSX: runs the programs on a new volume. Afterwards e2fsck and the kernel find no fault.
 programs_on() {
     local image=$1 mounted=$2 usr told
-    # The largest content at any time is a copy of /usr.
+    # The volume must have space for a copy of /usr, which is the largest content.
     usr=$(du -smx /usr | cut -f 1)
     rm -f "$image"
     truncate -s $((usr * 5 / 4 + 4096))M "$image"
     mke2fs -qF -t ext4 -N 400000 -b "$3" "$image"
-    # The daemon reports that the volume is mounted, and prints nothing afterwards.
+    # The daemon reports the mount on its standard output, and must print nothing afterwards.
     exec {told}< <(exec "$ironmap" mount -f --tell -o "$4" "$image" "$mounted")
     local daemon=$!
     read -rN 1 -u "$told" || die "it is not mounted"

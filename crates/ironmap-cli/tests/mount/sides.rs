@@ -1,4 +1,4 @@
-//! Two equal images, one mounted by each side. They are unmounted and removed also after a failure.
+//! Two equal images: ironmap mounts the first, and the kernel mounts the second. Both are unmounted and removed, even after a failure.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
-/// The reason why the tests cannot run here, if there is one.
+/// The reason why the tests cannot run on this machine. `None` if they can.
 pub(crate) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root".to_owned());
@@ -48,7 +48,7 @@ pub(crate) fn skip(name: &str, why: &str) {
     }
 }
 
-/// Whether `./x mount` runs this, which allows long tests.
+/// Whether `./x mount` runs this test. Then long tests are allowed.
 pub(crate) fn long() -> bool {
     std::env::var_os("IRONMAP_MOUNT_LONG").is_some()
 }
@@ -109,7 +109,7 @@ impl Ours {
 impl Drop for Ours {
     fn drop(&mut self) {
         match self.daemon.try_wait() {
-            // The daemon has ended regularly, and another file system may be mounted there.
+            // The daemon has ended without an error, so the directory must not be unmounted: another file system may be mounted there.
             Ok(Some(status)) if status.success() => return,
             Ok(None) => {
                 let _ = self.daemon.kill();
@@ -117,12 +117,12 @@ impl Drop for Ours {
             }
             _ => {}
         }
-        // After a killed daemon the mount still exists.
+        // After the daemon is killed, the mount still exists.
         let _ = tool("umount").arg("-l").arg(&self.dir).output();
     }
 }
 
-/// A volume that the kernel has mounted, on a loop device that is removed with it.
+/// A volume that the kernel has mounted on a loop device. The loop device is removed after the unmount.
 pub(crate) struct Kernels {
     pub(crate) dir: PathBuf,
 }
@@ -136,7 +136,8 @@ impl Kernels {
         Self { dir: dir.to_owned() }
     }
 
-    /// Keeps unwritten blocks unwritten around written ones. By default the kernel writes zeros to a short unwritten range.
+    /// Makes the kernel split unwritten extents exactly around written blocks. By default, the kernel instead writes zeros to a short
+    /// unwritten extent.
     fn without_zeroing(self) -> Self {
         let device = fs::metadata(&self.dir).unwrap().dev();
         let path = format!("/sys/fs/ext4/loop{}/extent_max_zeroout_kb", rustix::fs::minor(device));
@@ -154,12 +155,12 @@ impl Drop for Kernels {
     }
 }
 
-/// Unmounts a directory that may be busy for a moment.
+/// Unmounts a directory that may be in use for a short time.
 pub(crate) fn unmount(dir: &Path) -> bool {
     when_not_busy(|| tool("umount").arg(dir).output().unwrap())
 }
 
-/// Repeats an unmount that may be busy for a moment: a child of another test's thread has copies of all descriptors until it executes
+/// Repeats an unmount while the mount is in use: a child process that another test starts has copies of all descriptors until it executes
 /// its program.
 pub(crate) fn when_not_busy(unmount: impl Fn() -> Output) -> bool {
     // Each try starts a process, which takes a millisecond.
@@ -186,7 +187,7 @@ impl Sides {
         // Other users access the mounts.
         succeed(tool("chmod").arg("755").arg(bench.dir.path()));
         let image = bench.image();
-        // The random values of a new directory or file are the same on both.
+        // Both images are copies of one volume, so that the random values of new files and directories are equal.
         succeed(tool("mke2fs").arg("-qF").args(mke2fs).arg(&image).arg("64M"));
         for request in requests {
             bench.debugfs(request);
@@ -203,7 +204,7 @@ impl Sides {
         Self { ours, kernels, bench, options: options.to_owned() }
     }
 
-    /// Unmounts both volumes, checks ironmap's, and mounts both again.
+    /// Unmounts both volumes, checks the volume of ironmap, and mounts both volumes again.
     pub(crate) fn again(self) -> Self {
         let Self { ours, kernels, bench, options } = self;
         ours.unmount();
@@ -221,7 +222,7 @@ impl Sides {
         self.bench.dir.path()
     }
 
-    /// Unmounts ironmap's side, which must then be sound, and mountable by the kernel.
+    /// Unmounts ironmap's side. The volume must then be sound, and the kernel must be able to mount it.
     pub(crate) fn end(self) {
         let Self { ours, kernels, bench, .. } = self;
         ours.unmount();
@@ -231,11 +232,11 @@ impl Sides {
     }
 }
 
-/// Asserts that e2fsck finds no fault, and no need of recovery.
+/// Asserts that e2fsck finds no fault, and that the journal needs no recovery.
 pub(crate) fn check(image: &Path) {
     let out = tool("e2fsck").args(["-fn"]).arg(image).output().unwrap();
     let said = format!("{}{}", text(&out.stdout), text(&out.stderr));
-    // With -n e2fsck ignores a log that needs recovery.
+    // With -n, e2fsck only prints a message if the journal needs recovery.
     let clean = out.status.success() && !said.contains("journal recovery");
     assert!(clean, "e2fsck: {said}");
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One volume, mounted by ironmap, by fuse2fs and by the kernel for comparison: speed.sh IRONMAP [ROUNDS [FILES]]. Images lie in memory (/dev/shm). In
-# each round all sides are measured, one after the other. A table of the medians goes to standard output.
+# Compares the speed of a volume that is mounted by ironmap, by fuse2fs or by the kernel: speed.sh IRONMAP [ROUNDS [FILES]]. The images are
+# in memory (/dev/shm). In each round, the three mounts are measured one after the other. Prints a table of the medians.
 set -euo pipefail
 ironmap=$1 rounds=${2:-5} files=${3:-100000}
 scratch=$(mktemp -d "/dev/shm/ironmap-test-$$-XXXXXX")
@@ -40,7 +40,7 @@ end() {
     daemon=''
 }
 
-# The work of a load per second, from fio's terse lines: the sum of the reads' and the writes' field.
+# The work of a load per second, from fio's terse output: the sum of a field for reads and the same field for writes.
 measure() {
     local side=$1 row=$2 field=$3
     shift 3
@@ -50,7 +50,8 @@ measure() {
     printf '%s\t%s\t%s\n' "$row" "$side" "$value" >>"$scratch/values"
 }
 
-# Fields of terse lines, version 3: the 7th is the bandwidth in KiB/s, the 8th the IOPS; the fields for writes are 41 further on.
+# Fields of fio's terse output, version 3: field 7 is the bandwidth in KiB/s, and field 8 the IOPS. The number of the same field for writes
+# is larger by 41.
 readonly bandwidth=7 iops=8
 
 # The number of files that a command processes per second.

@@ -1,4 +1,4 @@
-//! Times of reads after changes that do not affect the content.
+//! Access times of reads after changes that do not affect the content.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::sides::{Ours, require_mounts};
 use crate::support::{Bench, succeed, tool};
 
-/// With relatime the first read after any change of an inode updates its access time: it is not confused with an earlier read.
+/// With relatime, the first read after any change of an inode updates its access time, even directly after an earlier read.
 #[test]
 fn the_first_read_after_each_change_sets_a_time() {
     require_mounts!("the_first_read_after_each_change_sets_a_time");
@@ -35,7 +35,7 @@ fn the_first_read_after_each_change_sets_a_time() {
     ] {
         fs::read(&file).unwrap();
         let (read, _) = times(&file);
-        // The loop ends when the clock of the stamps has advanced.
+        // The loop repeats the change until the clock for timestamps has advanced.
         while times(&file).1 <= read {
             run(change);
         }
@@ -59,7 +59,7 @@ fn the_first_read_after_each_change_sets_a_time() {
     ours.unmount();
 }
 
-/// With nodiratime listings update no times, and reads of files do.
+/// With nodiratime, listings do not update access times, but reads of files do.
 #[test]
 fn listings_leave_no_times_with_nodiratime() {
     require_mounts!("listings_leave_no_times_with_nodiratime");

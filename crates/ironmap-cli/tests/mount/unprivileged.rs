@@ -5,8 +5,8 @@ use std::fs;
 use crate::sides::{check, ironmap, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
-/// A user without privileges, with a FUSE device that every user may open, as a device manager provides it. The test runs in a mount namespace, so
-/// that the machine's own device stays unchanged.
+/// Prepares a user without privileges, and a FUSE device that every user may open, as on most systems. The test runs in a separate mount
+/// namespace, so that the device of the machine is not changed.
 const USER: &str = r"
 set -e
 mknod fuse c 10 229
@@ -16,7 +16,7 @@ user='setpriv --reuid=1000 --regid=1000 --clear-groups'
 trap '$user fusermount3 -uqz mounted || true' EXIT
 ";
 
-/// The mount of a user is accessible to that user alone, and gives no privileges.
+/// Only the user who has mounted a volume can access the mount, and the mount gives no privileges.
 const HIS_OWN: &str = r"
 $user ./ironmap mount image mounted
 grep -q ' fuse.ironmap rw,nosuid,nodev,.*user_id=1000,group_id=1000' /proc/mounts
@@ -30,7 +30,8 @@ $user ./ironmap mount image mounted 2>&1 | grep -o ': -o uid=1000 '
 $user ./ironmap umount mounted
 ";
 
-/// Ends a daemon whose file is open in a program, and repeats that until the program gets an error.
+/// Sends a signal to a daemon while a program writes to a file of the mount until it gets an error. The first run is without, and the
+/// second with /sys/fs/fuse/connections, by which a user can abort the connection.
 const SIGNALS: &str = r#"
 end_it() {
     $user ./ironmap mount -f --tell image mounted >told & daemon=$!
@@ -48,7 +49,7 @@ end_it
 $user ./ironmap cat image:/open | head -n1
 "#;
 
-/// Refused mounts: fusermount3 refuses one, and the user may not open FUSE's device for the other.
+/// Two refused mounts: fusermount3 refuses the first, and the user may not open the FUSE device for the second.
 const REFUSED: &str = r"
 $user ./ironmap mount -o allow_other image mounted 2>&1 || echo $?
 chmod 600 fuse
@@ -60,8 +61,8 @@ fn played(script: &str) -> String {
     let bench = Bench::empty();
     let mke2fs = ["-qF", "-t", "ext4", "-E", "root_owner=1000:1000"];
     succeed(tool("mke2fs").args(mke2fs).arg(bench.path("image")).arg("32M"));
-    // Other users may have no access to the build directory. Another process copies the program: if this process had the file open for writing, a child
-    // of another test could still hold the descriptor, and the program could not be executed.
+    // Other users may have no access to the build directory. Another process copies the program: if this process opened the file for
+    // writing, a child process of another test could still have a copy of the descriptor, and the program could not be executed (ETXTBSY).
     succeed(tool("cp").arg(ironmap()).arg(bench.path("ironmap")));
     fs::create_dir(bench.path("mounted")).unwrap();
     succeed(tool("chown").arg("-R").arg("1000:1000").arg(bench.dir.path()));
@@ -88,8 +89,8 @@ fn a_user_mounts_and_unmounts() {
     assert_eq!(played(HIS_OWN), "1000:8\nbusy\ncontent\n: -o uid=1000 \n");
 }
 
-/// A signal ends the user's daemon although a file is open. If the user can end the kernel's connection, the volume is closed; otherwise it
-/// needs recovery, and the exit status says so.
+/// A signal ends the user's daemon although a file is open. If the user may abort the connection to the kernel, the volume is closed.
+/// Otherwise, the volume needs recovery, and the exit status reports this.
 #[test]
 fn a_signal_ends_a_users_daemon() {
     require_mounts!("a_signal_ends_a_users_daemon");
@@ -99,7 +100,8 @@ fn a_signal_ends_a_users_daemon() {
     assert_eq!(played(SIGNALS), "ended: 1\nended: 0\nkept\n");
 }
 
-/// The reason for a refused mount is one line, also from fusermount3, and names the device that the user may not open.
+/// The reason for a refused mount is one line, even if it comes from fusermount3. If the user may not open the FUSE device, the line names
+/// the device.
 #[test]
 fn a_refused_mount_of_a_user_has_a_reason() {
     require_mounts!("a_refused_mount_of_a_user_has_a_reason");

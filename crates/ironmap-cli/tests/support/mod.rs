@@ -1,4 +1,4 @@
-//! Images made by mke2fs out of a real directory, and the program run over them.
+//! Makes images of a directory with mke2fs, and runs the program on them.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::ffi::OsStr;
@@ -13,13 +13,13 @@ use tempfile::TempDir;
 
 pub const IRONMAP: &str = env!("CARGO_BIN_EXE_ironmap");
 
-/// A directory with a source tree and an image of it; removed when dropped.
+/// A directory with a source tree and an image of this tree. The drop removes the directory.
 pub struct Bench {
     pub dir: TempDir,
 }
 
 impl Bench {
-    /// A bench without an image. The directory's name tells `./x clean-up` its process.
+    /// A bench without an image. The name of the directory contains the process ID, for `./x clean-up`.
     pub fn empty() -> Self {
         let prefix = format!("ironmap-test-{}-", std::process::id());
         Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
@@ -85,7 +85,7 @@ impl Bench {
         command
     }
 
-    /// Runs the program, which must succeed in silence.
+    /// Runs the program, which must succeed and print no messages.
     pub fn succeed<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Vec<u8> {
         succeed(self.command().args(args)).stdout
     }
@@ -95,7 +95,7 @@ impl Bench {
     }
 }
 
-/// A command whose program may be in a directory for the superuser.
+/// A command whose program may be in /sbin or /usr/sbin.
 pub fn tool(name: &str) -> Command {
     let mut command = Command::new(name);
     command.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").env("LC_ALL", "C").env("TZ", "UTC0");
@@ -115,7 +115,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Bytes that are unlike other content and differ from block to block.
+/// Pseudo-random bytes, which differ in each block and for each seed.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let next = || {
@@ -161,7 +161,8 @@ fn fill(root: &Path) {
         let flags = rustix::fs::AtFlags::empty();
         rustix::fs::utimensat(rustix::fs::CWD, root.join(name), &times, flags).unwrap();
     }
-    // A file system without attributes in user.* omits this one, and the tests see that in the source.
+    // If the file system does not support attributes in user.*, the attribute is missing. The tests compare with the source, so they allow
+    // this.
     let _ =
         rustix::fs::setxattr(root.join("small"), "user.colour", b"gr\xfcn", XattrFlags::empty());
 }

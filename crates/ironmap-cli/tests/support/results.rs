@@ -8,15 +8,15 @@ use serde_json::Value;
 
 use crate::common::image::scratch;
 
-/// Names a program built for release: the times of a debug build mean nothing.
+/// The variable that names a release build of the program. The times of a debug build are not significant.
 pub(crate) const RELEASE: &str = "IRONMAP_BIN";
 
-/// Runs the release build's bench; its results.
+/// Runs the bench of the release build, and returns its results.
 pub(crate) fn bench(args: &[&str]) -> Vec<Value> {
     bench_of(&std::env::var_os(RELEASE).expect("a release build"), args)
 }
 
-/// Runs the bench of any build.
+/// Runs the bench of any build, and returns its results.
 pub(crate) fn bench_of(program: &OsStr, args: &[&str]) -> Vec<Value> {
     let dir = scratch();
     let json = dir.path().join("results.json");

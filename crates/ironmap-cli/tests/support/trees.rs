@@ -20,7 +20,7 @@ pub(crate) struct View {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The flags, as lsattr reports them.
     flags: u32,
-    /// The modification time, or `None` for files made by the test itself.
+    /// The modification time, or `None` for files that the test itself has made.
     modified: Option<(i64, i64)>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn view(root: &Path, begun: i64) -> BTreeMap<PathBuf, View> {
     found
 }
 
-/// The space of the files, in units of 512 bytes. Holes and preallocated space are as expected.
+/// The space of the files, in units of 512 bytes. It shows whether a file has the same holes and the same preallocated space.
 pub(crate) fn space(root: &Path, views: &BTreeMap<PathBuf, View>) -> BTreeMap<PathBuf, u64> {
     let files = views.iter().filter(|(_, view)| view.content.is_some());
     files.map(|(path, _)| (path.clone(), fs::metadata(root.join(path)).unwrap().blocks())).collect()

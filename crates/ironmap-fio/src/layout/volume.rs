@@ -21,8 +21,8 @@ pub(super) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
     }
 }
 
-/// Creates a file and the directories above it, or extends an existing file. The content of an existing file is kept, but a file that the
-/// job will write is first overwritten completely.
+/// Creates a file and the directories above it, or extends an existing file. With `Content::Written`, the complete file is overwritten.
+/// Otherwise, existing content is kept.
 pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let number = make(volume.fs(), path, layout)?;
     if layout.content == Content::Written {

@@ -186,7 +186,7 @@ impl Read for Input {
         while let Some(stop) = &self.waits {
             stop.wait(&self.file, || true).map_err(|_| io::Error::other("interrupted"))?;
             match self.file.read(bytes) {
-                // Another process has read the bytes.
+                // Another process has read the available bytes, so wait again.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }

@@ -1,4 +1,4 @@
-//! Authentication of a server by its certificate: its chain up to a trusted authority, and its name.
+//! Authentication of a server by its certificate: the chain of certificates must lead to a trusted authority, and the name must match.
 
 use std::io::{self, BufRead as _, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::{Client, Refusal, Session, State};
 use crate::device::nbd::Server;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// Creates a client of a server, with the certificates of a directory.
+/// Creates a TLS client for a server, with the certificates in a directory.
 pub(super) fn client(
     directory: Option<&Path>,
     hostname: Option<&str>,
@@ -36,7 +36,7 @@ pub(super) fn client(
     let place = format!("TLS with {}", name.to_str());
     let tls = ClientConnection::new(Arc::new(config), name);
     let mut tls = tls.map_err(|error| Error::invalid(format!("{place}: {error}")))?;
-    // No limit is needed, because all bytes that are written to the session are sent before more are accepted.
+    // The session's buffer needs no limit, because all bytes in it are sent before further bytes are accepted.
     tls.set_buffer_limit(None);
     Ok(Client { session: Box::new(Verified { tls, place: place.clone(), lacks }), place })
 }
@@ -45,7 +45,7 @@ pub(super) fn client(
 struct Verified {
     tls: ClientConnection,
     place: String,
-    /// Whether the server has asked for a certificate that this client does not have.
+    /// Whether the server has requested a client certificate, which this client does not have.
     lacks: Arc<AtomicBool>,
 }
 
@@ -96,7 +96,7 @@ impl Session for Verified {
 
 const NO_CERTIFICATE: &str = "the server demands a client certificate (client-cert.pem and client-key.pem in tls-certificates=DIR)";
 
-/// Converts an error of the TLS library to one clear line.
+/// Converts an error of the TLS library to one line for the user.
 fn explained(place: &str, error: &rustls::Error) -> io::Error {
     use io::ErrorKind::{InvalidData, PermissionDenied};
     let (kind, why) = match error {
@@ -120,7 +120,7 @@ fn explained(place: &str, error: &rustls::Error) -> io::Error {
     io::Error::new(kind, format!("{place}: {why}"))
 }
 
-/// The reason why a certificate is refused, as the end of a sentence.
+/// The reason why a certificate is refused. The text continues a sentence that begins with "the server's certificate".
 fn certificate(refused: &CertificateError) -> String {
     use CertificateError as Refused;
     let why = match refused {
@@ -132,8 +132,8 @@ fn certificate(refused: &CertificateError) -> String {
         _ => "is refused",
     };
     let words = refused.to_string();
-    // The library's own texts contain the names and the times. Two of these texts consist of the library's
-    // identifiers.
+    // The library's texts are added, because they contain names and times. The texts of these two errors contain only an identifier of the
+    // library.
     if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
         why.to_owned()
     } else if words.contains("UnsupportedCertVersion") {
@@ -145,7 +145,7 @@ fn certificate(refused: &CertificateError) -> String {
     }
 }
 
-/// A client without a certificate. It records whether a server asks for one.
+/// A client without a certificate. It records whether the server requests a client certificate.
 #[derive(Debug)]
 struct Without(Arc<AtomicBool>);
 
@@ -164,7 +164,8 @@ impl ResolvesClientCert for Without {
     }
 }
 
-/// The path of an optional file. A file that cannot be read is an error: it could be a list of revoked certificates.
+/// The path of an optional file. If it cannot be determined whether the file exists, that is an error, because the file could be a list of
+/// revoked certificates.
 fn existing(path: PathBuf) -> Result<Option<PathBuf>> {
     match std::fs::symlink_metadata(&path) {
         Ok(_) => Ok(Some(path)),
@@ -189,7 +190,7 @@ fn config(dir: Option<&Path>, lacks: &Arc<AtomicBool>) -> Result<ClientConfig> {
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
     let revoked = dir.map(|dir| dir.join("ca-crl.pem"));
     let verifier = match revoked.map(existing).transpose()?.flatten() {
-        // An authority may have no list of revoked certificates.
+        // A chain may contain an authority for which there is no list of revoked certificates, so an unknown status is accepted.
         Some(path) => verifier
             .with_crls(all::<CertificateRevocationListDer<'_>>(&path)?)
             .allow_unknown_revocation_status()
@@ -234,7 +235,7 @@ fn unread(path: &Path, error: pem::Error) -> Error {
     }
 }
 
-/// Reads all objects of one kind in a PEM file, at least one.
+/// Reads all objects of one kind in a PEM file, which must contain at least one.
 fn all<T: PemObject>(path: &Path) -> Result<Vec<T>> {
     let objects: Result<Vec<T>, _> = T::pem_file_iter(path).and_then(Iterator::collect);
     let objects = objects.map_err(|error| unread(path, error))?;
@@ -254,7 +255,7 @@ fn authorities(path: &Path) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// The system's authorities. Certificates that cannot be read are skipped, because there are many.
+/// The system's authorities. Certificates that cannot be parsed are skipped, because the other authorities are sufficient for most servers.
 fn authorities_of_the_system() -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();

@@ -1,7 +1,7 @@
-//! TLS for connections to servers: the authentication, and the handshake. After the handshake a [pump] has the connection.
+//! TLS for connections to servers: the authentication, and the handshake. After the handshake, the connection belongs to a [pump].
 //!
-//! STARTTLS is the first option, so that no unencrypted answer is accepted. The negotiation reads no byte more than it needs. So plain
-//! text after the server's consent is read as TLS, and is an error.
+//! STARTTLS is the first option, so that no unencrypted answer to another option is accepted. The negotiation reads only the bytes that it
+//! needs. So if plain text follows after the server's reply to STARTTLS, it is read as TLS, which is an error.
 //!
 //! A server is always authenticated: by its certificate, or by a shared key.
 
@@ -24,12 +24,13 @@ use crate::error::Result;
 /// The number of bytes that one call receives, in each direction.
 const BUFFER: usize = 128 << 10;
 
-/// A TLS session. It has no socket: its user transfers the bytes between it and the server.
+/// A TLS session. It has no socket: the caller transfers bytes between the session and the server.
 trait Session: Send {
     /// Decrypts bytes from the server, at most [`BUFFER`], and appends the plain text to `plain`.
     ///
     /// # Errors
-    /// One clear line. The session is over, but the bytes that it has for the server (the reason) must still be sent.
+    /// An error with one line for the user. The session has ended, but its remaining bytes for the server must still be sent, because they
+    /// contain the reason.
     fn decrypt(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<State>;
 
     /// Encrypts bytes for the server.
@@ -41,10 +42,10 @@ trait Session: Send {
     /// Whether the session has bytes for the server.
     fn wants_write(&self) -> bool;
 
-    /// Writes as many bytes of the session as the server accepts.
+    /// Writes bytes of the session to the server, as many as the socket accepts.
     fn write(&mut self, server: &mut dyn Write) -> io::Result<usize>;
 
-    /// The probable reason if the server closes the connection before it has sent anything over TLS, and states no reason.
+    /// The probable reason if the server closes the connection without a reason, before it has sent data over TLS.
     fn refusal(&self) -> Refusal;
 }
 
@@ -78,7 +79,7 @@ impl Refusal {
     }
 }
 
-/// The client's end of a connection that is to be encrypted.
+/// The TLS client for a connection that is not yet encrypted.
 pub(super) struct Client {
     session: Box<dyn Session>,
     /// The server's address, for errors.
@@ -96,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Runs the handshake. Returns this side's end of the pump that has the connection afterwards.
+    /// Runs the handshake. Starts the pump for the connection, and returns the user's end of the pump's socket pair.
     pub(super) fn start(mut self, socket: Socket, until: Instant) -> io::Result<Socket> {
         let mut plain = Vec::new();
         let mut buffer = vec![0; BUFFER];
@@ -127,7 +128,7 @@ impl Client {
             self.session.write(&mut bytes)?;
         }
         match socket.send_all(&bytes, until) {
-            // The server's last message, which is still to be received, contains its reason.
+            // The server has closed the connection. Its last message, which is received later, contains the reason.
             Err(error) if is_cut(&error) => Ok(()),
             sent => sent,
         }
@@ -137,7 +138,7 @@ impl Client {
 /// Waits for bytes.
 fn receive(socket: &Socket, buffer: &mut [u8], until: Instant) -> io::Result<usize> {
     loop {
-        // A server may send single bytes at long intervals.
+        // A server may send single bytes at long intervals, so each iteration checks the time.
         if Instant::now() >= until {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -148,12 +149,12 @@ fn receive(socket: &Socket, buffer: &mut [u8], until: Instant) -> io::Result<usi
     }
 }
 
-/// Whether a call would have to wait.
+/// Whether an error means that the call would have to wait.
 fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Whether the other side has closed the connection.
+/// Whether an error means that the other side has closed the connection.
 fn is_cut(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)

@@ -18,25 +18,27 @@ use rustix::fs::{Mode, OFlags};
 use super::{Client, Refusal, Session, State};
 use crate::error::{Context as _, Errno, Error, ErrorKind, Result};
 
-/// The longest key that OpenSSL's interface is sure to accept (`PSK_MAX_PSK_LEN`).
+/// The longest key that every version of OpenSSL's interface accepts (`PSK_MAX_PSK_LEN`).
 const MAX_KEY: usize = 256;
-/// The shortest key. An attacker could find a shorter one by brute force from one recorded handshake.
+/// The shortest key. An attacker could find a shorter key by brute force from one recorded handshake.
 const MIN_KEY: usize = 16;
-/// The largest file of keys.
+/// The largest size of a key file.
 const MAX_FILE: u64 = 1 << 20;
-/// The time limit for reading a file of keys that is a pipe.
+/// The time limit for reading a key file that is a pipe.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest number of bytes of plain text in a record.
 const RECORD: usize = 16 << 10;
-/// The largest number of unsent bytes. A server that accepts no bytes may still request answers without end.
+/// The largest number of unsent bytes. Without a limit, a server that accepts no bytes could request answers without end.
 const MAX_UNSENT: usize = 1 << 20;
-/// TLS 1.2: ephemeral keys only, so that a stolen key does not decrypt earlier recordings; no certificates, and no cipher without encryption.
+/// The ciphers of TLS 1.2: only ephemeral key exchange, so that a stolen key does not decrypt earlier recordings; no certificates, and no
+/// ciphers without encryption.
 const CIPHERS_1_2: &str =
     "kDHEPSK+AESGCM:ECDHE-PSK-CHACHA20-POLY1305:kECDHEPSK+AES128:!SHA1:!eNULL:!aNULL";
-/// TLS 1.3: the ciphers with SHA-256, the default hash of pre-shared keys (RFC 8446, 4.2.11).
+/// The ciphers of TLS 1.3: those with SHA-256, the default hash of pre-shared keys (RFC 8446, 4.2.11).
 const CIPHERS_1_3: &str = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 
-/// Creates a client that is this user in a file of keys. The file has lines `USER:KEY` with the key in hexadecimal (GnuTLS's `psktool` writes it).
+/// Creates a TLS client with the key of a user from a key file. The file contains lines `USER:KEY` with the key in hexadecimal (GnuTLS's
+/// `psktool` writes such files).
 pub(super) fn client(keys: &Path, user: &str) -> Result<Client> {
     let key = key(keys, user).at(|| keys.display().to_string())?;
     let place = format!("TLS as {user}");
@@ -55,7 +57,8 @@ fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
     context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
     context.set_cipher_list(CIPHERS_1_2)?;
     context.set_ciphersuites(CIPHERS_1_3)?;
-    // A server of TLS 1.3 may send a certificate instead of proving the key. No authority is trusted, so every certificate is refused.
+    // With TLS 1.3, a server may send a certificate instead of proving that it has the key. No authority is trusted, so every certificate
+    // is refused.
     context.set_verify(SslVerifyMode::PEER);
     context.set_options(SslOptions::NO_RENEGOTIATION | SslOptions::NO_TICKET);
     context.set_mode(SslMode::ENABLE_PARTIAL_WRITE | SslMode::ACCEPT_MOVING_WRITE_BUFFER);
@@ -74,7 +77,7 @@ fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
 
 /// Reads the key of a user.
 fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
-    // `Corrupt` would refer to the volume.
+    // The kind is not `Corrupt`, which would refer to the volume.
     let wrong = |what: String| Error::new(ErrorKind::NotPermitted, what);
     let bytes = content(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
@@ -98,7 +101,7 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     Ok(key)
 }
 
-/// Reads a file of keys. The file may be a pipe; a pipe without a writer is empty.
+/// Reads a key file. The file may be a pipe; a pipe without a writer is empty.
 fn content(path: &Path) -> Result<Vec<u8>> {
     let failed =
         |error: io::Error| Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), "");
@@ -137,7 +140,7 @@ struct Psk {
     is_open: bool,
     /// The plain text of one record.
     record: Box<[u8]>,
-    /// Requests that cannot be encrypted while a TLS message of the server is incomplete.
+    /// Bytes of requests that wait for encryption, because a TLS message of the server is incomplete.
     waiting: Vec<u8>,
     place: String,
 }
@@ -255,7 +258,7 @@ impl Session for Psk {
     }
 }
 
-/// Converts an error of the TLS library to one clear line.
+/// Converts an error of the TLS library to one line for the user.
 fn explained(place: &str, error: &openssl::ssl::Error) -> io::Error {
     use io::ErrorKind::{InvalidData, PermissionDenied};
     let reason = error.ssl_error().and_then(|stack| stack.errors().first()?.reason());

@@ -1,13 +1,13 @@
-//! The thread of a connection with TLS. The thread owns the server's socket and one end of a pair of sockets. All other code uses the
-//! other end of the pair like a server's socket.
+//! The thread of a connection with TLS. The thread owns the socket to the server and one end of a socket pair. All other code (the user)
+//! uses the other end of the pair like a socket to a server.
 //!
-//! The cost is a copy, and a thread for each connection. In return, decrypted data are always in a socket. Data in the memory of the TLS library
-//! would be invisible to `poll` of a user's event loop. Both directions have bounded buffers: a direction receives more bytes only after all of its
-//! earlier bytes were sent on.
+//! This costs a copy of the data and a thread for each connection. The advantage is that decrypted data are always in a socket. `poll` in
+//! an event loop could not detect data in the memory of the TLS library. The buffers of both directions are bounded: more bytes are
+//! received in a direction only after all earlier bytes of this direction were passed on.
 //!
-//! When one side closes its connection, the pump closes the other side too. Replies that came before the server's end are still
-//! delivered, and requests that came before this side's end are still sent, for a moment. After [`Socket::shutdown`] no bytes are
-//! transferred.
+//! When one side closes its connection, the pump closes the other side too. Replies that arrived before the server closed its side are
+//! still delivered. Requests that were received before the user closed its side are still sent, for a short time. After
+//! [`Socket::shutdown`] no bytes are transferred.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{BUFFER, Client, Session, State, Unwaiting, is_cut, is_nothing};
 use crate::device::nbd::stream::{Ending, LINGER, Socket, Stream as _};
 
-/// The reason for the end; `None` if this side ends the connection, or if the server ends it regularly.
+/// The reason for the end; `None` if the user ends the connection, or if the server ends it regularly.
 type End = Option<io::Error>;
 type Flow = ControlFlow<End>;
 
@@ -36,15 +36,16 @@ pub(super) struct Pump {
     /// Whether the server has sent anything over TLS.
     has_heard: bool,
     buffer: Box<[u8]>,
-    /// Decrypted bytes. The user has received those up to `taken`.
+    /// Decrypted bytes. The bytes before `taken` were sent to the user.
     plain: Vec<u8>,
     taken: usize,
-    /// The end of the server's side. The remaining bytes are delivered first.
+    /// Set after the server's side has ended. The remaining decrypted bytes are delivered before the pump ends.
     end: Option<End>,
 }
 
 impl Pump {
-    /// Starts the thread after a handshake whose last message may have come with data. Returns the user's end.
+    /// Starts the thread after a handshake. `plain` are data that were received with the last message of the handshake. Returns the user's
+    /// end of the socket pair.
     pub(super) fn start(client: Client, server: Socket, plain: Vec<u8>) -> io::Result<Socket> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -71,7 +72,7 @@ impl Pump {
         if let Some(error) = end {
             let _ = self.ending.cause.set((error.kind(), error.to_string()));
         }
-        // The reason is stored before the user can see the end.
+        // The reason is stored before the user can detect the end.
         self.user.shutdown();
         self.server.shutdown();
     }
@@ -95,7 +96,8 @@ impl Pump {
                 PollFd::new(&self.user, flags(takes, !is_empty)),
                 PollFd::new(&self.server, flags(receives, sends && !ended)),
             ];
-            // `poll` would report the end of a socket for ever if no bytes are expected from it.
+            // `poll` would report the end of the server's socket again and again, so this socket is polled only if bytes are expected from
+            // it or sent to it.
             let count = if receives || (sends && !ended) { 2 } else { 1 };
             match poll(&mut fds[..count], None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -123,7 +125,7 @@ impl Pump {
     /// Receives from the server once, and decrypts the bytes.
     fn receive(&mut self) {
         match self.server.receive(&mut [IoSliceMut::new(&mut self.buffer)], false) {
-            // The stream ended without the end of TLS: the connection was cut.
+            // The stream ended without TLS's closing message: the connection was lost.
             Ok(0) => self.end_with_io(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => self.decrypt(count),
             Err(error) if is_nothing(&error) => {}
@@ -154,7 +156,7 @@ impl Pump {
         }
     }
 
-    /// Records that the server's side is lost, unless it has already ended.
+    /// Records that the server's side is lost, if it has not already ended.
     fn end_with_io(&mut self, error: io::Error) {
         let error = match is_cut(&error) {
             true if self.has_heard => {
@@ -173,7 +175,7 @@ impl Pump {
             match self.user.send(&[IoSlice::new(rest)]) {
                 Ok(count) => self.taken += count,
                 Err(error) if is_nothing(&error) => break,
-                // The user has closed its end, but requests may remain.
+                // The user has closed its end, but may have sent requests before that.
                 Err(_) => return self.linger(),
             }
         }
@@ -215,7 +217,7 @@ impl Pump {
         }
     }
 
-    /// Ends after the user has closed its end. The remaining requests and the end of TLS are sent, for a moment.
+    /// Ends the connection after the user has closed its end. The remaining requests and TLS's closing message are sent, for a short time.
     fn linger(&mut self) -> Flow {
         let until = Instant::now() + LINGER;
         let mut has_ended = false;

@@ -1,4 +1,5 @@
-//! The replacement for pre-shared keys in a build without them. Addresses with them are refused earlier.
+//! The replacement for pre-shared keys in a build without the feature `psk`. Addresses with pre-shared keys are already refused when they
+//! are parsed.
 
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// A bitmap to search. A bit is available only if it is clear both here and in the bitmap of kept-back blocks.
+/// A bitmap for searches. A bit counts as clear only if it is clear in this bitmap and in the bitmap of kept-back clusters.
 #[derive(Clone, Copy)]
 pub(in crate::fs::ext4) struct Bits<'a> {
     bytes: &'a [u8],
@@ -26,7 +26,7 @@ impl<'a> Bits<'a> {
         word(self.bytes) | self.kept_back.map_or(0, word)
     }
 
-    /// The first bit in `from..end` that is one after an exclusive-or of the bitmap with `flip` (0 or all ones), or `end`.
+    /// The first bit in `from..end` that is 1 after an exclusive-or of the bitmap with `flip` (0 or all ones); `end` if there is none.
     fn next(&self, from: u32, end: u32, flip: u64) -> u32 {
         let mut at = from;
         while at < end {
@@ -39,12 +39,12 @@ impl<'a> Bits<'a> {
         end
     }
 
-    /// The first clear bit from `from` on, or `end`.
+    /// The first clear bit from `from` on; `end` if there is none.
     pub(in crate::fs::ext4) fn next_clear(&self, from: u32, end: u32) -> u32 {
         self.next(from, end, !0)
     }
 
-    /// The first set bit from `from` on, or `end`.
+    /// The first set bit from `from` on; `end` if there is none.
     pub(in crate::fs::ext4) fn next_set(&self, from: u32, end: u32) -> u32 {
         self.next(from, end, 0)
     }
@@ -70,7 +70,7 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// The bytes that hold a range of bits, each with a mask of those of its bits that lie in the range.
+/// The indexes of the bytes that contain a range of bits. Each index has a mask of the byte's bits that are in the range.
 fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
     let bytes = range.start / 8..range.end.div_ceil(8);
     bytes.map(move |byte| {

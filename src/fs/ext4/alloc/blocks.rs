@@ -15,16 +15,17 @@ use crate::fs::ext4::{Ext4, Incompat, Inode, Superblock};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::{FsBlock, InodeNo};
 
-/// The previous content of freed blocks.
+/// The kind of content that freed blocks contained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
     Data,
-    /// Content that may also be in the journal.
+    /// Metadata, of which the journal may contain copies.
     Metadata,
 }
 
 impl Freed {
-    /// Whether freed blocks of this inode held data or metadata. Directory entries, link targets and attribute values are metadata.
+    /// Whether the blocks of this inode contain data or metadata. Directory entries, targets of symbolic links, and attribute values are
+    /// metadata.
     pub(crate) fn content_of(inode: &Inode) -> Self {
         let data =
             inode.file_type() == FileType::Regular && !inode.flags().contains(InodeFlags::EA_INODE);
@@ -37,7 +38,7 @@ impl Freed {
 pub(crate) enum Reserve {
     /// All free blocks, including the blocks reserved for nodes of maps.
     Allowed,
-    /// The blocks reserved for the superuser.
+    /// All free blocks except the blocks reserved for nodes of maps.
     Superuser,
     Denied,
 }
@@ -47,12 +48,12 @@ pub(crate) enum Reserve {
 pub(crate) struct Goal {
     /// The search starts at this block, and prefers blocks after it.
     pub(crate) block: FsBlock,
-    /// The file is expected to grow. If the goal block is in use, the search then prefers a start with free space after
-    /// it to the next free block. Otherwise, files that grow at the same time would have one extent for each block.
+    /// Whether the file is expected to grow. If so and the goal block is in use, the search prefers a run with free space after it to the
+    /// next free block. Otherwise, the blocks of files that grow at the same time would alternate, and each block would be an extent.
     pub(crate) grows: bool,
 }
 
-/// A change of clusters in one group: their allocation or release.
+/// The allocation or the release of clusters in one group.
 struct Change {
     clusters: Range<u32>,
     in_use: bool,
@@ -65,12 +66,13 @@ impl From<FsBlock> for Goal {
 }
 
 impl Handle<'_> {
-    /// Allocates at least one block and at most `want` blocks, contiguous and as close after `goal` as possible. With bigalloc,
-    /// whole clusters are allocated, so the result can exceed `want`. Changes two blocks. The last free blocks stay reserved
-    /// for nodes of maps; the superuser's reserved blocks are withheld only [on request](Ext4::keep_reserve).
+    /// Allocates at least one block and at most `want` blocks, contiguous and as close after `goal` as possible. With bigalloc, complete
+    /// clusters are allocated, so the result can exceed `want`. Changes two blocks. Some free blocks stay reserved for nodes of maps. The
+    /// blocks reserved for the superuser are withheld only [on request](Ext4::keep_reserve).
     ///
     /// # Errors
-    /// `NoSpace` on a full volume, without any change; if [`commit_frees`](Allocator::commit_frees) is true, a commit makes space. `Corrupt`.
+    /// `NoSpace` on a full volume, without any change; if [`commit_frees`](Allocator::commit_frees) is true, a commit makes space.
+    /// `Corrupt`.
     pub(crate) fn allocate_blocks(
         &mut self,
         goal: impl Into<Goal>,
@@ -79,7 +81,7 @@ impl Handle<'_> {
         self.allocate_blocks_for(goal, want, self.writing.alloc.reserve())
     }
 
-    /// Allocates blocks like [`allocate_blocks`](Self::allocate_blocks); `reserve` says which reserved blocks the caller may use.
+    /// Allocates blocks like [`allocate_blocks`](Self::allocate_blocks); `reserve` specifies the reserved blocks that the caller may use.
     pub(crate) fn allocate_blocks_for(
         &mut self,
         goal: impl Into<Goal>,
@@ -117,7 +119,7 @@ impl Handle<'_> {
         Err(no_space())
     }
 
-    /// Allocates clusters in one group, if the group has a long enough run.
+    /// Allocates clusters in one group, if the group has a free run that is long enough.
     fn allocate_in(
         &mut self,
         number: u32,
@@ -143,7 +145,7 @@ impl Handle<'_> {
                 return Ok(None);
             }
         };
-        // A block version with a single reference is changed in place, so this reference is dropped first.
+        // A block version with a single reference is changed in place instead of being copied, so this reference is dropped first.
         drop(content);
         let change = Change { clusters: run.clone(), in_use: true };
         group.mark_clusters(self, change)?;
@@ -153,7 +155,8 @@ impl Handle<'_> {
         Ok(Some(run))
     }
 
-    /// Allocates exactly these blocks, because a recovery has found them in use. Not for bigalloc. Changes two blocks for each group.
+    /// Allocates exactly these blocks, because a recovery has found that a file uses them. This does not support bigalloc. Changes two
+    /// blocks for each group.
     ///
     /// # Errors
     /// `Corrupt` for blocks that are already in use.
@@ -161,7 +164,9 @@ impl Handle<'_> {
         let (sb, allocator) = (&self.fs.superblock, &self.writing.alloc);
         if start.0 < u64::from(sb.first_data_block) || !self.fs.blocks.contain(start, count) {
             let all = sb.blocks_count;
-            let what = format!("{count} blocks from {start} of {all} cannot be claimed");
+            let what = format!(
+                "{count} blocks from block {start} on cannot be allocated on a volume of {all} blocks"
+            );
             return Err(BLOCK_BITMAP.corrupt(what));
         }
         for (number, range) in sb.cluster_ranges(start, count) {
@@ -172,9 +177,8 @@ impl Handle<'_> {
             if used < range.end {
                 let block = sb.cluster_start(number, used);
                 let place = BLOCK_BITMAP.block(group.descriptor.block_bitmap);
-                return Err(
-                    place.corrupt(format!("block {block} is claimed but is already in use"))
-                );
+                return Err(place
+                    .corrupt(format!("block {block} is to be allocated, but is already in use")));
             }
             drop(content);
             let change = Change { clusters: range.clone(), in_use: true };
@@ -186,8 +190,8 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Frees blocks. With bigalloc, the caller frees a whole cluster in one call, when none of its blocks is in use.
-    /// Freed blocks become available when the transaction has committed. Changes two blocks for each group.
+    /// Frees blocks. With bigalloc, the caller frees a complete cluster in one call, when no block of the cluster is in use. Freed blocks
+    /// become available when the transaction is committed. Changes two blocks for each group.
     ///
     /// # Errors
     /// `Corrupt` for blocks that are already free or belong to the file system itself; nothing is changed in that case.
@@ -197,12 +201,13 @@ impl Handle<'_> {
         let first = u64::from(sb.first_data_block);
         if start.0 < first || !self.fs.blocks.contain(start, count) {
             let all = sb.blocks_count;
-            return Err(BLOCK_BITMAP
-                .corrupt(format!("{count} blocks from {start} of {all} cannot be freed")));
+            return Err(BLOCK_BITMAP.corrupt(format!(
+                "{count} blocks from block {start} on cannot be freed on a volume of {all} blocks"
+            )));
         }
         if !(start.0 - first).is_multiple_of(cluster) || !count.is_multiple_of(cluster) {
             return Err(Error::invalid(format!(
-                "{count} blocks from {start} are freed, but they are only a part of a cluster"
+                "{count} blocks from block {start} on cannot be freed, because they are only a part of a cluster"
             )));
         }
         let several =
@@ -237,7 +242,7 @@ impl Handle<'_> {
 }
 
 impl Allocator {
-    /// Locks a group and checks that these clusters are in use and do not belong to the file system itself.
+    /// Locks a group, and checks that these clusters may be freed.
     ///
     /// # Errors
     /// `Corrupt` if a cluster is free or belongs to the file system itself.
@@ -261,7 +266,7 @@ impl LockedGroup<'_> {
         let free = Bits::new(content, None).next_clear(range.start, range.end);
         if free < range.end {
             return Err(
-                place.corrupt(format!("block {} is freed but is already free", start(free)))
+                place.corrupt(format!("block {} is to be freed, but is already free", start(free)))
             );
         }
         let mut system = self.system().iter();
@@ -270,14 +275,14 @@ impl LockedGroup<'_> {
             Some(own) => {
                 let block = start(own.start.max(range.start));
                 Err(place.corrupt(format!(
-                    "block {block} is freed but belongs to the file system itself"
+                    "block {block} is to be freed, but contains metadata of the file system"
                 )))
             }
             None => Ok(()),
         }
     }
 
-    /// Flips the bits of clusters, all of which must have the opposite value, and updates the descriptor.
+    /// Sets or clears the bits of clusters, and updates the descriptor. All these bits must have the opposite value before.
     fn mark_clusters(
         &self,
         handle: &mut Handle<'_>,
@@ -328,7 +333,7 @@ impl Allocator {
         if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
     }
 
-    /// The number of clusters that a caller with this right to reserved blocks may allocate.
+    /// The number of free clusters that a caller with the right `reserve` may allocate.
     fn left(&self, fs: &Ext4, reserve: Reserve) -> u32 {
         let free = self.free_clusters.load(Ordering::Relaxed);
         let sb = &fs.superblock;
@@ -345,13 +350,13 @@ impl Allocator {
 }
 
 impl Superblock {
-    /// The goal for the blocks of an inode without blocks.
+    /// The goal for the first block of an inode: the start of the inode's group.
     pub(crate) fn goal_of(&self, inode: InodeNo) -> FsBlock {
         self.group_start(self.group_of(inode))
     }
 
-    /// The number of free clusters reserved for nodes of extent trees. A write that splits a preallocated extent, or a hole punched
-    /// into any extent, may need a new node. Without extents no such change needs a block. Linux reserves the same number.
+    /// The number of free clusters reserved for nodes of extent trees. A write to a part of a preallocated extent, or a hole punched into
+    /// an extent, splits the extent and may need a new node. Without extents, these changes need no block. Linux reserves the same number.
     pub(super) fn clusters_for_nodes(&self) -> u64 {
         if !self.incompat.contains(Incompat::EXTENTS) {
             return 0;
@@ -361,7 +366,7 @@ impl Superblock {
 }
 
 impl GroupState {
-    /// Whether the group may contain a free run of `length` clusters, by its summary.
+    /// Whether the group may contain a free run of `length` clusters, according to its summary.
     fn may_have(&self, length: u32) -> bool {
         get(&self.available) >= length && get(&self.longest) >= length
     }

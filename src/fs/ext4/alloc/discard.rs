@@ -20,8 +20,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Discards all free runs of at least `min_len` bytes on the device. Returns the number of discarded
-    /// bytes, 0 if the device does not support discard. Other operations can run at the same time.
+    /// Discards all free runs of at least `min_len` bytes on the device. Returns the number of discarded bytes, which is 0 if the device
+    /// does not support discard. Other operations can run at the same time.
     ///
     /// # Errors
     /// `ReadOnly`; `Io`; `Corrupt` for a bitmap.
@@ -56,7 +56,7 @@ impl Ext4 {
 }
 
 impl Allocator {
-    /// Finds the next free run of a group that is long enough, and keeps it back: no allocation can use it during the discard.
+    /// Finds the next free run of a group that is long enough, and keeps the run back, so that no allocation can use it during the discard.
     fn keep_back_run(
         &self,
         fs: &Ext4,
@@ -79,8 +79,8 @@ impl Allocator {
         Ok(Some(run))
     }
 
-    /// Discards the blocks that a transaction has freed, before they become available. Adjoining
-    /// runs are discarded as one. An error of the device is ignored.
+    /// Discards the blocks that a transaction has freed, before they become available. Adjoining runs are discarded in one request. An
+    /// error of the device is ignored.
     pub(super) fn discard_freed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
         let mut freed = freed.to_vec();
         freed.sort_unstable();

@@ -10,7 +10,7 @@ use crate::fs::ext4::group::Group;
 use crate::fs::ext4::order::Ordered;
 use crate::sync::MutexGuard;
 
-/// A locked group. Its descriptor and its bitmaps change only under this lock.
+/// A locked group. The group's descriptor and bitmaps are changed only while this lock is held.
 pub(super) struct LockedGroup<'a> {
     pub(super) fs: &'a Ext4,
     pub(super) allocator: &'a Allocator,

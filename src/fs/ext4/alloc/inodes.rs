@@ -1,4 +1,5 @@
-//! Allocation of inodes near their directory, and their release. This module changes only bitmaps and counts; the caller writes the inode itself.
+//! Allocation of inodes near their directories, and release of inodes. This module changes bitmaps, descriptors and counters; the caller
+//! writes the inode.
 
 use super::bitmap::{self, Bits};
 use super::group::LockedGroup;
@@ -10,7 +11,7 @@ use crate::fs::ext4::operation::MayChange;
 use crate::fs::ext4::{Ext4, Superblock};
 use crate::units::{FsBlock, InodeNo};
 
-/// An allocation or release of one inode in a group.
+/// The allocation or the release of one inode in a group.
 struct Change {
     bit: u32,
     in_use: bool,
@@ -19,7 +20,7 @@ struct Change {
     unused_inodes: u32,
 }
 
-/// An inode that was allocated in this transaction. No directory entry names it yet, so no other thread uses it.
+/// An inode that was allocated in this transaction. No directory entry refers to the inode yet, so no other thread uses it.
 pub(crate) struct FreshInode(InodeNo);
 
 impl MayChange for FreshInode {
@@ -29,7 +30,8 @@ impl MayChange for FreshInode {
 }
 
 impl Handle<'_> {
-    /// Allocates a free inode. Changes at most three blocks, because a block of the table that was never in use must be zeroed.
+    /// Allocates a free inode. Changes at most three blocks: the bitmap, the descriptor, and a block of the inode table that was never in
+    /// use and must be zeroed.
     ///
     /// # Errors
     /// `NoSpace` if no inode is free, without any change; `Corrupt`.
@@ -70,7 +72,9 @@ impl Handle<'_> {
         drop(content);
         if bit == sb.inodes_per_group {
             let place = INODE_BITMAP.block(group.descriptor.inode_bitmap);
-            return Err(place.corrupt("it has no free inode, but the descriptor counts some"));
+            return Err(place.corrupt(
+                "the bitmap has no free inode, but the group descriptor counts free inodes",
+            ));
         }
         group.take_inode(self, bit, directory)?;
         group.state.first_inode = bit + 1;
@@ -78,7 +82,7 @@ impl Handle<'_> {
         Ok(Some(InodeNo(index + 1)))
     }
 
-    /// Allocates exactly this inode, because a recovery has found it in use.
+    /// Allocates exactly this inode, because a recovery has found that the inode is in use.
     ///
     /// # Errors
     /// `Corrupt` for an inode that is in use or reserved, without any change.
@@ -95,7 +99,8 @@ impl Handle<'_> {
         Ok(FreshInode(inode))
     }
 
-    /// Frees an inode whose bytes already mark it as unused. Its number is available immediately. Changes two blocks.
+    /// Frees an inode. The caller has already marked the inode in the inode table as unused. The inode number is available immediately.
+    /// Changes two blocks.
     ///
     /// # Errors
     /// `Corrupt` for an inode that is free or reserved, without any change.
@@ -107,15 +112,15 @@ impl Handle<'_> {
         let content = group.inode_bitmap()?;
         let place = INODE_BITMAP.block(group.descriptor.inode_bitmap).inode(inode);
         if !Bits::new(&content, None).is_set(bit..bit + 1) {
-            return Err(place.corrupt("the inode is freed but is already free"));
+            return Err(place.corrupt("the inode is to be freed, but is already free"));
         }
         drop(content);
         let Some(directories) = group.descriptor.directories.checked_sub(u32::from(directory))
         else {
             let place = DESCRIPTOR.block(self.fs.descriptor_block(number));
-            return Err(place
-                .field("bg_used_dirs_count")
-                .corrupt("a directory is freed, but the descriptor counts none"));
+            return Err(place.field("bg_used_dirs_count").corrupt(
+                "a directory is to be freed, but the group descriptor counts no directories",
+            ));
         };
         let (free_inodes, unused_inodes) =
             (group.descriptor.free_inodes + 1, group.descriptor.unused_inodes);
@@ -128,7 +133,7 @@ impl Handle<'_> {
 }
 
 impl Ext4 {
-    /// Whether the bitmap marks an inode as used.
+    /// Whether the inode bitmap marks an inode as used.
     ///
     /// # Errors
     /// `Corrupt` for a number that is reserved or larger than the volume's number of inodes.
@@ -140,7 +145,7 @@ impl Ext4 {
 }
 
 impl Superblock {
-    /// The group and the bit number of an inode that is not reserved.
+    /// The group of an inode, and its bit number in the group's inode bitmap. The inode must not be reserved.
     fn place_of_bit(&self, inode: InodeNo) -> Result<(u32, u32)> {
         let numbers = u64::from(self.first_inode)..=u64::from(self.inodes_count);
         if !numbers.contains(&inode.0) {
@@ -154,7 +159,7 @@ impl Superblock {
 }
 
 impl LockedGroup<'_> {
-    /// Allocates a free inode of the locked group.
+    /// Marks a free inode of the locked group as used.
     fn take_inode(&self, handle: &mut Handle<'_>, bit: u32, directory: bool) -> Result<()> {
         let sb = &self.fs.superblock;
         self.zero_table(handle, bit)?;
@@ -170,7 +175,8 @@ impl LockedGroup<'_> {
         Ok(())
     }
 
-    /// Zeroes the blocks of the inode table that hold this inode if they were never in use, because their content on the device is undefined.
+    /// Zeros the blocks of the inode table that were never in use, up to the block of this inode. The content of these blocks on the device
+    /// is undefined.
     fn zero_table(&self, handle: &mut Handle<'_>, bit: u32) -> Result<()> {
         let sb = &self.fs.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.inode_size);

@@ -1,4 +1,5 @@
-//! Reads descriptors and bitmaps from disk. Descriptors are added up when the volume is opened; each bitmap is checked before its first use.
+//! Reads descriptors and bitmaps from disk. The counts in the descriptors are summed when the volume is opened. Each bitmap is checked
+//! before its first use.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
@@ -45,7 +46,9 @@ impl Allocator {
             ];
             for (field, count, all) in counts {
                 if count > all {
-                    let what = format!("group {number}: {count} of {all}");
+                    let what = format!(
+                        "group {number}: the count is {count}, but the group has only {all}"
+                    );
                     return Err(place.field(field).corrupt(what));
                 }
             }
@@ -69,7 +72,7 @@ impl Allocator {
     }
 }
 
-/// The ranges of superblocks, descriptors, bitmaps and inode tables, sorted. Each is a first block and a length.
+/// The ranges of superblocks, descriptors, bitmaps and inode tables, sorted. Each range is a first block and a length.
 #[derive(Default)]
 pub(in crate::fs::ext4) struct Zones(Vec<(u64, u64)>);
 
@@ -105,7 +108,9 @@ impl Zones {
         for (first, count) in own {
             let within = first >= start && first.0.saturating_add(count) <= end;
             if !within && !sb.incompat.contains(Incompat::FLEX_BG) {
-                let what = format!("outside of group {number}, on a volume without flex_bg");
+                let what = format!(
+                    "a bitmap or the inode table is outside of group {number}, although flex_bg is not set"
+                );
                 return Err(DESCRIPTOR.block(first).corrupt(what));
             }
             self.0.push((first.0, count));
@@ -115,7 +120,8 @@ impl Zones {
         Ok(())
     }
 
-    /// Checks that the ranges do not overlap, because a write to one structure would damage the other. Linux refuses most such volumes.
+    /// Checks that the ranges do not overlap. Otherwise a write to one structure would damage another structure. Linux refuses most such
+    /// volumes.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -132,7 +138,7 @@ impl Zones {
 }
 
 impl LockedGroup<'_> {
-    /// The block bitmap of a group, read from the device, or computed if the group is uninitialised.
+    /// The block bitmap of a group, read from the device, or computed if the bitmap is uninitialised.
     pub(super) fn block_bitmap(&mut self) -> Result<Block> {
         if self.state.system.is_none() {
             self.state.system = Some(self.fs.system_clusters(self.number)?);
@@ -151,7 +157,7 @@ impl LockedGroup<'_> {
         Ok(content)
     }
 
-    /// Fills in the block bitmap of a group without allocated blocks. The caller passes zeroed `bytes`.
+    /// Initialises the block bitmap of a group without allocated blocks. The caller passes zeroed `bytes`.
     pub(super) fn fill_block_bitmap(&self, bytes: &mut [u8]) {
         self.fs.superblock.fill_block_bitmap(self.number, self.system(), bytes);
     }
@@ -168,20 +174,20 @@ impl LockedGroup<'_> {
             (bits.clear_bits(0..sb.clusters_in(self.number)), self.descriptor.free_clusters);
         if free != counted {
             return Err(place.corrupt(format!(
-                "{free} clusters are free, but the descriptor counts {counted}"
+                "{free} clusters are free, but the group descriptor counts {counted}"
             )));
         }
         match self.system().iter().find(|range| !bits.is_set((*range).clone())) {
             Some(range) => {
                 let start = sb.cluster_start(self.number, range.start);
                 Err(place
-                    .corrupt(format!("metadata from block {start} on is not marked as in use")))
+                    .corrupt(format!("the metadata from block {start} on is not marked as in use")))
             }
             None => Ok(()),
         }
     }
 
-    /// The inode bitmap of a group, read from the device, or computed if the group is uninitialised.
+    /// The inode bitmap of a group, read from the device, or computed if the bitmap is uninitialised.
     pub(super) fn inode_bitmap(&mut self) -> Result<Block> {
         let content = if self.descriptor.inodes_uninit {
             let mut fresh = Buffer::aligned(self.fs.superblock.block_size.bytes())?;
@@ -197,7 +203,7 @@ impl LockedGroup<'_> {
         Ok(content)
     }
 
-    /// Fills in the inode bitmap of a group without allocated inodes. The caller passes zeroed `bytes`.
+    /// Initialises the inode bitmap of a group without allocated inodes. The caller passes zeroed `bytes`.
     pub(super) fn fill_inode_bitmap(&self, bytes: &mut [u8]) {
         bitmap::set(bytes, self.fs.superblock.inodes_per_group..bytes.len() as u32 * 8);
     }
@@ -213,17 +219,18 @@ impl LockedGroup<'_> {
         let (free, counted) =
             (bits.clear_bits(0..sb.inodes_per_group), self.descriptor.free_inodes);
         if free != counted {
-            return Err(place
-                .corrupt(format!("{free} inodes are free, but the descriptor counts {counted}")));
+            return Err(place.corrupt(format!(
+                "{free} inodes are free, but the group descriptor counts {counted}"
+            )));
         }
         let used = sb.inodes_per_group - self.descriptor.unused_inodes;
         if bits.next_set(used, sb.inodes_per_group) < sb.inodes_per_group {
-            return Err(place.corrupt(format!("inodes are in use after the first {used}")));
+            return Err(place.corrupt(format!("inodes after the first {used} are in use, but bg_itable_unused counts them as unused")));
         }
         Ok(())
     }
 
-    /// Compares a bitmap's checksum. A small descriptor stores only the lower half of the checksum.
+    /// Compares the stored checksum of a bitmap with the computed checksum. A small descriptor stores only the lower half of the checksum.
     fn compare_checksum(&self, stored: u32, computed: Option<u32>, place: Place) -> Result<()> {
         let Some(computed) = computed else { return Ok(()) };
         let whole = self.fs.superblock.descriptor_size >= 64;

@@ -1,11 +1,12 @@
 //! Allocation of blocks and inodes.
 //!
-//! On disk, the bitmap of a group is the only record of used blocks; the group's descriptor counts the free blocks. This module
-//! keeps a summary of each group in memory: the available space, and an upper limit of the longest free run. The search for a
-//! group reads the summaries without a lock. The module also records blocks freed by transactions that are not committed. They
-//! cannot be allocated before the commit, because after a crash they still belong to their file.
+//! On disk, the bitmap of a group is the only record of the used blocks, and the group's descriptor contains the number of free blocks.
+//! This module keeps a summary of each group in memory: the available space, and an upper limit of the longest free run. The search for a
+//! group reads the summaries without a lock. The module also records the blocks that uncommitted transactions have freed. These blocks are
+//! kept back: they cannot be allocated before the commit, because after a crash they still belong to their file.
 //!
-//! Each bit of a block bitmap stands for one cluster. Callers count in blocks; a number of clusters has `cluster` in its name.
+//! Each bit of a block bitmap represents one cluster. Callers count in blocks. The name of a variable that counts clusters contains
+//! `cluster`.
 
 pub(super) mod bitmap;
 mod blocks;
@@ -39,9 +40,9 @@ pub(crate) struct Allocator {
     groups: Box<[GroupState]>,
     chunks: Box<[Chunk]>,
     cluster_blocks: u32,
-    /// The number of free clusters, as the descriptors count them.
+    /// The number of free clusters: the sum of the counts in the descriptors.
     free_clusters: AtomicU64,
-    /// The number of kept-back clusters among the free ones.
+    /// The number of kept-back clusters, which are included in `free_clusters`.
     kept_back: AtomicU64,
     free_inodes: AtomicU32,
     directories: AtomicU32,
@@ -66,7 +67,7 @@ impl Counts {
 }
 
 impl Allocator {
-    /// The present numbers of free blocks and inodes.
+    /// The current numbers of free blocks and inodes.
     pub(crate) fn counts(&self) -> Counts {
         let free_clusters = self.free_clusters.load(Ordering::Relaxed);
         Counts {
@@ -75,7 +76,7 @@ impl Allocator {
         }
     }
 
-    /// Whether freed blocks wait for a commit. If so, a caller that found no space can commit and try again.
+    /// Whether freed blocks become available at the next commit. If so, a caller that found no space can commit and try again.
     pub(crate) fn commit_frees(&self) -> bool {
         self.kept_back.load(Ordering::Relaxed) > 0
     }
@@ -94,8 +95,8 @@ impl Allocator {
 }
 
 impl Ext4 {
-    /// Withholds the blocks that the volume reserves for the superuser, or permits their allocation again.
-    /// Initially their allocation is permitted, because a program that opens a volume owns it.
+    /// Withholds the blocks that the volume reserves for the superuser, or permits their allocation again. Initially, their allocation is
+    /// permitted, because the program that opens a volume has the rights of the superuser.
     ///
     /// # Errors
     /// `ReadOnly`.

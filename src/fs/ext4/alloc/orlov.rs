@@ -1,8 +1,8 @@
 //! The choice of a group for a new inode.
 //!
-//! A file is allocated near its directory, and its blocks near the file. The group of a directory therefore decides which data
-//! are stored together. This module follows Orlov's idea. Directories in the root are spread over the volume, since they have
-//! little in common. Other directories stay near their parents while there is room for their content.
+//! A file is allocated near its directory, and its blocks near the file. The group of a directory therefore decides which data are stored
+//! together. This module uses the Orlov allocator's policy. Directories in the root are spread over the volume, because their contents are
+//! probably unrelated. Other directories are placed near their parents while there is space for their content.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -13,12 +13,13 @@ use crate::fs::ext4::ROOT;
 use crate::fs::ext4::superblock::Superblock;
 use crate::units::InodeNo;
 
-/// The number of files for which a region reserves room for each of its directories.
+/// The expected number of files in a directory. It limits the number of directories in a region.
 const FILES_OF_A_DIRECTORY: u64 = 64;
-/// A region takes another directory if its free space is below the average by at most its total size divided by this number.
+/// A region may get a further directory if its free space is at least the average free space minus the region's total size divided by this
+/// number.
 const SHORTAGE: u64 = 4;
 
-/// Groups whose inode tables are adjacent, and their free resources.
+/// Groups with adjacent inode tables (a flex group), and the free resources of these groups.
 struct Region {
     groups: Range<u32>,
     clusters: u64,
@@ -73,8 +74,8 @@ impl Allocator {
         Region { groups, clusters, inodes, directories }
     }
 
-    /// The group with the fewest directories. Files of different directories then lie apart, and threads that create them do not contend for one
-    /// group.
+    /// The group with the fewest directories. Files of different directories are then in different groups, and threads that create files do
+    /// not contend for one group.
     fn emptiest(&self, groups: Range<u32>) -> u32 {
         let first = groups.start;
         let directories = |group: &u32| get(&self.group(*group).directories);
@@ -88,7 +89,7 @@ impl Allocator {
 }
 
 impl Region {
-    /// Whether the region is not much fuller than the average region.
+    /// Whether the region has free inodes, and its free resources are not far below the average of all regions.
     fn fits(&self, sb: &Superblock, average: &Self) -> bool {
         let clusters = self.count() * u64::from(sb.blocks_per_group / sb.cluster_blocks);
         self.inodes > 0
@@ -96,7 +97,8 @@ impl Region {
             && self.clusters >= average.clusters.saturating_sub(clusters / SHORTAGE)
     }
 
-    /// Whether the region has room for the files of another directory.
+    /// Whether the region may get a further directory. The number of its directories may exceed the average by one for each
+    /// `FILES_OF_A_DIRECTORY` inodes.
     fn takes_child(&self, sb: &Superblock, average: &Self) -> bool {
         self.directories < average.directories + self.all_inodes(sb) / FILES_OF_A_DIRECTORY
     }

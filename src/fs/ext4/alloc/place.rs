@@ -61,18 +61,18 @@ impl Superblock {
         (group as u32).min(self.groups - 1)
     }
 
-    /// The groups whose bitmaps and tables are stored together with those of this group.
+    /// The groups of the flex group that contains this group. Their bitmaps and inode tables are stored together.
     pub(in crate::fs::ext4) fn flex_of(&self, group: u32) -> Range<u32> {
         let first = group - group % self.flex_groups;
         first..first.saturating_add(self.flex_groups).min(self.groups)
     }
 
-    /// The number of blocks at the start of a group that hold copies of the superblock and of the
-    /// descriptors, and the blocks reserved for more descriptors.
+    /// The number of blocks at the start of a group that contain copies of the superblock and of the descriptors, or are reserved for more
+    /// descriptors.
     pub(in crate::fs::ext4) fn copies_in(&self, group: u32) -> u64 {
         let per_block = self.descriptors_per_block();
         let backup = u64::from(self.group_has_backup(group));
-        // If blocks have 1 KiB and are counted from 0, the boot block precedes the superblock of group 0.
+        // If the block size is 1 KiB and the first block of group 0 is block 0, the boot block precedes the superblock.
         let boot =
             u64::from(group == 0 && self.first_data_block == 0 && self.block_size.bytes() == 1024);
         let meta_bg = self.incompat.contains(Incompat::META_BG);
@@ -84,14 +84,15 @@ impl Superblock {
         boot + backup * (1 + descriptors)
     }
 
-    /// Whether a group holds a copy of its meta group's descriptors. The first two groups and the last group of a meta group do.
+    /// Whether a group contains a copy of its meta group's descriptors. This is so for the first two groups and the last group of a meta
+    /// group.
     pub(in crate::fs::ext4) fn is_meta_copy(&self, group: u32) -> bool {
         let per_block = self.descriptors_per_block();
         let place = group % per_block;
         place <= 1 || place == per_block - 1
     }
 
-    /// Fills in the block bitmap of a group in which only the file system's own structures use blocks. The caller passes zeroed `bytes`.
+    /// Initialises the block bitmap of a group in which only the file system's own structures use blocks. The caller passes zeroed `bytes`.
     pub(in crate::fs::ext4) fn fill_block_bitmap(
         &self,
         group: u32,
@@ -111,7 +112,8 @@ impl Superblock {
 }
 
 impl Ext4 {
-    /// The clusters of this group that hold the file system's own structures. With flex_bg the structures may belong to neighbouring groups.
+    /// The clusters of this group that contain the file system's own structures. With flex_bg, these may be structures of other groups in
+    /// the flex group.
     pub(in crate::fs::ext4) fn system_clusters(&self, group: u32) -> Result<Box<[Range<u32>]>> {
         let sb = &self.superblock;
         let mut blocks = vec![(sb.group_start(group), sb.copies_in(group))];

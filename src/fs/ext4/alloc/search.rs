@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use super::bitmap::Bits;
 
-/// The length in clusters from which a longer run is no longer better.
+/// A run of this length in clusters is sufficient. A longer run is not preferred.
 const LONG: u32 = 2048;
-/// The number of groups that are skipped before a shorter run is accepted. A search of a bitmap without a result counts as `BITMAP` skipped groups.
+/// The number of groups that are skipped before a shorter run is accepted. A bitmap search without a result counts as `BITMAP` skipped
+/// groups.
 pub(super) const PATIENCE: u32 = 1024;
 pub(super) const BITMAP: u32 = 64;
-/// The number of free blocks that a growing file should find at the start of a new run.
+/// The number of free blocks that a growing file should have from the start of a new run on.
 pub(super) const ROOM: u32 = 64;
 
 /// The request of a search.
@@ -17,7 +18,8 @@ pub(super) const ROOM: u32 = 64;
 pub(super) struct Wish {
     /// The maximum number of clusters.
     pub(super) want: u32,
-    /// For a growing file, the alignment of the start in clusters, if it exceeds `want`. All clusters up to the next multiple should be free.
+    /// For a growing file, the alignment of the run's start in clusters, if this number exceeds `want`. All clusters from the start to the
+    /// next multiple should be free.
     pub(super) room: u32,
     /// The number of clusters in a RAID stripe, or 0.
     pub(super) stripe: u32,
@@ -28,7 +30,7 @@ pub(super) struct Wish {
 pub(super) enum Found {
     /// The clusters that were found.
     Run(Range<u32>),
-    /// There is no sufficient run; the longest run has this length.
+    /// No run is long enough; the longest run has this length.
     Longest(u32),
 }
 
@@ -36,24 +38,25 @@ pub(super) enum Found {
 pub(super) struct Space<'a> {
     pub(super) bits: Bits<'a>,
     pub(super) clusters: Range<u32>,
-    /// The distance of the group's start from the previous multiple of the stripe, in clusters.
+    /// The distance in clusters of the group's start from the last stripe boundary before it.
     pub(super) phase: u32,
 }
 
 impl Wish {
-    /// The minimum lengths of a run to try, in order, from a sufficient length down to 1.
+    /// The minimum lengths of a run for successive searches, from a sufficient length down to 1.
     pub(super) fn lengths(self) -> impl Iterator<Item = u32> {
         std::iter::successors(Some(self.want.max(self.room).min(LONG)), |length| {
             (*length > 1).then_some(length / 8).map(|length| length.max(1))
         })
     }
 
-    /// Finds the free run at the goal; otherwise the first run of at least `length` clusters after the goal, or else before it.
+    /// Finds the free run that begins at the goal. If there is none, finds the first run of at least `length` clusters after the goal, and
+    /// then before the goal.
     pub(super) fn find(self, space: &Space<'_>, goal: Option<u32>, length: u32) -> Found {
         let Range { start, end } = space.clusters;
         let from = goal.unwrap_or(start).clamp(start, end);
         let mut longest = 0;
-        // A run that contains the goal is found by the search from the goal on, so no run needs to cross the goal.
+        // The first search uses the part of a run from the goal on, so the second search can end at the goal.
         for range in [from..end, start..from] {
             match self.find_within(space, range, goal, length) {
                 Found::Longest(within) => longest = longest.max(within),
@@ -70,7 +73,7 @@ impl Wish {
         goal: Option<u32>,
         length: u32,
     ) -> Found {
-        // Runs are measured only up to this limit, because most of a group may be one run.
+        // Runs are measured only up to this limit, because a free run may be as long as the group.
         let limit = self.want.saturating_add(self.stripe).max(2 * self.room);
         let (mut longest, mut at) = (0, range.start);
         loop {
@@ -79,7 +82,8 @@ impl Wish {
                 return Found::Longest(longest);
             }
             let end = space.bits.next_set(start, range.end.min(start.saturating_add(limit)));
-            // A run that continues a file is accepted at any length, because the file's next run may follow it directly, in the next group.
+            // A run that continues a file is accepted at any length. At the end of a group, the file's next run may follow directly in the
+            // next group.
             if goal == Some(start) {
                 return Found::Run(start..end.min(start.saturating_add(self.want)));
             }
@@ -92,8 +96,8 @@ impl Wish {
         }
     }
 
-    /// The start within a run for a request that does not continue another. A large request is aligned to the stripe; the first
-    /// blocks of a growing file are aligned to `room`. Neither alignment applies if too little of the run would remain.
+    /// The start of the allocation in a run that does not continue a file. A large request is aligned to the stripe; the first blocks of a
+    /// growing file are aligned to `room`. If less than `length` would remain of the run, the start is not aligned.
     fn aligned(self, space: &Space<'_>, run: Range<u32>, length: u32) -> u32 {
         let start = if self.stripe > 0 && self.want >= self.stripe {
             (run.start + space.phase).next_multiple_of(self.stripe) - space.phase
@@ -128,12 +132,12 @@ mod tests {
         };
         find(10, 10..11);
         find(11, 11..12);
-        // The clusters up to here are in use, so each file gets a separate aligned start.
+        // The clusters before the goal are in use, so each file gets a separate aligned start.
         find(11, 64..65);
         find(11, 128..129);
         find(65, 65..66);
         find(129, 129..130);
-        // While other requests follow, the space after a file stays free for that file.
+        // Later requests of other files do not use the space after a file.
         find(11, 192..193);
     }
 
@@ -142,12 +146,16 @@ mod tests {
         let used = [(0, 10), (20, 100), (150, 1000)];
         assert_eq!(find(&used, 0, 5, 5, 0), Found::Run(10..15));
         assert_eq!(find(&used, 12, 5, 5, 0), Found::Run(12..17));
-        assert_eq!(find(&used, 18, 5, 5, 0), Found::Run(18..20), "at the goal, however short");
+        assert_eq!(
+            find(&used, 18, 5, 5, 0),
+            Found::Run(18..20),
+            "a run at the goal is found, although the run is short"
+        );
         assert_eq!(find(&used, 20, 5, 5, 0), Found::Run(100..105));
         assert_eq!(
             find(&used, 160, 60, 8, 0),
             Found::Run(10..20),
-            "before the goal, and less than wanted"
+            "a run before the goal is found, although the run is shorter than requested"
         );
         assert_eq!(find(&used, 20, 60, 60, 0), Found::Longest(50));
     }
@@ -158,13 +166,17 @@ mod tests {
         assert_eq!(
             find(&[(0, 10)], 10, 32, 32, 16),
             Found::Run(10..42),
-            "at the goal: more of a file"
+            "a run at the goal is found, because it continues a file"
         );
-        assert_eq!(find(&[(0, 10)], 0, 15, 15, 16), Found::Run(10..25), "less than a stripe");
+        assert_eq!(
+            find(&[(0, 10)], 0, 15, 15, 16),
+            Found::Run(10..25),
+            "a request of less than a stripe is not aligned"
+        );
         assert_eq!(
             find(&[(0, 10), (43, 1000)], 0, 32, 32, 16),
             Found::Run(10..42),
-            "no room to align"
+            "the free run is too short to be aligned"
         );
     }
 

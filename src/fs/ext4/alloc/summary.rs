@@ -1,4 +1,5 @@
-//! The summary of each group in memory. The search for a group reads the summaries without a lock; they change only under the group's lock.
+//! The summary of each group in memory. The search for a group reads the summaries without a lock. A summary is changed only while the
+//! group is locked.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,12 +9,12 @@ use crate::fs::ext4::group::Group;
 use crate::fs::ext4::order::{Ordered, Rank};
 use crate::sync::{Mutex, MutexGuard};
 
-/// The number of adjacent groups that a search skips together if none of them has free space.
+/// The number of adjacent groups in a chunk. A search skips a chunk if no group in it has free space.
 const CHUNK: u32 = 64;
 
 /// The summary of a group.
 pub(super) struct GroupState {
-    /// The number of available clusters, that is, clusters free in the bitmap and not kept back.
+    /// The number of available clusters, which are free in the bitmap and not kept back.
     pub(super) available: AtomicU32,
     /// An upper limit of the length of the runs of available clusters.
     pub(super) longest: AtomicU32,
@@ -29,21 +30,21 @@ pub(super) struct Locked {
     pub(super) system: Option<Box<[Range<u32>]>>,
     pub(super) blocks_checked: bool,
     pub(super) inodes_checked: bool,
-    /// All clusters below this one are unavailable.
+    /// All clusters before this cluster are unavailable.
     pub(super) first_cluster: u32,
-    /// All inodes below this one are in use.
+    /// All inodes before this inode are in use.
     pub(super) first_inode: u32,
     kept_back: Option<KeptBack>,
 }
 
-/// The clusters of a group that are free in its bitmap but cannot be allocated, because their
-/// release is not committed or because they are being discarded.
+/// The clusters of a group that are free in the bitmap but cannot be allocated: their release is not committed, or they are being
+/// discarded.
 struct KeptBack {
     bits: Box<[u8]>,
     count: u32,
 }
 
-/// The sums over adjacent groups.
+/// The sums over the groups of a chunk.
 #[derive(Default)]
 pub(super) struct Chunk {
     available: AtomicU32,
@@ -61,7 +62,7 @@ impl GroupState {
         }
     }
 
-    /// Locks the group. In the lock order, this lock follows a transaction's handle and precedes a block. A thread may lock only one group.
+    /// Locks the group. In the lock order, this lock is after a handle and before a block. A thread may lock only one group at a time.
     pub(super) fn lock(&self) -> Ordered<MutexGuard<'_, Locked>> {
         Ordered::new(Rank::Group, || self.locked.lock())
     }
@@ -74,7 +75,7 @@ impl Locked {
     }
 }
 
-/// Reads a number of a summary. Without the group's lock the number is only a hint, so a relaxed load is enough.
+/// Reads a counter of a summary. Without the group's lock, the value is only a hint, so a relaxed load is enough.
 pub(super) fn get(number: &AtomicU32) -> u32 {
     number.load(Ordering::Relaxed)
 }
@@ -107,7 +108,7 @@ impl Allocator {
         &self.chunks[(group / CHUNK) as usize]
     }
 
-    /// Marks clusters of a group as not available.
+    /// Marks clusters of a group as unavailable.
     pub(super) fn take_clusters(&self, group: u32, locked: &mut Locked, range: &Range<u32>) {
         let count = range.end - range.start;
         subtract(&self.group(group).available, count);
@@ -126,7 +127,8 @@ impl Allocator {
         locked.first_cluster = locked.first_cluster.min(range.start);
     }
 
-    /// Keeps back free clusters, which cannot be allocated until [`end_keeping`](Self::end_keeping). `size` is the length of a bitmap in bytes.
+    /// Keeps back free clusters, which cannot be allocated until [`end_keeping`](Self::end_keeping). `size` is the length of a bitmap in
+    /// bytes.
     pub(super) fn keep_back(&self, locked: &mut Locked, range: Range<u32>, size: usize) {
         let count = range.end - range.start;
         let none = || KeptBack { bits: vec![0; size].into(), count: 0 };
@@ -168,12 +170,12 @@ impl Allocator {
         subtract(&self.directories, u32::from(directory));
     }
 
-    /// All groups in a circle from `first`, except groups whose chunk has fewer than `least` available clusters.
+    /// All groups, from `first` to the last and then from group 0, except groups whose chunk has fewer than `least` available clusters.
     pub(super) fn groups_with_clusters(&self, first: u32, least: u32) -> impl Iterator<Item = u32> {
         self.groups_around(first, move |chunk| get(&chunk.available) >= least)
     }
 
-    /// All groups in a circle from `first`, except groups whose chunk has no free inode.
+    /// All groups, from `first` to the last and then from group 0, except groups whose chunk has no free inode.
     pub(super) fn groups_with_inodes(&self, first: u32) -> impl Iterator<Item = u32> {
         self.groups_around(first, |chunk| get(&chunk.free_inodes) > 0)
     }

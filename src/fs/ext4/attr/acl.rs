@@ -33,11 +33,13 @@ const ENTRY: usize = 8;
 /// Converts a stored list into the value that `getxattr` returns.
 pub(super) fn to_syscall_format(stored: &[u8], place: Place) -> Result<Vec<u8>> {
     let place = place.field("access control list");
-    let cut_short = || place.corrupt("it is cut short");
+    let cut_short = || place.corrupt("the access control list is truncated");
     let (version, mut rest) = stored.split_first_chunk::<4>().ok_or_else(cut_short)?;
     let version = u32::from_le_bytes(*version);
     if version != ACL_VERSION {
-        return Err(place.corrupt(format!("version {version} instead of {ACL_VERSION}")));
+        return Err(place.corrupt(format!(
+            "the access control list has version {version} instead of {ACL_VERSION}"
+        )));
     }
     let mut value = SYSCALL_VERSION.to_le_bytes().to_vec();
     while !rest.is_empty() {
@@ -153,7 +155,7 @@ impl Attributes<'_> {
                 self.put(h, &DEFAULT, &acl.stored(), SetXattr::Any)
             }
             Some(_) => {
-                let what = "only directories have default access lists";
+                let what = "only a directory can have a default access control list";
                 Err(Error::new(ErrorKind::NotPermitted, what))
             }
         }
@@ -169,13 +171,17 @@ impl Acl {
     /// Parses a list in the system calls' form; `None` for a list without entries.
     fn parse(value: &[u8]) -> Result<Option<Self>> {
         let Some((version, rest)) = value.split_first_chunk::<VERSION>() else {
-            return if value.is_empty() { Ok(None) } else { Err(invalid("it is cut short")) };
+            return if value.is_empty() {
+                Ok(None)
+            } else {
+                Err(invalid("the access control list is truncated"))
+            };
         };
         if u32::from_le_bytes(*version) != SYSCALL_VERSION {
-            return Err(Error::unsupported("access control lists of another version"));
+            return Err(Error::unsupported("the access control list has an unknown version"));
         }
         if rest.len() % ENTRY != 0 {
-            return Err(invalid("an entry is cut short"));
+            return Err(invalid("the last entry is truncated"));
         }
         if rest.is_empty() {
             return Ok(None);
@@ -197,13 +203,15 @@ impl Acl {
         let count = |tag| tags.iter().filter(|other| **other == tag).count();
         let known = [USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER];
         if tags.iter().any(|tag| !known.contains(tag)) || !tags.is_sorted() {
-            return Err(invalid("an entry is unknown or out of order"));
+            return Err(invalid("an entry has an unknown tag, or the entries are out of order"));
         }
         if [USER_OBJ, GROUP_OBJ, OTHER].into_iter().any(|tag| count(tag) != 1) || count(MASK) > 1 {
-            return Err(invalid("owner, group, others or mask are duplicate or missing"));
+            return Err(invalid(
+                "the entry of the owner, the group, others or the mask is missing or duplicate",
+            ));
         }
         if count(USER) + count(GROUP) > 0 && count(MASK) == 0 {
-            return Err(invalid("it has named entries, but no mask"));
+            return Err(invalid("there are entries for named users or groups, but no mask"));
         }
         let named = |entry: &&Entry| matches!(entry.tag, USER | GROUP);
         if self.0.iter().any(|entry| entry.perm > 7)
@@ -269,5 +277,5 @@ impl Acl {
 }
 
 fn invalid(what: &'static str) -> Error {
-    Error::invalid(format!("access list: {what}"))
+    Error::invalid(format!("access control list: {what}"))
 }

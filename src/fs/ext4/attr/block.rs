@@ -61,7 +61,8 @@ impl Attributes<'_> {
         })
     }
 
-    /// Drops an inode's reference to a block. Dropping the last reference frees the block. `values` are the value inodes to which the block refers.
+    /// Drops an inode's reference to a block. Dropping the last reference frees the block. `values` are the value inodes to which the block
+    /// refers.
     pub(super) fn release_xattr_block(
         &self,
         h: &mut Handle<'_>,
@@ -91,5 +92,7 @@ impl Attributes<'_> {
 
 fn header(bytes: &mut [u8], block: FsBlock) -> Result<&mut RawXattrHeader> {
     let header = RawXattrHeader::mut_from_prefix(bytes);
-    header.map(|(header, _)| header).map_err(|_| PLACE.block(block).corrupt("it is cut short"))
+    header
+        .map(|(header, _)| header)
+        .map_err(|_| PLACE.block(block).corrupt("the attribute block is truncated"))
 }

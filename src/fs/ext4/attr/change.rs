@@ -28,9 +28,9 @@ impl Attributes<'_> {
     /// also changed.
     ///
     /// # Errors
-    /// `AttributeNameLength` and `AttributeTooBig` for a name or value that the system calls refuse; `Unsupported` for a prefix that cannot be set;
-    /// `InvalidInput` for an invalid access list; `NotPermitted` if the file's type cannot have the attribute; `NoSpace`; and the errors of
-    /// [`SetXattr`].
+    /// `AttributeNameLength` and `AttributeTooBig` for a name or value that the system calls refuse; `Unsupported` for a prefix that cannot
+    /// be set; `InvalidInput` for an invalid access list; `NotPermitted` if the file's type cannot have the attribute; `NoSpace`; and the
+    /// errors of [`SetXattr`].
     pub(crate) fn set_xattr(
         &self,
         h: &mut Handle<'_>,
@@ -43,7 +43,7 @@ impl Attributes<'_> {
         if value.len() > MAX_VALUE {
             return Err(Error::new(
                 ErrorKind::AttributeTooBig,
-                format!("a value of {} bytes", value.len()),
+                format!("the attribute's value of {} bytes is too long", value.len()),
             ));
         }
         match name.index {
@@ -65,14 +65,14 @@ impl Attributes<'_> {
         if removed || is_acl {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::NoData, "there is no such attribute"))
+        Err(Error::new(ErrorKind::NoData, "the attribute does not exist"))
     }
 
     /// Drops the attribute block and the values of an inode that is being deleted. The inode must not be used afterwards.
     ///
     /// # Errors
-    /// The errors of [`Handle::renew`], which is called between large values, because there may be too many for one transaction. After an
-    /// error, the remaining values can be dropped later.
+    /// The errors of [`Handle::renew`], which is called between large values, because one transaction may be too small for all values.
+    /// After an error, the remaining values can be dropped later.
     pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>) -> Result<()> {
         let block = self.read_xattr_block()?;
         let mut lists = Lists::new(self, block.as_ref())?;
@@ -112,7 +112,7 @@ impl Attributes<'_> {
                 return Err(Error::new(ErrorKind::Exists, "the attribute exists already"));
             }
             (SetXattr::Replace, None) => {
-                return Err(Error::new(ErrorKind::NoData, "there is no such attribute"));
+                return Err(Error::new(ErrorKind::NoData, "the attribute does not exist"));
             }
             _ => {}
         }

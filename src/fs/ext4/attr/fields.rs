@@ -141,7 +141,7 @@ impl InodeMut<'_> {
                 Ok(())
             }
             None if project == 0 => Ok(()),
-            None => Err(Error::unsupported("the inode has no room for a project id")),
+            None => Err(Error::unsupported("the inode is too small for a project id")),
         }
     }
 
@@ -190,13 +190,13 @@ impl InodeMut<'_> {
             change.checked_mul(1 << shift).and_then(|change| sectors.checked_add_signed(change));
         let Some(sectors) = changed else {
             let place = Place::new("inode").field("i_blocks");
-            return Err(place.corrupt(format!("{sectors} sectors, {change} blocks to add")));
+            return Err(place.corrupt(format!("the inode has {sectors} sectors, and a change by {change} blocks exceeds the valid range")));
         };
         // The unit of the count is 512 bytes if the count fits into 48 bits. Otherwise the unit is a block, and a flag records this unit.
         let (count, in_blocks) =
             if sectors >> 48 == 0 { (sectors, false) } else { (sectors >> shift, true) };
         if count >> 48 != 0 || (count >> 32 != 0 && !huge) {
-            let what = format!("a file of {sectors} sectors");
+            let what = format!("the file has {sectors} sectors, more than the field can store");
             return Err(Error::new(ErrorKind::FileTooLarge, what));
         }
         flags.set(InodeFlags::HUGE_FILE, in_blocks);

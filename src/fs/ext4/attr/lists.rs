@@ -201,7 +201,7 @@ impl<'a> Lists<'a> {
         if !self.in_inode.is_empty() {
             let place = Place::new("attribute in the inode").inode(self.inode.number);
             let Some((magic, list)) = area.split_at_mut_checked(INODE_HEADER) else {
-                return Err(place.corrupt("there is no room for the list"));
+                return Err(place.corrupt("the inode is too small for the list of attributes"));
             };
             magic.copy_from_slice(&MAGIC.to_le_bytes());
             // Hashes are used only to find attribute blocks to share. A value stored in the inode therefore has no hash.
@@ -273,7 +273,7 @@ fn lay_out(
 ) -> Result<(), &'static str> {
     let taken: usize = list.iter().map(space).sum();
     if first + taken + END > area.len() {
-        return Err("values that overlapped do not fit separately");
+        return Err("the values overlap, and do not fit without the overlap");
     }
     let (mut at, mut end) = (first, area.len());
     for entry in list {
@@ -308,6 +308,8 @@ fn lay_out(
 
 /// The error for an attribute that fits into neither list.
 pub(super) fn no_room(value: usize) -> Error {
-    let what = format!("neither inode nor block has room for a value of {value} bytes");
+    let what = format!(
+        "a value of {value} bytes fits neither into the inode nor into the attribute block"
+    );
     Error::new(ErrorKind::NoSpace, what)
 }

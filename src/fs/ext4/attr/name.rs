@@ -59,7 +59,7 @@ impl<'a> Name<'a> {
         if !(1..=MAX_FULL_NAME).contains(&len) {
             return Err(Error::new(
                 ErrorKind::AttributeNameLength,
-                format!("a name of {len} bytes"),
+                format!("an attribute's name must have 1 to 255 bytes, but has {len}"),
             ));
         }
         for index in [NameIndex::ACL_ACCESS, NameIndex::ACL_DEFAULT] {
@@ -70,13 +70,17 @@ impl<'a> Name<'a> {
         for index in [NameIndex::USER, NameIndex::TRUSTED, NameIndex::SECURITY] {
             let prefix = index.prefix().unwrap_or_default();
             match full.strip_prefix(prefix.as_bytes()) {
-                Some(b"") => return Err(Error::invalid(format!("no name after {prefix}"))),
+                Some(b"") => {
+                    return Err(Error::invalid(format!(
+                        "the attribute's name ends after the prefix {prefix}"
+                    )));
+                }
                 Some(name) => return Ok(Self { index, name }),
                 None => {}
             }
         }
         let name = String::from_utf8_lossy(full).into_owned();
-        Err(Error::unsupported(format!("attribute {name} cannot be set or removed")))
+        Err(Error::unsupported(format!("the attribute {name} cannot be set or removed")))
     }
 
     /// Refuses an attribute that a file of this type cannot have.
@@ -86,7 +90,7 @@ impl<'a> Name<'a> {
             (NameIndex::USER, FileType::Regular | FileType::Directory) => Ok(()),
             (NameIndex::USER, _) => refuse("only files and directories have user attributes"),
             (NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT, FileType::Symlink) => {
-                Err(Error::unsupported("a symbolic link has no access list"))
+                Err(Error::unsupported("a symbolic link has no access control list"))
             }
             _ => Ok(()),
         }

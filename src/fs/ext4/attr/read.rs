@@ -70,10 +70,10 @@ impl<'a> List<'a> {
             match rest.first_chunk::<4>() {
                 Some([0, 0, 0, 0]) => return Ok(entries),
                 Some(_) => {}
-                None => return Err(place.corrupt("the list has no end mark")),
+                None => return Err(place.corrupt("the list of attributes has no end mark")),
             }
             let Ok((raw, behind)) = RawXattrEntry::ref_from_prefix(rest) else {
-                return Err(place.corrupt("an entry is cut short"));
+                return Err(place.corrupt("an entry of the list is truncated"));
             };
             let name_len = usize::from(raw.e_name_len);
             let Some(name) = behind.get(..name_len) else {
@@ -120,8 +120,9 @@ impl Inode {
                     let value = self.value(&entry, list.place)?;
                     total += value.len();
                     if total > MAX_VALUES {
-                        let what =
-                            format!("attribute values of more than {MAX_VALUES} bytes in total");
+                        let what = format!(
+                            "the values of all attributes have more than {MAX_VALUES} bytes"
+                        );
                         return Err(Error::new(ErrorKind::LimitExceeded, what));
                     }
                     all.push(Xattr { name, value });
@@ -138,7 +139,10 @@ impl Inode {
     pub fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         if name.len() > MAX_FULL_NAME {
             let len = name.len();
-            return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {len} bytes")));
+            return Err(Error::new(
+                ErrorKind::NameTooLong,
+                format!("an attribute's name of {len} bytes is too long"),
+            ));
         }
         self.read_current(|inode| inode.find_xattr(name))
     }
@@ -180,9 +184,10 @@ impl Inode {
         match entry.map(|entry| entry.value) {
             None => Ok(None),
             Some(Value::Here(bytes)) => Ok(Some(bytes)),
-            Some(Value::Inode(..)) => {
-                Err(list.place.field("e_value_inum").corrupt("inline data is in another inode"))
-            }
+            Some(Value::Inode(..)) => Err(list
+                .place
+                .field("e_value_inum")
+                .corrupt("the inline data (system.data) is stored in another inode")),
         }
     }
 
@@ -200,15 +205,17 @@ impl Inode {
         let block = self.fs.blocks.read(number, place.field("i_file_acl"))?;
         let place = place.block(number);
         let Ok((header, _)) = RawXattrHeader::ref_from_prefix(&block) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the attribute block is truncated"));
         };
         let (magic, blocks) = (header.h_magic.get(), header.h_blocks.get());
         if magic != MAGIC {
-            let what = format!("{magic:#010x} instead of {MAGIC:#010x}");
+            let what = format!("the magic number is {magic:#010x} instead of {MAGIC:#010x}");
             return Err(place.field("h_magic").corrupt(what));
         }
         if blocks != 1 {
-            return Err(place.field("h_blocks").corrupt(format!("{blocks} instead of 1")));
+            return Err(place
+                .field("h_blocks")
+                .corrupt(format!("the number of blocks is {blocks} instead of 1")));
         }
         if let Some(seed) = self.fs.superblock.seed {
             let computed = xattr_checksum(seed, number, &block);
@@ -257,16 +264,18 @@ impl Inode {
     ) -> Result<Vec<u8>> {
         let place = place.field("e_value_inum");
         if !self.fs.superblock.incompat.contains(Incompat::EA_INODE) {
-            return Err(place.corrupt("the value is in an inode, on a volume without the feature"));
+            return Err(place.corrupt(
+                "the value is stored in an inode, although the feature ea_inode is not set",
+            ));
         }
         if size > MAX_VALUE {
-            let what = format!("an attribute of {size} bytes, the limit is {MAX_VALUE}");
+            let what = format!("the attribute's value has {size} bytes; the limit is {MAX_VALUE}");
             return Err(Error::new(ErrorKind::LimitExceeded, what));
         }
         let inode = self.fs.inode(number).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => {
-                place.corrupt(format!("points to inode {number}, not in use")).source(error)
-            }
+            ErrorKind::NotFound => place
+                .corrupt(format!("the field names inode {number}, which is not in use"))
+                .source(error),
             _ => error,
         })?;
         if !inode.flags.contains(InodeFlags::EA_INODE)
@@ -274,7 +283,9 @@ impl Inode {
             || inode.file_type != FileType::Regular
             || inode.size != size as u64
         {
-            return Err(place.corrupt(format!("inode {number} holds no value of {size} bytes")));
+            return Err(place.corrupt(format!(
+                "inode {number} does not contain an attribute's value of {size} bytes"
+            )));
         }
         let value = inode.read_value(size, self.fs.superblock.block_size)?;
         if self.is_owner_of(&inode) {
@@ -302,7 +313,7 @@ impl Inode {
         let mut value = Vec::with_capacity(size);
         for block in 0..block_size.blocks_for(size as u64) {
             let Some(at) = self.fs_block(FileBlock(block))? else {
-                return Err(place.corrupt(format!("block {block} is a hole")));
+                return Err(place.corrupt(format!("block {block} of the value is a hole")));
             };
             let content = self.fs.blocks.read(at, place)?;
             let count = content.len().min(size - value.len());

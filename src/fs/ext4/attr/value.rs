@@ -203,7 +203,7 @@ fn check_value(inode: &mut InodeMut<'_>, number: InodeNo) -> Result<()> {
         return Ok(());
     }
     let place = Place::new("attribute").field("e_value_inum");
-    Err(place.corrupt(format!("inode {number} holds no value")))
+    Err(place.corrupt(format!("inode {number} does not contain an attribute's value")))
 }
 
 fn references(inode: &mut InodeMut<'_>) -> Result<u64> {

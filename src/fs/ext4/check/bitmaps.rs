@@ -181,7 +181,7 @@ impl Checker<'_> {
             byte | before != u8::MAX
         });
         if free {
-            let (stored, rule) = (count, "not all bits are set after the bitmap's end");
+            let (stored, rule) = (count, "bits after the end of the bitmap are not set");
             self.findings.add(site, Kind::Invalid { stored, rule });
         }
     }

@@ -38,7 +38,7 @@ impl Bits {
                 let first = at + u64::from(before.trailing_zeros());
                 clash = Some(first..first);
             }
-            // The run continues if it ends in this word or just before it, and the next bits in the word were also set.
+            // The run continues if it ends in this word or at the start of this word, and the next bits in this word were also set.
             if let Some(run) = clash.as_mut().filter(|run| run.end >= at) {
                 let ones = (!(before >> (run.end - at))).trailing_zeros();
                 run.end = (run.end + u64::from(ones)).min(at + count);
@@ -57,7 +57,7 @@ impl Bits {
         }
     }
 
-    /// The number of bits in a range that are set.
+    /// The number of set bits in a range.
     pub(super) fn count(&self, range: Range<u64>) -> u64 {
         let words = range.clone().step_by(WORD as usize);
         words.map(|at| u64::from((self.word(at) & mask(range.end - at)).count_ones())).sum()

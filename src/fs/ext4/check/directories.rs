@@ -126,7 +126,8 @@ impl Checker<'_> {
     fn check_hole(&mut self, reading: &Reading, hole: std::ops::Range<u64>) {
         if !hole.is_empty() {
             let place = Place::new("directory").inode(reading.inode.number);
-            let what = format!("its blocks {} to {} are a hole", hole.start, hole.end - 1);
+            let what =
+                format!("blocks {} to {} of the directory are a hole", hole.start, hole.end - 1);
             self.findings.add(place, Kind::Damaged { what });
         }
     }
@@ -159,14 +160,14 @@ impl Checker<'_> {
         let mut at = 0;
         while at < bytes.len() {
             let Ok((raw, behind)) = RawDirEntry::ref_from_prefix(&bytes[at..]) else {
-                let rule = "too little room remains for an entry";
+                let rule = "the rest of the block is too small for an entry";
                 let stored = (bytes.len() - at) as u64;
                 return self.findings.add(place.field("rec_len"), Kind::Invalid { stored, rule });
             };
             let (len, name_len) =
                 (record_length(raw.rec_len.get(), size), usize::from(raw.name_len));
             if !len.is_multiple_of(4) || len < HEADER + name_len || at + len > bytes.len() {
-                let (stored, rule) = (len as u64, "not a valid length of an entry");
+                let (stored, rule) = (len as u64, "the length of the entry is not valid");
                 return self.findings.add(place.field("rec_len"), Kind::Invalid { stored, rule });
             }
             at += len;
@@ -175,7 +176,8 @@ impl Checker<'_> {
                 let name = &behind[..name_len];
                 let entry = Entry { name, target, file_type: raw.file_type };
                 if block == 0 && reading.entries < 2 && behind.get(name_len) != Some(&0) {
-                    let (stored, rule) = (name_len as u64, "no NUL after . or ..");
+                    let (stored, rule) =
+                        (name_len as u64, "the name . or .. is not followed by a NUL");
                     self.findings.add(place.field("name"), Kind::Invalid { stored, rule });
                 }
                 self.check_entry(reading, block, &entry, place);

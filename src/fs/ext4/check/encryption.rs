@@ -53,9 +53,9 @@ impl Checker<'_> {
         let what = match context {
             Ok(Some(context)) => match policy(&context) {
                 Some(policy) => return self.policies.insert(number, policy),
-                None => format!("{} bytes that are not a valid context", context.len()),
+                None => format!("the encryption context of {} bytes is not valid", context.len()),
             },
-            Ok(None) => "the inode is encrypted, but has no context".to_owned(),
+            Ok(None) => "the inode has the flag encrypt, but no encryption context".to_owned(),
             // Other checks report faults of the attributes or of the inode.
             Err(_) => return,
         };
@@ -75,15 +75,18 @@ impl Checker<'_> {
         let directory = u32::try_from(reading.inode.number.0).ok();
         let Some(own) = directory.and_then(|number| self.policies.get(number)) else { return };
         if entry.name.len() < SHORTEST_NAME {
-            let (stored, rule) = (entry.name.len() as u64, "too short for an encrypted name");
+            let (stored, rule) =
+                (entry.name.len() as u64, "the name is too short for an encrypted name");
             self.findings.add(place.field("name_len"), Kind::Invalid { stored, rule });
         }
         let encryptable = [FileType::Regular, FileType::Directory, FileType::Symlink]
             .into_iter()
             .any(|known| entry_code(known) == record.file_type);
         let rule = match self.policies.get(entry.target) {
-            Some(policy) if policy != own => "encrypted with another policy than its directory",
-            None if encryptable => "not encrypted, in an encrypted directory",
+            Some(policy) if policy != own => {
+                "the inode is encrypted with another policy than its directory"
+            }
+            None if encryptable => "the inode is not encrypted, but its directory is",
             _ => return,
         };
         let stored = u64::from(entry.target);

@@ -13,7 +13,7 @@ use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("group descriptor");
 
-/// A group descriptor, and whether its location of the inode table is usable.
+/// A group descriptor, the block that contains it, and whether the group's inode table lies within the volume.
 pub(super) struct Group {
     pub(super) descriptor: Descriptor,
     /// The number of the block that contains the descriptor.
@@ -81,8 +81,10 @@ impl Checker<'_> {
         }
         let per_group = sb.inodes_per_group;
         if descriptor.unused_inodes > per_group {
-            let (stored, rule) =
-                (u64::from(descriptor.unused_inodes), "larger than the group's number of inodes");
+            let (stored, rule) = (
+                u64::from(descriptor.unused_inodes),
+                "the count is larger than the group's number of inodes",
+            );
             self.findings.add(site("bg_itable_unused"), Kind::Invalid { stored, rule });
             trusted = false;
         }
@@ -118,14 +120,15 @@ impl Checker<'_> {
         if sb.has_uninit_groups() {
             if number + 1 == sb.groups && flags & BLOCK_UNINIT != 0 {
                 // The blocks past the volume's end must be marked as used. An uninitialised bitmap cannot mark them.
-                let rule = "the last group's block bitmap is not initialised";
+                let rule = "BLOCK_UNINIT is set on the last group";
                 self.findings.add(site, Kind::Invalid { stored, rule });
             }
         } else if flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 {
             // Without the feature, Linux ignores the flag, so the flag is a fault only if inodes of the group are in use.
             let used = flags & INODE_UNINIT != 0 && found.free_inodes < sb.inodes_per_group;
             let severity = if used { Severity::Repairable } else { Severity::Note };
-            let rule = "not initialised, on a volume without the feature";
+            let rule =
+                "BLOCK_UNINIT or INODE_UNINIT is set, but neither uninit_bg nor metadata_csum";
             self.findings.add_as(severity, site, Kind::Invalid { stored, rule });
         }
     }
@@ -140,7 +143,8 @@ impl Checker<'_> {
         let first = sb.group_start(number).0;
         let end = (first + u64::from(sb.blocks_per_group)).min(sb.blocks_count);
         if !sb.incompat.contains(Incompat::FLEX_BG) && (start.0 < first || start.0 + count > end) {
-            let (stored, rule) = (start.0, "outside the group, on a volume without flex_bg");
+            let (stored, rule) =
+                (start.0, "the block is outside the group, although flex_bg is not set");
             self.findings.add(site, Kind::Invalid { stored, rule });
         }
     }

@@ -105,7 +105,8 @@ impl Checker<'_> {
             ("unused_flags", u32::from(info.unused_flags), info.unused_flags & 1 == 0),
         ] {
             if !right {
-                let (stored, rule) = (u64::from(stored), "not valid in the root of a tree");
+                let (stored, rule) =
+                    (u64::from(stored), "the value is not valid in the root of a hash tree");
                 self.findings.add(place.field(field), Kind::Invalid { stored, rule });
                 return None;
             }
@@ -131,7 +132,7 @@ impl Checker<'_> {
         self.check_node(inode, blocks, &mut tree, &node);
         let unknown = tree.roles.iter().enumerate().find(|(_, role)| matches!(role, Role::Unknown));
         if let Some((block, _)) = unknown {
-            let what = format!("block {block} is not in the tree");
+            let what = format!("block {block} of the directory is not in the hash tree");
             self.findings.add(place, Kind::Damaged { what });
         }
         Some(tree)
@@ -141,7 +142,7 @@ impl Checker<'_> {
         let after = blocks.partition_point(|data| data.first <= block);
         let data = blocks[..after].last().filter(|data| block < data.first + data.count);
         let Some(data) = data else {
-            let what = format!("points to block {block}, which is a hole");
+            let what = format!("the entry points to block {block}, which is a hole");
             self.findings.add(place, Kind::Damaged { what });
             return None;
         };
@@ -168,8 +169,10 @@ impl Checker<'_> {
             if index > 0 {
                 let hash = entry.hash.get();
                 if hash < first || hash >= hashes.end {
-                    let (stored, rule) =
-                        (u64::from(hash), "out of order, or outside the hash range of the node");
+                    let (stored, rule) = (
+                        u64::from(hash),
+                        "the hash is out of order, or outside the hash range of the node",
+                    );
                     self.findings.add(place.field("hash"), Kind::Invalid { stored, rule });
                     return;
                 }
@@ -178,12 +181,12 @@ impl Checker<'_> {
             let end = entries.get(index + 1).map_or(hashes.end, |next| next.hash.get());
             let block = u64::from(entry.block.get() & DX_BLOCK_MASK);
             let Some(role) = tree.roles.get_mut(block as usize) else {
-                let (stored, rule) = (block, "outside the directory");
+                let (stored, rule) = (block, "the block is outside the directory");
                 self.findings.add(place.field("block"), Kind::Invalid { stored, rule });
                 continue;
             };
             if !matches!(role, Role::Unknown) {
-                let (stored, rule) = (block, "already in the tree at another position");
+                let (stored, rule) = (block, "the block is in the hash tree more than once");
                 self.findings.add(place.field("block"), Kind::Invalid { stored, rule });
                 continue;
             }
@@ -212,7 +215,8 @@ impl Checker<'_> {
             return None;
         }
         if count == 0 || count > limit {
-            let (stored, rule) = (count as u64, "not a number of entries that the node can have");
+            let (stored, rule) =
+                (count as u64, "the number of entries is 0 or exceeds the limit of the node");
             self.findings.add(place.field("count"), Kind::Invalid { stored, rule });
             return None;
         }

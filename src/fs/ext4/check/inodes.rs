@@ -107,7 +107,8 @@ impl Checker<'_> {
             || (number == ROOT.0 as u32 && file_type != Some(FileType::Directory))
             || (reserved && file_type != Some(FileType::Regular))
         {
-            let (stored, rule) = (u64::from(mode), "not the type of a file that can be here");
+            let (stored, rule) =
+                (u64::from(mode), "the file type is unknown or not allowed for this inode");
             self.findings.add(inode.place("i_mode"), Kind::Invalid { stored, rule });
         }
         // An inode with an invalid type is recorded as a regular file, because its links and its blocks must still be checked.
@@ -151,7 +152,7 @@ impl Checker<'_> {
         let dtime = raw.i_dtime.get();
         let missing = dtime == 0 && raw.i_mode.get() != 0;
         if missing && number >= self.fs.superblock.first_inode || self.is_low(dtime) {
-            let (stored, rule) = (u64::from(dtime), "not a valid time of deletion");
+            let (stored, rule) = (u64::from(dtime), "the time of deletion is not valid");
             self.findings.add(inode.place("i_dtime"), Kind::Invalid { stored, rule });
         }
     }
@@ -191,7 +192,7 @@ impl Checker<'_> {
         let (extra, rest) = inode.extra();
         if extra > rest.len() || extra % 4 != 0 || (extra > 0 && extra < 4) {
             let (stored, rule) =
-                (extra as u64, "larger than the room in the inode, or not a valid size");
+                (extra as u64, "the size is larger than the space in the inode, or not valid");
             self.findings.add(inode.place("i_extra_isize"), Kind::Invalid { stored, rule });
         }
     }
@@ -208,38 +209,42 @@ impl Checker<'_> {
             (
                 InodeFlags::EXTENTS,
                 sb.incompat.contains(Incompat::EXTENTS),
-                "extents, on a volume without the feature",
+                "the flag extents is set, but not the feature extent",
             ),
-            (InodeFlags::EXTENTS, mapped && !inline, "extents, on a file type that has no blocks"),
+            (
+                InodeFlags::EXTENTS,
+                mapped && !inline,
+                "the flag extents is set, but a file of this type has no blocks",
+            ),
             (
                 InodeFlags::INDEX,
                 directory && sb.compat.contains(Compat::DIR_INDEX),
-                "a hash tree outside a directory, or on a volume without the feature",
+                "the flag index is set, but the inode is not a directory or dir_index is not set",
             ),
             (
                 InodeFlags::INLINE_DATA,
                 mapped && sb.incompat.contains(Incompat::INLINE_DATA),
-                "inline data, on a file type or a volume that does not support them",
+                "the flag inline_data is set, but the file type or the volume does not support it",
             ),
             (
                 InodeFlags::EA_INODE,
                 file_type == FileType::Regular && sb.incompat.contains(Incompat::EA_INODE),
-                "an attribute's value, but not a regular file, or on a volume without the feature",
+                "the flag ea_inode is set, but the inode is not a regular file or the feature ea_inode is not set",
             ),
             (
                 InodeFlags::ENCRYPT,
                 sb.incompat.contains(Incompat::ENCRYPT),
-                "encryption, on a volume without the feature",
+                "the flag encrypt is set, but not the feature encrypt",
             ),
             (
                 InodeFlags::CASEFOLD,
                 directory && sb.incompat.contains(Incompat::CASEFOLD),
-                "casefold outside a directory, or on a volume without the feature",
+                "the flag casefold is set, but the inode is not a directory or the feature casefold is not set",
             ),
             (
                 IMAGIC,
                 sb.compat.contains(Compat::IMAGIC_INODES),
-                "an AFS inode, on a volume without the feature",
+                "the flag imagic is set, but not the feature imagic_inodes",
             ),
         ] {
             if flags.contains(flag) && !allowed {
@@ -253,7 +258,7 @@ impl Checker<'_> {
             && flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
             && inode.raw().i_block[SPARE_WORDS..].iter().any(|byte| *byte != 0)
         {
-            let (stored, rule) = (0, "words after the number of a device are not zero");
+            let (stored, rule) = (0, "bytes after the device number are not zero");
             self.findings.add(inode.place("i_block"), Kind::Invalid { stored, rule });
         }
         mapped && !inline && !short
@@ -301,7 +306,8 @@ impl Checker<'_> {
         });
         extent.sound = walk.sound;
         if file_type != FileType::Regular && extent.end > extent.written_end {
-            let (stored, rule) = (extent.end, "blocks that were never written");
+            let (stored, rule) =
+                (extent.end, "a file of this type has unwritten blocks at its end");
             self.findings.add(place, Kind::Invalid { stored, rule });
         }
         extent
@@ -330,8 +336,10 @@ impl Claims {
         let ratio = self.cluster;
         let mut good = true;
         if data.start % ratio != data.first % ratio {
-            let (stored, rule) =
-                (data.start, "not at the same offset in the cluster on the volume as in the file");
+            let (stored, rule) = (
+                data.start,
+                "the block's offset within its cluster differs between the volume and the file",
+            );
             findings.add(place, Kind::Invalid { stored, rule });
             good = false;
         }

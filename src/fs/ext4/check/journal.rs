@@ -26,16 +26,16 @@ impl Checker<'_> {
                 let transactions = *transactions;
                 self.findings.add(PLACE, Kind::Recovered { transactions });
                 if *fast_commits > 0 {
-                    let what = "changes by fast commits after the last full commit";
+                    let what = "the changes of fast commits after the last full commit";
                     self.findings.add(PLACE, Kind::NotChecked { what });
                 }
             }
             JournalState::NotLoaded => {
-                let what = "the journal, which was not loaded, and its content";
+                let what = "the journal, because it was not loaded";
                 self.findings.add(PLACE, Kind::NotChecked { what });
             }
             JournalState::External => {
-                let what = "the journal, which is on another device";
+                let what = "the journal, because it is on another device";
                 self.findings.add(PLACE, Kind::NotChecked { what });
             }
             JournalState::Unreadable(error) => {
@@ -80,7 +80,7 @@ impl Checker<'_> {
             let what = Kind::Value { stored: number.into(), expected: 0 };
             self.findings.add_as(Severity::Note, place, what);
         } else {
-            let rule = "not the inode of a journal, and has_journal is not set";
+            let rule = "the field names an inode that is not a journal, and has_journal is not set";
             self.findings.add(place, Kind::Invalid { stored: number.into(), rule });
         }
     }
@@ -109,7 +109,8 @@ impl Checker<'_> {
             let valid = (sb.first_inode..=sb.inodes_count).contains(&next);
             let found = if valid && self.orphans.insert(next) { self.inode(next) } else { None };
             let Some(inode) = found else {
-                let (stored, rule) = (u64::from(next), "not an inode that can be the next orphan");
+                let (stored, rule) =
+                    (u64::from(next), "the number is not that of an inode that can be an orphan");
                 self.findings.add(place, Kind::Invalid { stored, rule });
                 return;
             };
@@ -125,18 +126,21 @@ impl Checker<'_> {
         let number = number.filter(|number| *number <= self.fs.superblock.inodes_count);
         let inode = number.and_then(|number| self.inode(number));
         let Some(inode) = inode.filter(|inode| inode.file_type() == Some(FileType::Regular)) else {
-            let what = Kind::Damaged { what: "the inode is not a regular file in use".to_owned() };
+            let what = Kind::Damaged {
+                what: "the inode of the orphan file is not a regular file in use".to_owned(),
+            };
             return self.findings.add_as(Severity::Repairable, place, what);
         };
         let unit = self.fs.superblock.block_size;
         let blocks = inode.size() >> unit.shift();
         if !inode.size().is_multiple_of(unit.bytes() as u64) {
-            let (stored, rule) = (inode.size(), "not whole blocks");
+            let (stored, rule) = (inode.size(), "the size is not a multiple of the block size");
             self.findings.add(inode.place("i_size"), Kind::Invalid { stored, rule });
         }
         let attributes = inode.xattr_block(self.fs);
         if blocks > MAX_BLOCKS {
-            let (stored, rule) = (inode.size(), "more than the 512 blocks that Linux accepts");
+            let (stored, rule) =
+                (inode.size(), "the orphan file has more than the 512 blocks that Linux accepts");
             self.findings.add(inode.place("i_size"), Kind::Invalid { stored, rule });
         }
         self.findings.expect(inode.place("i_file_acl"), attributes, 0_u64);
@@ -155,7 +159,8 @@ impl Checker<'_> {
             }
         }
         if remaining > 0 && blocks <= MAX_BLOCKS {
-            let what = Kind::Damaged { what: format!("{remaining} blocks of it are holes") };
+            let what =
+                Kind::Damaged { what: format!("{remaining} blocks of the orphan file are holes") };
             self.findings.add_as(Severity::Repairable, place, what);
         }
         let sb = &self.fs.superblock;
@@ -190,7 +195,7 @@ impl Checker<'_> {
             if present && (sb.first_inode..=sb.inodes_count).contains(&number) {
                 self.orphans.insert(number);
             } else {
-                let rule = "not an inode that can be an orphan, or the volume has none";
+                let rule = "the inode cannot be an orphan, or orphan_present is not set";
                 let stored = u64::from(number);
                 self.findings.add(place, Kind::Invalid { stored, rule });
             }

@@ -90,22 +90,27 @@ impl Walk<'_, '_> {
             return self.wrong(place.field("eh_magic"), Kind::Value { stored, expected });
         }
         if found > MOST_LEVELS || depth.is_some_and(|depth| depth != found) {
-            let (stored, rule) = (u64::from(found), "not the depth of a node at this place");
+            let (stored, rule) =
+                (u64::from(found), "the depth does not match the position of the node in the tree");
             return self.wrong(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
         if found > MAX_DEPTH && depth.is_none() {
             // The tree is too deep, but its blocks belong to the file, so the walk continues.
-            let (stored, rule) = (u64::from(found), "deeper than the trees that Linux reads");
+            let (stored, rule) = (u64::from(found), "the tree is deeper than Linux can read");
             self.findings.add(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
         let (count, max) = (usize::from(header.eh_entries.get()), usize::from(header.eh_max.get()));
         let room = rest.len() / ENTRY;
         if max > room || max + SPARE < room {
-            let (stored, rule) = (max as u64, "not the number of entries that fit");
+            let (stored, rule) = (
+                max as u64,
+                "the maximum does not match the number of entries that fit into the node",
+            );
             return self.wrong(place.field("eh_max"), Kind::Invalid { stored, rule });
         }
         if count > max || (count == 0 && found > 0) {
-            let (stored, rule) = (count as u64, "not a number of entries that the node can have");
+            let (stored, rule) =
+                (count as u64, "the number of entries is 0 or exceeds the maximum of the node");
             return self.wrong(place.field("eh_entries"), Kind::Invalid { stored, rule });
         }
         let entries = &rest[..count * ENTRY];
@@ -140,7 +145,7 @@ impl Walk<'_, '_> {
         for (at, index) in indexes.iter().enumerate() {
             let first = u64::from(index.ei_block.get());
             if first < next || first >= bounds.end {
-                let rule = "out of order, or outside the range of the node above";
+                let rule = "the entry is out of order, or outside the range of its parent node";
                 self.wrong(place.field("ei_block"), Kind::Invalid { stored: first, rule });
                 continue;
             }
@@ -193,12 +198,12 @@ impl Walk<'_, '_> {
                 u64::from(raw.ee_len.get()) - if written { 0 } else { u64::from(INIT_MAX_LEN) };
             let start = u64::from(raw.ee_start_lo.get()) | u64::from(raw.ee_start_hi.get()) << 32;
             if count == 0 {
-                let rule = "an extent of length 0";
+                let rule = "the extent has length 0";
                 self.wrong(place.field("ee_len"), Kind::Invalid { stored: 0, rule });
                 continue;
             }
             if first < next || first + count > bounds.end {
-                let rule = "out of order, or outside the range of the leaf";
+                let rule = "the extent is out of order, or outside the range of its leaf";
                 self.wrong(place.field("ee_block"), Kind::Invalid { stored: first, rule });
                 continue;
             }

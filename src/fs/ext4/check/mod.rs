@@ -2,7 +2,7 @@
 //!
 //! The passes, in order: superblock and groups; inodes with their maps and attributes; directories with their htrees; names (reachability
 //! and link counts); bitmaps and counters; quota. Before the first pass, the journal is recovered in memory, so that the check reads the
-//! recovered volume, and the orphans are collected.
+//! recovered volume. The orphans are also collected before the first pass.
 //!
 //! Ordinary reads stop at the first fault, but a check must continue. The check therefore has separate code that walks the structures. The
 //! layouts, the checksums, the name hashes and the recovery are shared with ordinary reads.
@@ -57,7 +57,7 @@ impl Ext4 {
     /// opened with a backup of the superblock; errors of memory allocation.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         if self.superblock.copy != 0 {
-            let what = "a volume that is read by a backup of its superblock is not checked: e2fsck repairs the superblock";
+            let what = "the check needs the primary superblock, but a backup is in use: e2fsck repairs the superblock";
             return Err(Place::new("superblock").corrupt(what));
         }
         Checker::new(self, progress)?.run()

@@ -15,7 +15,7 @@ use crate::fs::ext4::quota::{entries, owners};
 use crate::fs::ext4::{ROOT as ROOT_INODE, RoCompat};
 use crate::units::FsBlock;
 
-/// The usage of an id.
+/// The space and the inodes that are charged to an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     bytes: u64,
@@ -83,7 +83,7 @@ impl Checker<'_> {
         let used = number <= self.fs.superblock.inodes_count && self.inodes.get(number).is_some();
         let inode = if used { self.inode(number) } else { None };
         let Some(inode) = inode else {
-            let what = format!("its inode {number} is not in use");
+            let what = format!("inode {number} of the quota file is not in use");
             return self.findings.add(place, Kind::Damaged { what });
         };
         let place = place.inode(inode.number);
@@ -100,7 +100,7 @@ impl Checker<'_> {
         let header =
             header.as_deref().and_then(|block| RawQuotaHeader::ref_from_prefix(block).ok());
         let Some((header, _)) = header else {
-            let what = "it has no header".to_owned();
+            let what = "the quota file has no header".to_owned();
             return self.findings.add(place, Kind::Damaged { what });
         };
         let (magic, version) = (header.dqh_magic.get(), header.dqh_version.get());
@@ -112,7 +112,7 @@ impl Checker<'_> {
         self.quota_tree(&mut file, ROOT, LEVELS, 0);
         for ((block, _), id) in &file.strays {
             let what = format!(
-                "its block {block} has an entry of id {id} to which the tree does not lead"
+                "block {block} of the quota file has an entry of id {id} that is not reachable in the tree"
             );
             self.findings.add_as(Severity::Repairable, place, Kind::Damaged { what });
         }
@@ -140,14 +140,14 @@ impl Checker<'_> {
     /// this subtree.
     fn quota_tree(&mut self, file: &mut File, block: u32, levels: u32, prefix: u32) {
         let Some(content) = self.quota_block(file, block) else {
-            let what = format!("its block {block} does not exist");
+            let what = format!("block {block} of the quota file does not exist");
             return self.findings.add(file.place, Kind::Damaged { what });
         };
         if levels == 0 {
             return file.entry(block, &content, prefix);
         }
         if !file.seen.insert(block) {
-            let what = format!("its block {block} is in the tree twice");
+            let what = format!("block {block} of the quota file is in the tree twice");
             return self.findings.add(file.place, Kind::Damaged { what });
         }
         let (pointers, _) = content.as_chunks::<4>();

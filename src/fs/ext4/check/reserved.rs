@@ -42,7 +42,7 @@ impl Checker<'_> {
             ("i_file_acl", inode.xattr_block(self.fs)),
         ] {
             if stored != 0 {
-                let rule = "not zero, but the inode of bad blocks has only a map";
+                let rule = "the field of the bad blocks inode is not zero";
                 self.findings.add(inode.place(field), Kind::Invalid { stored, rule });
             }
         }
@@ -83,7 +83,7 @@ impl Checker<'_> {
     fn check_casefold(&mut self, inode: &Found) {
         let has_feature = self.fs.superblock.incompat.contains(Incompat::CASEFOLD);
         if inode.flags().contains(InodeFlags::CASEFOLD) && !has_feature {
-            let rule = "casefold, on a volume without the feature";
+            let rule = "the flag casefold is set, but not the feature casefold";
             let stored = inode.flags().bits().into();
             self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
         }
@@ -105,7 +105,8 @@ impl Checker<'_> {
             let data = raw.i_block.first_chunk::<4>().is_some_and(|word| *word != [0; 4]);
             let used = raw.i_links_count.get() != 0 || raw.i_blocks_lo.get() != 0 || data;
             if used && !feature {
-                let (stored, rule) = (1, "in use, on a volume without the inode's feature");
+                let (stored, rule) =
+                    (1, "the reserved inode is in use, but its feature is not set");
                 self.findings.add(inode.place("i_blocks"), Kind::Invalid { stored, rule });
             }
             return;
@@ -117,11 +118,14 @@ impl Checker<'_> {
             _ => mode != 0,
         };
         if is_wrong {
-            let (stored, rule) = (mode.into(), "not the type of a reserved inode");
+            let (stored, rule) = (mode.into(), "the file type is not valid for a reserved inode");
             self.findings.add(inode.place("i_mode"), Kind::Invalid { stored, rule });
         }
         if inode.flags().contains(InodeFlags::INDEX) && file_type != Some(FileType::Directory) {
-            let (stored, rule) = (inode.flags().bits().into(), "a hash tree outside a directory");
+            let (stored, rule) = (
+                inode.flags().bits().into(),
+                "the flag index is set, but the inode is not a directory",
+            );
             self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
         }
         let has_map = file_type.is_some_and(|kind| {

@@ -55,7 +55,7 @@ impl Checker<'_> {
                 }
                 _ if is_reserved(usage, start, count) => true,
                 _ => {
-                    let rule = "not a block that is reserved for descriptors";
+                    let rule = "the block is not reserved for group descriptors";
                     findings.add(place, Kind::Invalid { stored: start, rule });
                     false
                 }
@@ -77,7 +77,10 @@ impl Checker<'_> {
         let first = (1024 >> sb.block_size.shift()) + 1 + used;
         let Some(root) = root else {
             if reserved > 0 {
-                let (stored, rule) = (0, "does not keep the blocks reserved for descriptors");
+                let (stored, rule) = (
+                    0,
+                    "the resize inode does not contain the blocks reserved for group descriptors",
+                );
                 self.findings.add(place, Kind::Invalid { stored, rule });
             }
             return;
@@ -101,7 +104,7 @@ impl Checker<'_> {
                 });
             }
             if wrong {
-                let rule = "does not keep this block, which is reserved for descriptors";
+                let rule = "the resize inode does not contain this block, which is reserved for group descriptors";
                 self.findings.add(place, Kind::Invalid { stored: block, rule });
             }
         }

@@ -53,12 +53,12 @@ impl Checker<'_> {
                         self.findings.add(place, Kind::Damaged { what });
                     }
                 } else if size > self.largest(inode) {
-                    let rule = "larger than the maximum size of a file";
+                    let rule = "the size is larger than the maximum size of a file";
                     self.findings.add(place, Kind::Invalid { stored: size, rule });
                 }
                 let large = self.fs.superblock.ro_compat.contains(RoCompat::LARGE_FILE);
                 if size > i32::MAX as u64 && !large {
-                    let rule = "a large file, on a volume without the feature";
+                    let rule = "the size is larger than 2 GiB, but large_file is not set";
                     self.findings.add(place, Kind::Invalid { stored: size, rule });
                 }
             }
@@ -89,7 +89,8 @@ impl Checker<'_> {
             self.findings.expect(place, stored, expected);
         } else if stored > expected {
             // mke2fs creates inodes with this state for files that consist of a hole. Linux reads zeros.
-            let what = Kind::Invalid { stored, rule: "larger than the content in the inode" };
+            let what =
+                Kind::Invalid { stored, rule: "the size is larger than the content in the inode" };
             self.findings.add_as(Severity::Note, place, what);
         }
     }
@@ -112,12 +113,11 @@ impl Checker<'_> {
         let unit = self.fs.superblock.block_size.bytes() as u64;
         let encrypted = inode.flags().contains(InodeFlags::ENCRYPT);
         if has_map && size < SHORT_LINK {
-            let rule =
-                "a short target in a block: Linux reads it, but e2fsck expects it in the inode";
+            let rule = "the short target of the symbolic link is in a block: Linux reads the target, but e2fsck expects it in the inode";
             return self.findings.add(place, Kind::Invalid { stored: size, rule });
         }
         if size == 0 || size >= unit || (has_map && extent.end != 1) {
-            let rule = "not the length of a link's target";
+            let rule = "the size is not a valid length of the target of a symbolic link";
             return self.findings.add(place, Kind::Invalid { stored: size, rule });
         }
         let size = size as usize;

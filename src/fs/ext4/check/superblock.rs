@@ -27,7 +27,7 @@ pub(super) fn read(fs: &Ext4, reader: &mut Reader<'_>) -> Result<RawSuperblock> 
     let at = OFFSET as usize % size.bytes();
     RawSuperblock::read_from_prefix(&content[at..])
         .map(|(raw, _)| raw)
-        .map_err(|_| PLACE.block(block).corrupt("it is cut short"))
+        .map_err(|_| PLACE.block(block).corrupt("the superblock is truncated"))
 }
 
 impl Checker<'_> {
@@ -46,13 +46,15 @@ impl Checker<'_> {
         }
         let journal = sb.compat.contains(Compat::HAS_JOURNAL);
         if (!journal || raw.s_journal_inum.get() != 0) && raw.s_journal_uuid != [0; 16] {
-            let why = if journal { "it is in an inode" } else { "has_journal is not set" };
-            let what = format!("names a journal on another device, but {why}");
+            let why =
+                if journal { "s_journal_inum names an inode" } else { "has_journal is not set" };
+            let what = format!("the field names a journal on another device, but {why}");
             let place = PLACE.field("s_journal_uuid");
             findings.add_as(Severity::Repairable, place, Kind::Damaged { what });
         }
         if sb.revision < REV_DYNAMIC && features(raw) != Features::NONE {
-            let (stored, rule) = (u64::from(sb.revision), "features, which need revision 1");
+            let (stored, rule) =
+                (u64::from(sb.revision), "features are set, but they need revision 1");
             let what = Kind::Invalid { stored, rule };
             findings.add_as(Severity::Note, PLACE.field("s_rev_level"), what);
         }
@@ -95,11 +97,11 @@ impl Checker<'_> {
         };
         for (field, number, has_feature, own) in named {
             let rule = if !has_feature && used(number) {
-                "an inode in use, on a volume without the feature"
+                "the field names an inode in use, but its feature is not set"
             } else if !has_feature && field == PROJECT_QUOTA && unused(number) {
-                "an inode that is not in use, on a volume without the feature"
+                "the field names an inode that is not in use, and its feature is not set"
             } else if own.is_some_and(|own| own != number && used(own)) {
-                "not the inode that holds the quota"
+                "the field does not name the inode of the quota file"
             } else {
                 continue;
             };

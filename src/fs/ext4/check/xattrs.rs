@@ -24,7 +24,7 @@ pub(super) struct SharedBlock {
     stored: u32,
     /// The number of inodes that use the block.
     users: u32,
-    /// The charge for the block's large values, which is charged to each of these inodes.
+    /// The charge to each of these inodes for the block's large values.
     charged: Charged,
 }
 
@@ -77,7 +77,8 @@ impl Checker<'_> {
         let place = inode.place("i_file_acl");
         let cluster = Charged { blocks: self.fs.superblock.cluster_blocks.into(), inodes: 0 };
         if !self.fs.superblock.compat.contains(Compat::EXT_ATTR) {
-            let (stored, rule) = (number.0, "attributes, on a volume without the feature");
+            let (stored, rule) =
+                (number.0, "the inode has an attribute block, but ext_attr is not set");
             self.findings.add(place, Kind::Invalid { stored, rule });
             return Charged::default();
         }
@@ -133,17 +134,18 @@ impl Checker<'_> {
             match rest.first_chunk::<4>() {
                 Some([0, 0, 0, 0]) => break,
                 Some(_) => {}
-                None => return self.bad_list(place, "the list has no end mark"),
+                None => return self.bad_list(place, "the list of attributes has no end mark"),
             }
             let Ok((raw, behind)) = RawXattrEntry::ref_from_prefix(rest) else {
-                return self.bad_list(place, "an entry is cut short");
+                return self.bad_list(place, "an entry of the list is truncated");
             };
             let name_len = usize::from(raw.e_name_len);
             // A name may be empty if the index represents the complete name, as for an access control list.
             let named = list.unhashed || raw.e_name_index != 0;
             let allowed = |name: &&[u8]| named || !name.is_empty();
             let Some(name) = behind.get(..name_len).filter(allowed) else {
-                return self.bad_list(place.field("e_name_len"), "the name does not fit");
+                return self
+                    .bad_list(place.field("e_name_len"), "the attribute's name exceeds the list");
             };
             at += ENTRY + name_len.next_multiple_of(4);
             let size = raw.e_value_size.get() as usize;
@@ -165,7 +167,7 @@ impl Checker<'_> {
             let Some(value) = value.map(|words| &words[..size]) else {
                 return self.bad_list(
                     place.field("e_value_offs"),
-                    "the value lies outside the area of values",
+                    "the attribute's value is outside the area of values",
                 );
             };
             if size > 0 {
@@ -182,7 +184,10 @@ impl Checker<'_> {
         values.sort_unstable_by_key(|value| value.start);
         let overlap = values.windows(2).any(|pair| pair[0].end > pair[1].start);
         if overlap || values.first().is_some_and(|value| value.start < end) {
-            self.bad_list(place.field("e_value_offs"), "values overlap each other or the list");
+            self.bad_list(
+                place.field("e_value_offs"),
+                "the values overlap each other or the list of attributes",
+            );
         }
         charged
     }
@@ -220,7 +225,8 @@ impl Checker<'_> {
                 && value.size() == size
         });
         let Some(value) = value else {
-            let what = format!("inode {number} holds no value of {size} bytes");
+            let what =
+                format!("inode {number} does not contain an attribute's value of {size} bytes");
             self.findings.add(place, Kind::Damaged { what });
             return Charged { blocks: 0, inodes: 1 };
         };

@@ -1,4 +1,4 @@
-//! Directory blocks, linear and hashed, after "Directory Entries" in Linux's ext4 documentation.
+//! The on-disk structures of linear and hashed directories. Source: "Directory Entries" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,7 +8,7 @@ use super::layout;
 /// The maximum length of a name, in bytes.
 pub(crate) const MAX_NAME: usize = 255;
 
-/// An entry without its name. The name follows. An entry with inode 0 is unused space.
+/// The fixed part of an entry. The name is stored after this part. An entry with inode number 0 is unused space.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDirEntry {
@@ -20,7 +20,7 @@ pub(crate) struct RawDirEntry {
 
 layout!(RawDirEntry: 8 { rec_len @ 4, name_len @ 6, file_type @ 7 });
 
-/// The checksum at the end of a block of entries, in the form of an unused entry.
+/// The checksum at the end of a block of entries. It has the form of an unused entry.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDirTail {
@@ -33,14 +33,14 @@ pub(crate) struct RawDirTail {
 
 layout!(RawDirTail: 12 { det_rec_len @ 4, det_reserved_ft @ 7, det_checksum @ 8 });
 
-/// `det_reserved_ft` of every tail.
+/// The value of `det_reserved_ft` in every tail.
 pub(crate) const TAIL_FILE_TYPE: u8 = 0xDE;
 
-/// Byte offset of [`RawDxRootInfo`] in a directory's first block, which begins with `.` and `..`.
+/// The byte offset of [`RawDxRootInfo`] in the first block of a directory. The block begins with the entries `.` and `..`.
 pub(crate) const DX_ROOT_INFO_OFFSET: usize = 0x18;
-/// Byte offset of [`RawDxCount`] in the root.
+/// The byte offset of [`RawDxCount`] in the root.
 pub(crate) const DX_ROOT_COUNT_OFFSET: usize = 0x20;
-/// Byte offset of [`RawDxCount`] in the other nodes, which begin with one unused entry.
+/// The byte offset of [`RawDxCount`] in a node other than the root. The node begins with an unused entry.
 pub(crate) const DX_NODE_COUNT_OFFSET: usize = 0x08;
 
 /// The header of the tree in the root of a hashed directory.
@@ -56,7 +56,7 @@ pub(crate) struct RawDxRootInfo {
 
 layout!(RawDxRootInfo: 8 { hash_version @ 4, info_length @ 5, indirect_levels @ 6, unused_flags @ 7 });
 
-/// The capacity of a node and its number of entries. They are stored in the bytes of the first entry's hash, which is always 0.
+/// The capacity of a node and its number of entries. These numbers are stored in place of the first entry's hash, which is always 0.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxCount {
@@ -66,7 +66,8 @@ pub(crate) struct RawDxCount {
 
 layout!(RawDxCount: 4 { limit @ 0, count @ 2 });
 
-/// An entry of a node. Names with at least this hash are in or below this block of the directory.
+/// An entry of a node. Names whose hash is not less than `hash`, up to the hash of the next entry, are in or below block `block` of the
+/// directory.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxEntry {
@@ -76,10 +77,10 @@ pub(crate) struct RawDxEntry {
 
 layout!(RawDxEntry: 8 { hash @ 0, block @ 4 });
 
-/// The bits of [`RawDxEntry::block`] that hold the block number.
+/// The bits of [`RawDxEntry::block`] that contain the block number.
 pub(crate) const DX_BLOCK_MASK: u32 = 0x0FFF_FFFF;
 
-/// A node's checksum, which follows `limit` entries.
+/// The checksum of a node. It is stored after the space for `limit` entries.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxTail {

@@ -1,17 +1,18 @@
-//! The extent tree's nodes, after "Extent Tree" in Linux's ext4 documentation.
+//! The on-disk nodes of an extent tree. Source: "Extent Tree" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `eh_magic`.
+/// The value of `eh_magic`.
 pub(crate) const MAGIC: u16 = 0xF30A;
 /// The maximum depth of the trees that Linux creates and reads.
 pub(crate) const MAX_DEPTH: u16 = 5;
 /// The maximum depth of the trees that Linux can free.
 pub(crate) const MOST_LEVELS: u16 = 32;
-/// A larger `ee_len` stands for an unwritten extent of `ee_len - INIT_MAX_LEN` blocks.
+/// The maximum length of a written extent in blocks. An `ee_len` above this value means an unwritten extent of `ee_len - INIT_MAX_LEN`
+/// blocks.
 pub(crate) const INIT_MAX_LEN: u16 = 32768;
 
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
@@ -26,16 +27,16 @@ pub(crate) struct RawExtentHeader {
 
 layout!(RawExtentHeader: 12 { eh_entries @ 2, eh_max @ 4, eh_depth @ 6 });
 
-/// `i_block` with the root of a tree without extents.
+/// The content of `i_block` for the root of an extent tree without extents.
 pub(crate) fn empty_root() -> Vec<u8> {
     let mut root = vec![0; 60];
     root[..2].copy_from_slice(&MAGIC.to_le_bytes());
-    // eh_max: the number of entries that fit after the header.
+    // This is `eh_max`, the number of entries that fit after the header.
     root[4] = 4;
     root
 }
 
-/// An entry of an inner node: the location of a node on the next lower level.
+/// An entry of an inner node. It contains the location of a node on the next lower level.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawExtentIndex {
@@ -59,7 +60,7 @@ pub(crate) struct RawExtent {
 
 layout!(RawExtent: 12 { ee_len @ 4, ee_start_hi @ 6, ee_start_lo @ 8 });
 
-/// The common start of both kinds of entries: the first block in the file.
+/// The common form of an index entry and an extent. `key` is the first file block.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawEntry {
@@ -69,7 +70,7 @@ pub(crate) struct RawEntry {
 
 layout!(RawEntry: 12 { rest @ 4 });
 
-/// The checksum at the end of a node's block. It follows `eh_max` entries.
+/// The checksum at the end of a node's block. It is stored after the space for `eh_max` entries.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawExtentTail {

@@ -1,5 +1,5 @@
-//! The records of the journal's fast-commit area, in little-endian byte order. Names and meaning follow "Fast
-//! commits" in Linux's ext4 documentation. The layout was taken from images written by Linux.
+//! The records of the journal's fast-commit area, in little-endian byte order. Source of the names and their meaning: "Fast commits" in
+//! Linux's ext4 documentation. The layout was determined from images that Linux wrote.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::extent::RawExtent;
 use super::layout;
 
-/// `fc_tag`.
+/// The values of `fc_tag`.
 pub(crate) const ADD_RANGE: u16 = 1;
 pub(crate) const DEL_RANGE: u16 = 2;
 pub(crate) const CREAT: u16 = 3;
@@ -18,7 +18,7 @@ pub(crate) const PAD: u16 = 7;
 pub(crate) const TAIL: u16 = 8;
 pub(crate) const HEAD: u16 = 9;
 
-/// The start of a record: its type, and the length of the value that follows.
+/// The start of a record: the type of the record, and the length of the value after this structure.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTagLength {
@@ -28,7 +28,7 @@ pub(crate) struct RawTagLength {
 
 layout!(RawTagLength: 4 { fc_len @ 2 });
 
-/// The head of the area. It names the transaction that these fast commits follow.
+/// The head of the fast-commit area. It contains the number of the transaction after which the fast commits were made.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHead {
@@ -38,7 +38,7 @@ pub(crate) struct RawHead {
 
 layout!(RawHead: 8 { fc_tid @ 4 });
 
-/// The tail of a fast commit. Its checksum covers everything since the previous tail, up to `fc_crc`.
+/// The tail of a fast commit. The checksum covers all bytes after the previous tail, up to `fc_crc`.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTail {
@@ -69,7 +69,7 @@ pub(crate) struct RawDelRange {
 
 layout!(RawDelRange: 12 { fc_lblk @ 4, fc_len @ 8 });
 
-/// A name in a directory. The name's bytes follow, up to the end of the record.
+/// A name in a directory. The bytes of the name are stored after this structure, up to the end of the record.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDentry {

@@ -1,22 +1,22 @@
-//! The group descriptor, 32 or 64 bytes, after "Block Group Descriptors" in Linux's ext4 documentation.
+//! The on-disk group descriptor, with 32 or 64 bytes. Source: "Block Group Descriptors" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// The size of a descriptor without the 64bit feature. With that feature the size is `s_desc_size`.
+/// The size of a descriptor without the feature 64bit. With that feature, the size is `s_desc_size`.
 pub(crate) const SMALL: usize = 32;
-/// `bg_flags`: the inode table and the inode bitmap are not initialised, so no inode of the group is in use.
+/// A bit of `bg_flags`: the inode table and the inode bitmap are not initialised. No inode of the group is in use.
 pub(crate) const INODE_UNINIT: u16 = 1;
-/// `bg_flags`: the block bitmap is not initialised, so only the group's own metadata use blocks.
+/// A bit of `bg_flags`: the block bitmap is not initialised. Only blocks of the group's own metadata are in use.
 pub(crate) const BLOCK_UNINIT: u16 = 2;
-/// `bg_flags`: the unused part of the inode table is zeroed.
+/// A bit of `bg_flags`: the unused part of the inode table is zeroed.
 pub(crate) const INODE_ZEROED: u16 = 4;
-/// Byte offset of `bg_checksum`. The checksum does not cover its own bytes.
+/// The byte offset of `bg_checksum`. The checksum does not cover its own bytes.
 pub(crate) const CHECKSUM_OFFSET: usize = 0x1E;
 
-/// The first half, present in every file system.
+/// The first half of a descriptor, which every descriptor has.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawGroupLow {
@@ -36,7 +36,7 @@ pub(crate) struct RawGroupLow {
 
 layout!(RawGroupLow: 32 { bg_free_blocks_count_lo @ 0x0C, bg_flags @ 0x12, bg_checksum @ 0x1E });
 
-/// The second half, present with the 64bit feature.
+/// The second half of a descriptor, which exists only with the feature 64bit.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawGroupHigh {

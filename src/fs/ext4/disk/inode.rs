@@ -1,18 +1,18 @@
-//! The inode, after "Index Nodes" in Linux's ext4 documentation.
+//! The on-disk inode. Source: "Index Nodes" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// The size of the part that inodes of every revision have.
+/// The size of the fixed part, which inodes of every revision have.
 pub(crate) const GOOD_OLD_SIZE: usize = 128;
-/// Byte offset of `i_checksum_lo` in the inode.
+/// The byte offset of `i_checksum_lo` in the inode.
 pub(crate) const CHECKSUM_LO_OFFSET: usize = 0x7C;
-/// Byte offset of `i_checksum_hi` in the inode.
+/// The byte offset of `i_checksum_hi` in the inode.
 pub(crate) const CHECKSUM_HI_OFFSET: usize = 0x82;
 
-/// The first 128 bytes.
+/// The fixed part: the first 128 bytes of an inode.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawInode {
@@ -46,7 +46,7 @@ layout!(RawInode: 128 {
     i_blocks_high @ 0x74, i_checksum_lo @ 0x7C,
 });
 
-/// The extra part, from byte 128 on. `i_extra_isize` is the length of the part that is valid.
+/// The extra fields, from byte 128 of an inode on. Only the first `i_extra_isize` bytes are valid.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawInodeExtra {

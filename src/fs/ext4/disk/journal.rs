@@ -1,21 +1,22 @@
-//! The blocks of the journal, after "Journal (jbd2)" in Linux's ext4 documentation. They are big-endian, unlike all other ext4 structures.
+//! The on-disk blocks of the journal. The integers in these blocks are big-endian, unlike the integers in other ext4 structures. Source:
+//! "Journal (jbd2)" in Linux's ext4 documentation.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `h_magic`, with which every block of the journal begins, except logged copies.
+/// The value of `h_magic`. Every block of the journal begins with this number, except the logged copies of blocks.
 pub(crate) const MAGIC: u32 = 0xC03B_3998;
 
-/// `h_blocktype`.
+/// The values of `h_blocktype`.
 pub(crate) const DESCRIPTOR: u32 = 1;
 pub(crate) const COMMIT: u32 = 2;
 pub(crate) const SUPERBLOCK_V1: u32 = 3;
 pub(crate) const SUPERBLOCK_V2: u32 = 4;
 pub(crate) const REVOKE: u32 = 5;
 
-/// The header of all blocks of the journal except logged copies.
+/// The header of every block of the journal, except the logged copies of blocks.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHeader {
@@ -26,11 +27,11 @@ pub(crate) struct RawHeader {
 
 layout!(RawHeader: 12 { h_blocktype @ 4, h_sequence @ 8 });
 
-/// `s_checksum_type` and `h_chksum_type`.
+/// The values of `s_checksum_type` and `h_chksum_type`.
 pub(crate) const CHECKSUM_CRC32: u8 = 1;
 pub(crate) const CHECKSUM_CRC32C: u8 = 4;
 
-/// The journal's superblock, which is its first block. In version 1, the superblock ends before `s_feature_compat`.
+/// The journal's superblock, in the first block of the journal. A superblock of version 1 ends before `s_feature_compat`.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawJournalSuperblock {
@@ -62,14 +63,14 @@ layout!(RawJournalSuperblock: 1024 {
     s_num_fc_blocks @ 0x54, s_checksum @ 0xFC,
 });
 
-/// `t_flags`.
+/// The bits of `t_flags`.
 pub(crate) const TAG_ESCAPED: u32 = 1;
 pub(crate) const TAG_SAME_UUID: u32 = 2;
 pub(crate) const TAG_LAST: u32 = 8;
-/// The length of the UUID that follows a tag without [`TAG_SAME_UUID`].
+/// The length of the UUID that is stored after a tag without the bit [`TAG_SAME_UUID`].
 pub(crate) const TAG_UUID_LEN: usize = 16;
 
-/// A tag in a descriptor block of a journal with CSUM_V3.
+/// A tag in a descriptor block of a journal with the feature CSUM_V3. A tag describes a logged copy of a block.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTag3 {
@@ -81,7 +82,8 @@ pub(crate) struct RawTag3 {
 
 layout!(RawTag3: 16 { t_flags @ 4, t_blocknr_high @ 8, t_checksum @ 12 });
 
-/// The start of a tag in journals without CSUM_V3. With 64BIT, the upper half of the block number follows.
+/// The start of a tag in a journal without the feature CSUM_V3. In a journal with the feature 64BIT, the upper half of the block number is
+/// stored after this structure.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTag {
@@ -92,23 +94,25 @@ pub(crate) struct RawTag {
 
 layout!(RawTag: 8 { t_checksum @ 4, t_flags @ 6 });
 
-/// The length of a tag without CSUM_V3. With CSUM_V2, a tag has two more bytes than its fields, as images made by debugfs show.
+/// The length of a tag in a journal without the feature CSUM_V3. With the feature CSUM_V2, a tag has two more bytes than its fields.
+/// Source: images made by debugfs.
 pub(crate) const fn tag_len(wide: bool, csum_v2: bool) -> usize {
     size_of::<RawTag>() + if wide { 4 } else { 0 } + if csum_v2 { 2 } else { 0 }
 }
 
-/// The start of a revoke block. Block numbers follow, of 8 bytes with 64BIT, otherwise of 4 bytes.
+/// The start of a revoke block. The revoked block numbers are stored after this structure. A number has 8 bytes in a journal with the
+/// feature 64BIT, otherwise 4 bytes.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawRevoke {
     pub(crate) r_header: RawHeader,
-    /// The number of used bytes, including this header.
+    /// The number of used bytes in the block, including this structure.
     pub(crate) r_count: U32,
 }
 
 layout!(RawRevoke: 16 { r_count @ 12 });
 
-/// The length of the checksum at the end of a descriptor or revoke block, in a journal with CSUM_V2 or CSUM_V3.
+/// The length of the checksum at the end of a descriptor block or revoke block, in a journal with the feature CSUM_V2 or CSUM_V3.
 pub(crate) const TAIL_LEN: usize = 4;
 
 /// The start of a commit block.
@@ -126,9 +130,9 @@ pub(crate) struct RawCommit {
 
 layout!(RawCommit: 60 { h_chksum_type @ 12, h_chksum @ 16, h_commit_sec @ 48 });
 
-/// Byte range of `h_chksum[0]`. Its bytes count as zero in the checksum.
+/// The byte range of `h_chksum[0]` in a commit block. The checksum is computed with zeros in this range.
 pub(crate) const COMMIT_CHECKSUM: std::ops::Range<usize> = 16..20;
 
-/// The length of the fields of a commit block, rounded up to a multiple of 8. If the other bytes have changed, Linux still accepts a checksum over
-/// these.
+/// The length of the fields of a commit block, rounded up to a multiple of 8. Linux also accepts a commit block whose checksum is correct
+/// only for these bytes, because the other bytes may have changed.
 pub(crate) const COMMIT_FIELDS: usize = 64;

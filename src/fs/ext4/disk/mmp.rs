@@ -1,17 +1,17 @@
-//! The block of multiple mount protection, after "Multiple Mount Protection" in Linux's ext4 documentation.
+//! The on-disk block of multiple mount protection. Source: "Multiple Mount Protection" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `mmp_magic`.
+/// The value of `mmp_magic`.
 pub(crate) const MAGIC: u32 = 0x004D_4D50;
-/// `mmp_seq` of a volume that is not in use.
+/// The value of `mmp_seq` on a volume that is not in use.
 pub(crate) const SEQ_CLEAN: u32 = 0xFF4D_4D50;
-/// `mmp_seq` while e2fsck is running.
+/// The value of `mmp_seq` while e2fsck checks the volume.
 pub(crate) const SEQ_FSCK: u32 = 0xE24D_4D50;
-/// Byte offset of `mmp_checksum`, which covers all bytes before it.
+/// The byte offset of `mmp_checksum`. The checksum covers all bytes before this offset.
 pub(crate) const CHECKSUM_OFFSET: usize = 0x3FC;
 
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]

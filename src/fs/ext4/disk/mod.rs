@@ -1,8 +1,8 @@
 //! ext4's on-disk structures.
 //!
-//! Every struct here has the size and the offsets that Linux's documentation (Documentation/filesystems/ext4)
-//! gives; the compiler checks them. The types of integer fields include the on-disk byte order. Values of
-//! these structs are unchecked; other modules turn them into checked types.
+//! The size and the field offsets of every struct in this module are those in Linux's documentation (Documentation/filesystems/ext4). The
+//! macro `layout!` checks these numbers at compile time. The types of integer fields include the on-disk byte order. The values in these
+//! structs are not checked; other modules check them and convert them to other types.
 
 pub(crate) mod dir;
 pub(crate) mod extent;

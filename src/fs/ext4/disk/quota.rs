@@ -1,24 +1,25 @@
-//! Quota files in the format "vfsv1", as mke2fs and the kernel write them.
+//! The on-disk structures of quota files in the format "vfsv1", which mke2fs and the kernel write.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// The block size of the file. It does not depend on the volume's block size.
+/// The block size of a quota file, in bytes. It does not depend on the volume's block size.
 pub(crate) const BLOCK: usize = 1024;
-/// `dqh_magic` of the quota files of users, groups and projects.
+/// The values of `dqh_magic` in the quota files of users, groups and projects.
 pub(crate) const MAGICS: [u32; 3] = [0xD9C0_1F11, 0xD9C0_1927, 0xD9C0_3F14];
-/// `dqh_version`.
+/// The value of `dqh_version`.
 pub(crate) const VERSION: u32 = 1;
-/// The number of the block with the root of the tree. The header is in the block before it.
+/// The number of the block that contains the root of the tree. Block 0 contains the header.
 pub(crate) const ROOT: u32 = 1;
-/// The number of levels of the tree above the blocks of entries: one for each byte of an id. The highest byte selects at the root.
+/// The number of levels of the tree above the blocks of entries. Each level is indexed by one byte of an id. The root is indexed by the
+/// highest byte.
 pub(crate) const LEVELS: u32 = 4;
-/// The unit of space limits in bytes.
+/// The unit of the limits for space, in bytes.
 pub(crate) const LIMIT_UNIT: u64 = 1024;
 
-/// The file's first block.
+/// The header, in the first block of a quota file.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawQuotaHeader {
@@ -57,7 +58,7 @@ pub(crate) struct RawQuotaEntry {
     pub(crate) dqb_curinodes: U64,
     pub(crate) dqb_bhardlimit: U64,
     pub(crate) dqb_bsoftlimit: U64,
-    /// The used space in bytes.
+    /// The used space, in bytes.
     pub(crate) dqb_curspace: U64,
     pub(crate) dqb_btime: U64,
     pub(crate) dqb_itime: U64,

@@ -1,21 +1,21 @@
-//! The superblock (1024 bytes at byte 1024), after "Super Block" in Linux's ext4 documentation.
+//! The on-disk superblock: 1024 bytes at byte 1024 of the volume. Source: "Super Block" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `s_magic` of ext2, ext3 and ext4.
+/// The value of `s_magic` on ext2, ext3 and ext4 volumes.
 pub(crate) const MAGIC: u16 = 0xEF53;
-/// `s_rev_level` of volumes with features and inodes of any size. This is the last known revision.
+/// The value of `s_rev_level` on volumes with features or with a variable inode size. This is the highest known revision.
 pub(crate) const REV_DYNAMIC: u32 = 1;
-/// `s_state` after a clean unmount.
+/// A bit of `s_state`: the volume was unmounted cleanly.
 pub(crate) const STATE_VALID: u16 = 1;
-/// `s_state` after errors were detected.
+/// A bit of `s_state`: errors were detected.
 pub(crate) const STATE_ERROR: u16 = 2;
-/// The first non-reserved inode on volumes of revision 0, and its minimum on other volumes.
+/// The number of the first inode that is not reserved on a volume of revision 0. On other volumes, this is the minimum of `s_first_ino`.
 pub(crate) const FIRST_INODE: u32 = 11;
-/// Byte offset of the primary superblock on the device.
+/// The byte offset of the primary superblock on the device.
 pub(crate) const OFFSET: u64 = 1024;
 
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]

@@ -1,13 +1,13 @@
-//! Extended attributes, after "Extended Attributes" in Linux's ext4 documentation.
+//! The on-disk structures of extended attributes. Source: "Extended Attributes" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `h_magic` of an attribute block, and of the attributes in an inode.
+/// The value of `h_magic` in an attribute block, and before the attributes in an inode.
 pub(crate) const MAGIC: u32 = 0xEA02_0000;
-/// Byte offset of `h_checksum` in an attribute block. Its bytes count as 0 in the checksum.
+/// The byte offset of `h_checksum` in an attribute block. The checksum is computed with zeros in this field.
 pub(crate) const CHECKSUM_OFFSET: usize = 0x10;
 
 /// The start of an attribute block.
@@ -24,7 +24,7 @@ pub(crate) struct RawXattrHeader {
 
 layout!(RawXattrHeader: 32 { h_blocks @ 0x08, h_hash @ 0x0C, h_checksum @ 0x10 });
 
-/// An entry of an attribute without its name. The name follows. Four zero bytes end the list.
+/// The fixed part of an attribute's entry. The name is stored after this part. Four zero bytes end the list of entries.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawXattrEntry {
@@ -38,10 +38,10 @@ pub(crate) struct RawXattrEntry {
 
 layout!(RawXattrEntry: 16 { e_name_index @ 1, e_value_offs @ 2, e_value_inum @ 4, e_value_size @ 8, e_hash @ 12 });
 
-/// `a_version` of an access control list on disk.
+/// The value of `a_version` in an access control list on disk.
 pub(crate) const ACL_VERSION: u32 = 1;
 
-/// An entry of an access control list. For named users and groups a 32-bit `e_id` follows.
+/// The fixed part of an entry of an access control list. In the entry of a named user or group, a 32-bit `e_id` is stored after this part.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawAclEntry {

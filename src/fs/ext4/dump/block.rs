@@ -1,4 +1,4 @@
-//! A dump of a block: its kind, which its position or its magic number determines, and its content.
+//! A dump of a block: the kind of the block, and its content. The position or the magic number of the block determines the kind.
 
 use zerocopy::FromBytes;
 
@@ -34,7 +34,7 @@ impl Dumper<'_> {
         Ok(record)
     }
 
-    /// A structure with a fixed position.
+    /// The structure in the block, if the position of the block determines the structure.
     fn by_place(&self, block: FsBlock, content: &[u8]) -> Result<Option<(&'static str, Fields)>> {
         let sb = &self.superblock;
         if let Some(at) = self.superblock_in(block) {
@@ -59,7 +59,7 @@ impl Dumper<'_> {
             return Ok(Some(("group_descriptors", vec![("groups", Value::List(groups))])));
         }
         for number in 0..sb.groups {
-            // An unreadable group is skipped.
+            // A group whose descriptor cannot be read is skipped.
             let Ok(group) = self.group(number) else { continue };
             if let Some(found) = self.of_group(number, &group, block, content)? {
                 return Ok(Some(found));
@@ -68,7 +68,7 @@ impl Dumper<'_> {
         Ok(None)
     }
 
-    /// The bitmaps and the inode table of a group.
+    /// The structure in the block, if the block is a bitmap or a block of the inode table of this group.
     fn of_group(
         &self,
         number: u32,
@@ -108,11 +108,11 @@ impl Dumper<'_> {
         Ok(Some(("inode_table", vec![("group", number.into()), ("inodes", inodes)])))
     }
 
-    /// A structure that is recognised by its magic number or its form.
+    /// The structure in the block, if the magic number or the form of the content determines the structure.
     fn by_content(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let word = u32::from_le_bytes(*content.first_chunk()?);
         if word as u16 == extent::MAGIC {
-            // The lower levels of the tree are in other blocks.
+            // Only this node is shown. The lower levels of the tree are in other blocks.
             return match self.extent_leaf_of(content) {
                 Value::Record(record) => Some(("extent_node", record)),
                 _ => None,
@@ -148,7 +148,8 @@ impl Dumper<'_> {
         Value::Record(record)
     }
 
-    /// The directory entries of a block; `None` unless their lengths add up to the block. In a node of a hash tree, one entry spans the block.
+    /// The directory entries of a block. `None` if the sum of their lengths is not the block size. In a node of a hash tree, one unused
+    /// entry spans the block.
     fn directory(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let size = self.superblock.block_size;
         let (mut at, mut entries, mut used) = (0, Vec::new(), false);
@@ -192,7 +193,7 @@ impl Dumper<'_> {
     }
 }
 
-/// The fields in the root of a hash tree after `.` and `..`.
+/// The fields in the root of a hash tree after the entries `.` and `..`.
 fn dx_root(content: &[u8]) -> Option<Fields> {
     let (raw, _) = RawDxRootInfo::ref_from_prefix(content.get(DX_ROOT_INFO_OFFSET..)?).ok()?;
     if raw.reserved_zero.get() != 0 || usize::from(raw.info_length) != size_of::<RawDxRootInfo>() {
@@ -207,7 +208,7 @@ fn dx_node(content: &[u8]) -> Option<Fields> {
     dx_entries(content, DX_NODE_COUNT_OFFSET)
 }
 
-/// The capacity of a node, and its entries. The first entry has no hash.
+/// The capacity of a node of a hash tree, and its entries. The first entry has no hash.
 fn dx_entries(content: &[u8], at: usize) -> Option<Fields> {
     let list = content.get(at..)?;
     let (raw, _) = RawDxCount::ref_from_prefix(list).ok()?;
@@ -229,7 +230,7 @@ fn attributes(content: &[u8]) -> Option<Fields> {
     let (header, mut rest) = xattr::RawXattrHeader::ref_from_prefix(content).ok()?;
     let mut record = fields::xattr_header(header);
     let mut entries = Vec::new();
-    // Each entry shortens the remaining list by at least the entry's header, so the loop ends.
+    // Each step removes at least the header of an entry from `rest`, so the loop ends.
     while rest.first_chunk::<4>().is_some_and(|word| *word != [0; 4]) {
         let Ok((raw, behind)) = xattr::RawXattrEntry::ref_from_prefix(rest) else { break };
         let len = usize::from(raw.e_name_len);

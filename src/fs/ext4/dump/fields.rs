@@ -1,4 +1,4 @@
-//! The on-disk structures as records, with the field names of Linux's documentation.
+//! Converts on-disk structures to records, with the field names in Linux's documentation.
 
 use super::value::{Fields, Value, record, with_texts};
 use crate::fs::ext4::disk::dir::{RawDxCount, RawDxEntry, RawDxRootInfo};
@@ -64,7 +64,7 @@ pub(super) fn inode(raw: &RawInode) -> Fields {
 /// The fields after the first 128 bytes, up to the length in `i_extra_isize`.
 #[rustfmt::skip]
 pub(super) fn inode_extra(raw: &RawInodeExtra) -> Fields {
-    /// The end of each field.
+    /// The byte offset of the end of each field.
     const ENDS: [u16; 9] = [2, 4, 8, 12, 16, 20, 24, 28, 32];
     let mut fields = record!(raw, RawInodeExtra {
         i_extra_isize, i_checksum_hi, i_ctime_extra, i_mtime_extra, i_atime_extra, i_crtime, i_crtime_extra,

@@ -1,4 +1,4 @@
-//! A dump of an inode, used or unused: its fields, its map and its attributes.
+//! A dump of a used or unused inode: its fields, its block map and its attributes.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ use crate::fs::{FileType, InodeFlags, Xattr};
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// The maximum number of shown nodes of a tree.
+/// The maximum number of nodes of an extent tree that a dump shows.
 const NODES: usize = 1024;
 
 impl Dumper<'_> {
@@ -47,17 +47,17 @@ impl Dumper<'_> {
                 };
                 record.push(("xattrs", Value::List(xattrs.into_iter().map(one).collect())));
             }
-            // The inode is not in use.
+            // The inode is not in use, so it has no attributes to show.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => record.push(("problem", Value::text(error.to_string()))),
         }
         Ok(record)
     }
 
-    /// The fields of an inode in the inode table, and after them the combined values of fields that are stored in two halves.
+    /// The fields of an inode in the inode table, and then the combined values of fields that are stored in two halves.
     pub(super) fn inode_fields(&self, number: InodeNo, bytes: &[u8]) -> Result<Fields> {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
-            return Err(PLACE.inode(number).corrupt("it is cut short"));
+            return Err(PLACE.inode(number).corrupt("the structure is truncated"));
         };
         let mut record = fields::inode(raw);
         if let Ok((extra, _)) = RawInodeExtra::ref_from_prefix(rest) {
@@ -109,11 +109,12 @@ impl Dumper<'_> {
         }
     }
 
-    /// A node of an extent tree and its subtree, at most `left` nodes in total. The depth falls at each step, so the recursion ends.
+    /// A node of an extent tree and the subtree below the node, with at most `left` nodes in total. The depth decreases with each level, so
+    /// the recursion ends.
     pub(super) fn extent_node(&self, bytes: &[u8], depth: Option<u16>, left: &mut usize) -> Value {
         *left = left.saturating_sub(1);
         let Ok((header, rest)) = RawExtentHeader::ref_from_prefix(bytes) else {
-            return problem("it is cut short");
+            return problem("the structure is truncated");
         };
         let mut record = fields::extent_header(header);
         if let Err(error) = node(bytes, depth, Place::new("extent header")) {
@@ -137,7 +138,9 @@ impl Dumper<'_> {
 
     fn extent_entry(&self, bytes: &[u8], depth: u16, left: &mut usize) -> Value {
         if depth == 0 {
-            let Ok(raw) = RawExtent::ref_from_bytes(bytes) else { return problem("cut short") };
+            let Ok(raw) = RawExtent::ref_from_bytes(bytes) else {
+                return problem("the extent entry is truncated");
+            };
             let mut record = fields::extent(raw);
             let start = u64::from(raw.ee_start_lo.get()) | u64::from(raw.ee_start_hi.get()) << 32;
             let len = raw.ee_len.get();
@@ -150,7 +153,9 @@ impl Dumper<'_> {
             ]);
             return Value::Record(record);
         }
-        let Ok(raw) = RawExtentIndex::ref_from_bytes(bytes) else { return problem("cut short") };
+        let Ok(raw) = RawExtentIndex::ref_from_bytes(bytes) else {
+            return problem("the extent entry is truncated");
+        };
         let mut record = fields::extent_index(raw);
         let child: FsBlock = raw.child();
         let below = match self.blocks.read(child, Place::new("extent header")) {

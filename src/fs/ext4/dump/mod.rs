@@ -1,7 +1,8 @@
-//! Dumps of the on-disk structures, field by field, for repairs and for learning the format.
+//! Dumps of on-disk structures, field by field, for repairs and for learning the format.
 //!
-//! A damaged structure is shown with its stored values. If it cannot be decoded, a `problem` is shown too. Like all
-//! reads, a dump shows the volume after the journal's recovery. Fast commits are not blocks, so they are not shown.
+//! A damaged structure is shown with its stored values. If a structure cannot be decoded, the dump also contains a field `problem`. A dump
+//! shows the volume after the journal's recovery, as all reads do. Changes by fast commits are not shown, because they are not copies of
+//! blocks.
 
 mod block;
 mod fields;
@@ -39,7 +40,7 @@ impl Deref for Dumper<'_> {
 }
 
 impl Ext4 {
-    /// The superblock, or its backup in a group.
+    /// The primary superblock, or the backup in a group.
     ///
     /// # Errors
     /// `NotFound` for a group that does not exist or has no backup; `Io`.
@@ -83,7 +84,7 @@ impl Ext4 {
         Ok(record)
     }
 
-    /// The journal's superblock, and the position of its first block.
+    /// The journal's superblock, and the position of the journal's first block.
     ///
     /// # Errors
     /// `NotFound` if this device has no journal; `Corrupt`; `Io`.
@@ -103,7 +104,7 @@ impl Ext4 {
         };
         let content = self.blocks.read(block, place)?;
         let Ok((raw, _)) = RawJournalSuperblock::ref_from_prefix(&content) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the structure is truncated"));
         };
         let mut record = vec![
             ("inode", number.0.into()),
@@ -114,8 +115,8 @@ impl Ext4 {
         Ok(record)
     }
 
-    /// A block. `kind` is determined by the block's position if it has fixed metadata, otherwise by
-    /// its magic number or its form. After the decoded fields, all bytes of the block are shown.
+    /// A block. The field `kind` names the structure in the block. The block's position determines the structure if metadata have a fixed
+    /// position there; otherwise the magic number or the form of the content determines it. The last field contains all bytes of the block.
     ///
     /// # Errors
     /// `NotFound` for a block that does not exist; `Io`.
@@ -123,22 +124,22 @@ impl Ext4 {
         Dumper(self).block(block)
     }
 
-    /// An inode, used or unused: its fields, then its map and its extended attributes. At most 1024 nodes of a tree are shown.
+    /// A used or unused inode: its fields, its block map and its extended attributes. At most 1024 nodes of an extent tree are shown.
     ///
     /// # Errors
-    /// `NotFound` for 0 or a number above the volume's number of inodes; `Corrupt` if the group's inode table lies outside the volume; `Io`.
+    /// `NotFound` for 0 or a number above the volume's number of inodes; `Corrupt` if the group's inode table is outside the volume; `Io`.
     pub fn dump_inode(self: &Arc<Self>, number: InodeNo) -> Result<Fields> {
         Dumper(self).inode(number, || self.inode_or_orphan(number)?.xattrs())
     }
 }
 
 impl Dumper<'_> {
-    /// The fields of a descriptor, and after them the combined values of fields that are stored in two halves.
+    /// The fields of a descriptor, and then the combined values of fields that are stored in two halves.
     fn descriptor(&self, group: u32, bytes: &[u8]) -> Result<Fields> {
         let (Ok((low, rest)), Some(decoded)) =
             (RawGroupLow::ref_from_prefix(bytes), self.superblock.decode_group(bytes))
         else {
-            return Err(GROUP.corrupt("it is cut short"));
+            return Err(GROUP.corrupt("the structure is truncated"));
         };
         let high = RawGroupHigh::ref_from_prefix(rest).ok().map(|(high, _)| high);
         let mut record = fields::group(low, high);
@@ -174,7 +175,7 @@ impl Dumper<'_> {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// The offset in this block at which a superblock or a backup of it begins, if its position is in this block.
+    /// The byte offset of the primary superblock or of a backup in this block, if the block is at the position of one of them.
     fn superblock_in(&self, block: FsBlock) -> Option<usize> {
         let sb = &self.superblock;
         let (primary, at) = self.superblock.position();
@@ -186,10 +187,10 @@ impl Dumper<'_> {
     }
 }
 
-/// The fields of a superblock, and its features by name.
+/// The fields of a superblock, and the names of its features.
 fn superblock(bytes: &[u8], place: Place) -> Result<Fields> {
     let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
-        return Err(place.corrupt("it is cut short"));
+        return Err(place.corrupt("the structure is truncated"));
     };
     let mut record = fields::superblock(raw);
     let compat = Compat::from_bits_retain(raw.s_feature_compat.get());

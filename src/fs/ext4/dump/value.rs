@@ -1,4 +1,4 @@
-//! The values of a dump: numbers, texts and bytes, in lists and records.
+//! The values in a dump: numbers, texts and bytes, in lists and records.
 
 use zerocopy::{big_endian as be, little_endian as le};
 
@@ -7,9 +7,9 @@ use zerocopy::{big_endian as be, little_endian as le};
 pub enum Value {
     /// A number.
     Number(u64),
-    /// Yes or no.
+    /// A truth value.
     Flag(bool),
-    /// A name. It has no zero bytes.
+    /// A name or another text, without zero bytes.
     Text(Vec<u8>),
     /// Bytes that are not text.
     Bytes(Vec<u8>),
@@ -23,12 +23,12 @@ pub enum Value {
 pub type Fields = Vec<(&'static str, Value)>;
 
 impl Value {
-    /// A text that the dump itself adds.
+    /// A text that is not stored on the volume, such as a problem or the name of a feature.
     pub(super) fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into().into_bytes())
     }
 
-    /// Texts that the dump itself adds.
+    /// A list of texts that are not stored on the volume.
     pub(super) fn texts(texts: impl IntoIterator<Item = String>) -> Self {
         Self::List(texts.into_iter().map(Self::text).collect())
     }
@@ -86,7 +86,7 @@ macro_rules! lists {
 
 lists!(le::U32, be::U32);
 
-/// Converts the named fields of a record to texts. A text ends at its first zero byte.
+/// Converts the fields `names` of a record from bytes to texts. A text ends at the first zero byte.
 pub(super) fn with_texts(mut record: Fields, names: &[&str]) -> Fields {
     for (_, value) in record.iter_mut().filter(|(name, _)| names.contains(name)) {
         if let Value::Bytes(bytes) = value {
@@ -97,7 +97,7 @@ pub(super) fn with_texts(mut record: Fields, names: &[&str]) -> Fields {
     record
 }
 
-/// All fields of an on-disk structure as [`Fields`], except the fields after `but`.
+/// Converts all fields of an on-disk structure to [`Fields`], except the fields that are listed after `but`.
 macro_rules! record {
     ($raw:expr, $type:ident { $($field:ident),* $(,)? } $(but $($out:ident),*)?) => {{
         let $type { $($field,)* $($($out: _,)*)? } = $raw;

@@ -69,7 +69,7 @@ impl Ext4 {
         }
     }
 
-    /// Commits all earlier changes. If they are already committed, the device is not flushed.
+    /// Commits all earlier changes. If all changes are already committed, the device is not flushed.
     pub(crate) fn commit_running(&self) -> Result<()> {
         let transactions = &self.writing()?.transactions;
         let newest = transactions.newest();
@@ -99,7 +99,8 @@ impl Ext4 {
         committed.inspect_err(|_| writing.locks.all_changed())
     }
 
-    /// Commits all changes since the volume was opened to this log, as one transaction. The volume must have no log of its own.
+    /// Commits all changes since the opening of the volume as one transaction, and writes this transaction to `log`. The volume must not
+    /// have its own log.
     ///
     /// # Errors
     /// `Corrupt` for a transaction that does not fit into the log; nothing is written in that case. `ReadOnly`, `Io`.
@@ -155,7 +156,7 @@ impl Ext4 {
     }
 
     /// Checks that this node still owns the volume (multi-mount protection). If another node has taken over the volume, the journal is
-    /// aborted, and nothing more is written, including the record of the error.
+    /// aborted, and nothing more is written, not even a record of the error.
     ///
     /// # Errors
     /// `Busy`.
@@ -174,8 +175,8 @@ impl Ext4 {
         self.abort_then(why, || ());
     }
 
-    /// Aborts like [`abort`](Self::abort). `then` is called as soon as changes are refused, before the error is recorded on the device, because the
-    /// record may take long.
+    /// Aborts like [`abort`](Self::abort). `then` is called as soon as changes are refused, before the error is recorded on the device,
+    /// because writing the record may take long.
     #[cold]
     pub(crate) fn abort_then(&self, why: &Error, then: impl FnOnce()) {
         if let Ok(writing) = self.writing() {

@@ -1,7 +1,7 @@
 //! An external journal (`mke2fs -O journal_dev`). The code checks that the device contains the journal that the volume's superblock names.
 //!
-//! The device begins with an ext4 superblock, of which only the UUID is used. The next block holds the journal's superblock. Block numbers
-//! of the log are counted from the start of the device.
+//! The device begins with an ext4 superblock, of which only the UUID is used. The next block contains the journal's superblock. Block
+//! numbers of the log are counted from the start of the device.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(super) fn open(fs: &Arc<Ext4>, range: DeviceRange) -> Result<Log> {
     let available = range.len >> size.shift();
     let number = OFFSET / size.bytes() as u64 + 1;
     if available <= number {
-        let what = format!("a device of {} bytes holds no journal", range.len);
+        let what = format!("a device of {} bytes is too small for a journal", range.len);
         return Err(Error::new(ErrorKind::UnknownFormat, what));
     }
     check_device(fs, range)?;
@@ -57,7 +57,7 @@ fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     }
     let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
     if !incompat.contains(Incompat::JOURNAL_DEV) {
-        return Err(Error::invalid("the device holds a file system, not an external journal"));
+        return Err(Error::invalid("the device contains a file system, not an external journal"));
     }
     let ro_compat = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
     if ro_compat.contains(RoCompat::METADATA_CSUM) {
@@ -69,12 +69,12 @@ fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     if raw.s_uuid != sb.journal_uuid {
         let (found, named) = (uuid_text(&raw.s_uuid), uuid_text(&sb.journal_uuid));
         return Err(Error::invalid(format!(
-            "the device holds the journal {found}, but the volume uses the journal {named}"
+            "the device contains the journal {found}, but the volume uses the journal {named}"
         )));
     }
     let log = raw.s_log_block_size.get();
     if log != u32::from(sb.block_size.shift()) - 10 {
-        let what = format!("{log}, which differs from the volume's");
+        let what = format!("the value {log} does not match the block size of the volume");
         return Err(PLACE.field("s_log_block_size").corrupt(what));
     }
     Ok(())
@@ -85,15 +85,20 @@ fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
 fn check_users(fs: &Ext4, content: &[u8], place: Place) -> Result<()> {
     let sb = &fs.superblock;
     let Ok((raw, _)) = RawJournalSuperblock::ref_from_prefix(content) else {
-        return Err(place.corrupt("it is cut short"));
+        return Err(place.corrupt("the journal superblock is truncated"));
     };
     if raw.s_uuid != sb.journal_uuid {
-        let what = format!("{}, which differs from the device's", uuid_text(&raw.s_uuid));
+        let what = format!(
+            "the journal's UUID {} differs from s_journal_uuid of the volume",
+            uuid_text(&raw.s_uuid)
+        );
         return Err(place.field("s_uuid").corrupt(what));
     }
     let count = raw.s_nr_users.get();
     if count > 1 {
-        return Err(Error::unsupported(format!("{count} volumes use the journal")));
+        return Err(Error::unsupported(format!(
+            "{count} volumes share the journal, which is not supported"
+        )));
     }
     let user = raw.s_users.first_chunk::<UUID_LEN>().filter(|_| count == 1);
     if user != Some(&sb.uuid) {

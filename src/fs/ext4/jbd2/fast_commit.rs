@@ -89,7 +89,8 @@ pub(super) struct Bounds {
 }
 
 impl FastCommits {
-    /// Reads the fast commits after the last full commit. `sequence` is the number of the transaction that they follow.
+    /// Reads the fast commits after the last full commit. `sequence` is the number of the next transaction, which every valid fast commit
+    /// contains.
     pub(super) fn read(log: &Log, sequence: u32, bounds: &Bounds) -> Result<Self> {
         let mut commits = Self::collect(log, sequence, bounds)?;
         commits.inodes.values_mut().for_each(InodeEdit::merge_ranges);
@@ -105,7 +106,9 @@ impl FastCommits {
             let (at, content) = log.read(index)?;
             bytes += content.len();
             if bytes > MAX_BYTES || records > MAX_RECORDS {
-                let what = format!("fast commits of {bytes} bytes and {records} records");
+                let what = format!(
+                    "the fast commits of {bytes} bytes and {records} records exceed the memory limit"
+                );
                 return Err(Error::new(ErrorKind::LimitExceeded, what));
             }
             let place = PLACE.block(at);
@@ -337,7 +340,7 @@ impl Record {
 
     fn value<T: FromBytes>(&self) -> Result<(T, &[u8])> {
         T::read_from_prefix(&self.block[self.value.clone()])
-            .map_err(|_| self.place.field("fc_len").corrupt("the record is cut short"))
+            .map_err(|_| self.place.field("fc_len").corrupt("the fast-commit record is truncated"))
     }
 
     fn inode_number(&self, number: U32, bounds: &Bounds) -> Result<InodeNo> {
@@ -346,7 +349,9 @@ impl Record {
             Ok(InodeNo(u64::from(number)))
         } else {
             let count = bounds.inodes;
-            Err(self.place.field("fc_ino").corrupt(format!("inode {number} of {count}")))
+            Err(self.place.field("fc_ino").corrupt(format!(
+                "the record names inode {number}, but the volume has {count} inodes"
+            )))
         }
     }
 
@@ -355,9 +360,9 @@ impl Record {
         let (raw, _) = self.value::<RawHead>()?;
         match raw.fc_features.get() {
             0 => Ok(raw.fc_tid.get()),
-            features => {
-                Err(Error::unsupported(format!("fast commits with features {features:#x}")))
-            }
+            features => Err(Error::unsupported(format!(
+                "fast commits need the unknown features {features:#x}"
+            ))),
         }
     }
 
@@ -395,7 +400,10 @@ impl Record {
         let (number, bytes) = self.value::<U32>()?;
         if bytes.len() < GOOD_OLD_SIZE {
             let len = bytes.len();
-            return Err(self.place.field("fc_len").corrupt(format!("an inode of {len} bytes")));
+            return Err(self
+                .place
+                .field("fc_len")
+                .corrupt(format!("the record contains an inode of only {len} bytes")));
         }
         Ok((self.inode_number(number, bounds)?, bytes))
     }
@@ -406,7 +414,10 @@ impl Record {
             !name.is_empty() && name.len() <= 255 && !name.iter().any(|b| b"/\0".contains(b));
         if !valid {
             let len = name.len();
-            return Err(self.place.field("fc_dname").corrupt(format!("a name of {len} bytes")));
+            return Err(self
+                .place
+                .field("fc_dname")
+                .corrupt(format!("the record contains an invalid name of {len} bytes")));
         }
         let directory = self.inode_number(raw.fc_parent_ino, bounds)?;
         Ok((directory, self.inode_number(raw.fc_ino, bounds)?, name.to_vec()))
@@ -425,7 +436,7 @@ mod tests {
         for extent in extents {
             for index in 0..u64::from(extent.len) {
                 let at = (extent.first.0 + index) as usize;
-                assert_eq!(blocks[at], 0, "two extents hold block {at}");
+                assert_eq!(blocks[at], 0, "two extents map block {at}");
                 blocks[at] = extent.start.0 + index;
             }
         }

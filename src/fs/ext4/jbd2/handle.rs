@@ -23,7 +23,7 @@ pub(crate) struct Handle<'a> {
     member: Member,
     credits: u32,
     work: Work,
-    /// The operation's membership in the transaction; `None` after the operation has left it.
+    /// The operation's membership in the transaction; `None` after the operation has left the transaction.
     held: Option<Held>,
     /// Whether the operation has changed anything since it joined the transaction.
     changed: bool,
@@ -68,7 +68,8 @@ impl Operation<'_> {
         result
     }
 
-    /// Like [`transact`](Self::transact), for work that needs space. If a commit can free enough space, the work is repeated after a commit.
+    /// Like [`transact`](Self::transact), for work that needs space. If a commit can free enough space, the work is repeated after a
+    /// commit.
     ///
     /// # Errors
     /// The errors of [`transact`](Self::transact); `NoSpace` if a commit does not help.
@@ -216,7 +217,8 @@ impl Drop for Handle<'_> {
     fn drop(&mut self) {
         // A panic leaves an incomplete operation, which must not be committed.
         if self.changed && std::thread::panicking() {
-            self.fs.abort(&Error::io(Errno::EIO, "an operation panicked"));
+            self.fs
+                .abort(&Error::io(Errno::EIO, "an operation panicked while it changed metadata"));
         }
         self.leave();
     }

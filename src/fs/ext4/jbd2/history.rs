@@ -32,7 +32,7 @@ pub(in crate::fs::ext4) struct History {
     outside: Range<u64>,
 }
 
-/// A transaction, or the part of it that remains in the log.
+/// A transaction, or the part of an overwritten transaction that remains in the log.
 pub(in crate::fs::ext4) struct Transaction {
     sequence: u32,
     pub(in crate::fs::ext4) copies: Vec<(FsBlock, Relocated)>,
@@ -41,7 +41,7 @@ pub(in crate::fs::ext4) struct Transaction {
 }
 
 impl History {
-    /// Reads the whole log. If the journal is missing or unreadable, the history is empty.
+    /// Reads the complete log. If the journal is missing or unreadable, the history is empty.
     ///
     /// # Errors
     /// `Io`, `LimitExceeded`; `Corrupt` if the journal's superblock is damaged.
@@ -77,7 +77,7 @@ impl History {
         }
         let mut transactions: Vec<_> = found.transactions.into_values().collect();
         transactions.retain(|past| past.committed);
-        // Transaction numbers wrap around, so they are compared by their distance to a recent number.
+        // Transaction numbers wrap around, so the numbers are compared by their distance to a recent number.
         let recent = log.superblock.sequence;
         transactions.sort_unstable_by_key(|past| past.sequence.wrapping_sub(recent) as i32);
         Ok(Self { transactions, outside: log.outside() })
@@ -98,7 +98,7 @@ impl History {
     }
 }
 
-/// The blocks of the volume at a past time: after one of the transactions. All applied transactions belong to one run.
+/// The state of the volume's blocks after a past transaction. All applied transactions belong to one run.
 #[derive(Default)]
 pub(in crate::fs::ext4) struct Past {
     pub(in crate::fs::ext4) overlay: Overlay,

@@ -39,7 +39,7 @@ enum Home {
 pub(super) struct Tag {
     /// The block's home location.
     pub(super) target: FsBlock,
-    /// Whether the copy's first four bytes were replaced by zeros, because they equal the magic number.
+    /// Whether the copy's first four bytes were replaced by zeros, because these bytes equal the magic number.
     pub(super) escaped: bool,
     /// The stored checksum: all 32 bits, or the lower 16 bits.
     pub(super) checksum: u32,
@@ -51,7 +51,7 @@ impl Log {
         let inline = inode.flags().intersects(InodeFlags::INLINE_DATA | InodeFlags::ENCRYPT);
         if inode.file_type() != FileType::Regular || inline {
             let place = Place::new("journal").inode(number).field("i_mode");
-            return Err(place.corrupt("the journal is not a plain file"));
+            return Err(place.corrupt("the journal inode is not a regular file with blocks"));
         }
         let size = fs.superblock.block_size;
         inode.keep_map()?;
@@ -76,8 +76,8 @@ impl Log {
         Self { superblock, ..self }
     }
 
-    /// Checks that the journal contains no block of superblocks, descriptors, bitmaps or inode
-    /// tables, because writes to the journal would overwrite them.
+    /// Checks that the journal contains no block of superblocks, descriptors, bitmaps or inode tables, because writes to the journal would
+    /// overwrite these structures.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -86,7 +86,7 @@ impl Log {
         for index in 0..self.superblock.blocks {
             let block = self.block(index)?;
             if zones.has(block) {
-                let what = "a block of superblocks, descriptors, bitmaps or inode tables";
+                let what = "the block belongs to a superblock, the descriptors, a bitmap or an inode table";
                 return Err(Place::new("journal").block(block).corrupt(what));
             }
         }
@@ -116,7 +116,7 @@ impl Log {
         }
     }
 
-    /// The block after this one in the ring; the last block is followed by the first.
+    /// The index of the next block in the ring. After the last block, the ring continues at the first block.
     pub(super) fn after(&self, index: u32) -> u32 {
         let log = &self.superblock.log;
         if index + 1 < log.end { index + 1 } else { log.start }
@@ -187,7 +187,7 @@ impl Log {
 
     /// The tags of a descriptor block. The list ends after the tag that is marked as the last, or at the end of the block.
     ///
-    /// The flag for a deleted block is ignored, because Linux was not observed to write it.
+    /// The flag for a deleted block is ignored, because Linux was not observed to write this flag.
     pub(super) fn tags(&self, content: &[u8]) -> Vec<Tag> {
         let sb = &self.superblock;
         let wide = sb.has(JournalFeatures::SIXTY_FOUR_BIT);
@@ -238,7 +238,7 @@ impl Log {
     pub(super) fn commit(content: &[u8], place: Place) -> Result<&RawCommit> {
         RawCommit::ref_from_prefix(content)
             .map(|(raw, _)| raw)
-            .map_err(|_| place.corrupt("it is cut short"))
+            .map_err(|_| place.corrupt("the commit block is truncated"))
     }
 }
 
@@ -247,7 +247,7 @@ impl Home {
         match self {
             Self::Inode(inode) => inode.fs_block(FileBlock(u64::from(index)))?.ok_or_else(|| {
                 let place = Place::new("journal").inode(inode.number());
-                place.corrupt(format!("its block {index} is a hole"))
+                place.corrupt(format!("block {index} of the journal is a hole"))
             }),
             Self::Device(first) => Ok(FsBlock(first.0 + u64::from(index))),
         }

@@ -1,6 +1,6 @@
 //! Writes the log: a transaction's descriptors, copies and revocations, its commit block, and the journal's superblock.
 //!
-//! Committed blocks stay in memory until a checkpoint writes them home. Their number is limited by the size of the log.
+//! Committed blocks stay in memory until a checkpoint writes them home. The size of the log limits the number of these blocks.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -36,7 +36,7 @@ pub(crate) struct LogWriter {
     raw: Block,
     size: BlockSize,
     uuid: [u8; 16],
-    /// `head` is the start of the next transaction. `tail` is the start of the oldest transaction that a recovery needs. They are equal if
+    /// `head` is the start of the next transaction. `tail` is the start of the oldest transaction that a recovery needs. Both are equal if
     /// the log is empty.
     head: u32,
     tail: u32,
@@ -53,7 +53,7 @@ impl LogWriter {
         let layout: Result<Box<[_]>> = (0..log.superblock.blocks).map(|at| log.block(at)).collect();
         let first = log.superblock.log.start;
         let Ok((fields, _)) = RawJournalSuperblock::ref_from_prefix(&raw) else {
-            return Err(PLACE.corrupt("its superblock is cut short"));
+            return Err(PLACE.corrupt("the journal superblock is truncated"));
         };
         Ok(Self {
             layout: layout?,
@@ -78,7 +78,7 @@ impl LogWriter {
 
     /// Whether a transaction that changes `blocks` blocks fits into an empty log.
     pub(crate) fn has_room_for(&self, blocks: usize) -> bool {
-        // A descriptor block has tags for at least 30 blocks. The commit block takes one more block.
+        // A descriptor block has tags for at least 30 blocks. The commit block is one more block.
         (blocks + blocks.div_ceil(30) + 1) < self.len() as usize
     }
 
@@ -107,7 +107,7 @@ impl LogWriter {
         }
         if needed >= self.len() {
             let (len, what) = (self.len(), "the transaction is larger than the log");
-            return Err(PLACE.corrupt(format!("{what}: {needed} blocks of {len}")));
+            return Err(PLACE.corrupt(format!("{what}: {needed} blocks, but the log has {len}")));
         }
         let commit = self.commit_block(&content, now)?;
         self.write(blocks, &content)?;
@@ -192,7 +192,7 @@ impl LogWriter {
     fn edit(&self, raw: &mut Block, edit: impl FnOnce(&mut RawJournalSuperblock)) -> Result<()> {
         let bytes = raw.for_change()?;
         let Ok((fields, _)) = RawJournalSuperblock::mut_from_prefix(bytes) else {
-            return Err(PLACE.corrupt("its superblock is cut short"));
+            return Err(PLACE.corrupt("the journal superblock is truncated"));
         };
         edit(fields);
         seal_journal_superblock(fields);

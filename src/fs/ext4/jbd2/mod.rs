@@ -1,4 +1,5 @@
-//! The journal. A read-only open recovers it in memory. An open for writing recovers it on the device and then writes to it.
+//! The journal. A read-only open recovers the journal in memory. An open for writing recovers the journal on the device, and then writes to
+//! the journal.
 //!
 //! A read-only open writes nothing. Linux recovers a journal by copying the newest committed version of each block home. Here the copies
 //! stay in the journal, and an [overlay](super::blocks::Overlay) records their locations. The overlay redirects reads of metadata, and
@@ -6,8 +7,8 @@
 //! [edits](fast_commit) of inodes, maps and directories.
 //!
 //! For writes, an operation joins the running [transaction](Transactions) with a [`Handle`]. A commit freezes the transaction's blocks and
-//! writes them to the [log](LogWriter). A checkpoint writes them home when the log needs the space. If a volume was not closed cleanly, its
-//! journal is first recovered on the device.
+//! writes them to the [log](LogWriter). A checkpoint writes the committed blocks home when the log needs space. If a volume was not closed
+//! cleanly, its journal is first recovered on the device.
 //!
 //! A recovery needs up to 60 bytes of memory for each block in the log (at most four million blocks), and a few times the size of the
 //! fast-commit area.
@@ -117,7 +118,7 @@ pub(super) fn recover(
     if !sb.compat.contains(Compat::HAS_JOURNAL) {
         if dirty {
             let place = Place::new("superblock").field("s_feature_incompat");
-            return Err(place.corrupt("a journal needs recovery, but the volume has no journal"));
+            return Err(place.corrupt("needs_recovery is set, but the volume has no journal"));
         }
         return nothing(Journal::none());
     }

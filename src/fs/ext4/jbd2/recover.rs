@@ -100,7 +100,7 @@ enum Fault {
     Interrupted(Error),
 }
 
-/// A position in the ring. It advances by at most the length of the ring in total, so every walk ends.
+/// A position in the ring. The position advances by at most the length of the ring in total, so every walk ends.
 struct Cursor<'a> {
     log: &'a Log,
     index: u32,
@@ -148,7 +148,7 @@ pub(super) fn walk(log: &Log, start: u32, device_blocks: u64) -> Result<Replay> 
                 if transaction.copies.len() + replay.copies.len() > MAX_COPIES {
                     return Err(Error::new(
                         ErrorKind::LimitExceeded,
-                        format!("the journal holds more than {MAX_COPIES} blocks to recover"),
+                        format!("the journal contains more than {MAX_COPIES} blocks to recover"),
                     ));
                 }
             }
@@ -192,7 +192,9 @@ impl Replay {
             if tag.target.0 >= device_blocks {
                 let place = DESCRIPTOR_PLACE.block(log.read(index)?.0).field("t_blocknr");
                 let target = tag.target;
-                return Err(place.corrupt(format!("block {target} is outside the device")));
+                return Err(place.corrupt(format!(
+                    "the tag names block {target}, which is outside the device"
+                )));
             }
             self.copies.insert(tag.target, Copy { index, sequence, tag });
         }

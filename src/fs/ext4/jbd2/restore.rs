@@ -53,18 +53,19 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
 }
 
 /// Recovers the log of a journal with fast commits, which stay valid. On return, the log is empty, and the next transaction has the number
-/// that the fast commits require. A superblock that reports a clean journal would make recoveries ignore the fast commits. A single write
-/// of the superblock therefore switches from the old log to the empty log.
+/// that the fast commits require. While the superblock reports a clean journal, a recovery would ignore the fast commits. A single write of
+/// the superblock therefore switches from the old log to the empty log.
 pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     write_overlay(fs)?;
-    let number = fs.superblock.journal_inode.ok_or_else(|| Error::read_only("no journal"))?;
+    let number =
+        fs.superblock.journal_inode.ok_or_else(|| Error::read_only("the volume has no journal"))?;
     let log = Log::open(fs, number)?;
     let next = match log.superblock.start {
         Some(start) => walked_sequence(fs, &log, start)?,
         None => {
             return Err(PLACE
                 .field("s_start")
-                .corrupt("the log has no start, but fast commits need one"));
+                .corrupt("the log is empty (s_start is 0), but the fast commits need a log"));
         }
     };
     let (log, raw) = emptied(fs, log, next)?;
@@ -108,12 +109,12 @@ fn write_overlay(fs: &Ext4) -> Result<()> {
     blocks.flush()
 }
 
-/// The journal's superblock for an empty log, with the features that new transactions need; Linux sets them at a mount too. An error
-/// recorded in the journal's superblock stays there until the file system's superblock also records it.
+/// The journal's superblock for an empty log, with the features that new transactions need; Linux also sets these features at a mount. An
+/// error recorded in the journal's superblock stays there until the file system's superblock also records it.
 fn made_ready(fs: &Ext4, mut raw: Block, next: u32) -> Result<Block> {
     let bytes = raw.for_change()?;
     let Ok((fields, _)) = RawJournalSuperblock::mut_from_prefix(bytes) else {
-        return Err(PLACE.corrupt("it is cut short"));
+        return Err(PLACE.corrupt("the journal superblock is truncated"));
     };
     let mut features = JournalFeatures::from_bits_retain(fields.s_feature_incompat.get().into());
     features |= JournalFeatures::REVOKE;

@@ -56,7 +56,7 @@ impl Journal {
         };
         {
             let mut seen = self.seen.lock().unwrap();
-            assert!(tid > seen.frozen, "{tid:?} was joined when it was frozen");
+            assert!(tid > seen.frozen, "{tid:?} got an operation after it was frozen");
             *seen.within.entry(tid).or_default() += 1;
             seen.changed.entry(tid).or_default().push(block);
         }
@@ -80,7 +80,7 @@ impl Journal {
         if let Ok(is_behind) = result {
             let seen = self.seen.lock().unwrap();
             assert!(seen.written >= tid, "{tid:?} is promised, {:?} is written", seen.written);
-            assert!(!is_behind || seen.begun > before, "{tid:?} was being written at the call");
+            assert!(!is_behind || seen.begun > before, "{tid:?} was written when the call began");
         }
         result.map(drop)
     }
@@ -98,15 +98,18 @@ impl Journal {
     fn write(&self, tid: Tid, work: &Work) -> Result<()> {
         {
             let mut seen = self.seen.lock().unwrap();
-            assert!(!std::mem::replace(&mut seen.writing, true), "two commits write");
+            assert!(
+                !std::mem::replace(&mut seen.writing, true),
+                "two commits write at the same time"
+            );
             seen.begun += 1;
-            assert_eq!(tid.0, seen.written.0 + 1, "commits come in their order");
+            assert_eq!(tid.0, seen.written.0 + 1, "commits are written in order");
             assert!(seen.aborted.is_none_or(|from| tid < from), "{tid:?} has half an operation");
             let (mut all, mut blocks) =
                 (seen.changed.remove(&tid).unwrap_or_default(), work.blocks.clone());
             all.sort_unstable();
             blocks.sort_unstable();
-            assert_eq!(all, blocks, "{tid:?} is what its operations did");
+            assert_eq!(all, blocks, "{tid:?} contains exactly the changes of its operations");
         }
         thread::yield_now();
         let mut seen = self.seen.lock().unwrap();

@@ -14,7 +14,7 @@ use crate::fs::ext4::disk::journal::{
 use crate::units::{BlockSize, FsBlock};
 
 /// The maximum size of a journal made by mke2fs, in blocks. A larger journal is refused. A damaged journal may map all its blocks to one
-/// device block, so the size of the device is no limit.
+/// device block, so the size of the device does not limit the size of the journal.
 const MAX_BLOCKS: u32 = 10_240_000;
 
 const PLACE: Place = Place::new("journal superblock");
@@ -88,13 +88,13 @@ impl JournalSuperblock {
     ) -> Result<Self> {
         let place = PLACE.block(block);
         let Ok((raw, _)) = RawJournalSuperblock::ref_from_prefix(bytes) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the journal superblock is truncated"));
         };
         let magic = raw.s_header.h_magic.get();
         if magic != MAGIC {
             return Err(place
                 .field("h_magic")
-                .corrupt(format!("{magic:#x} instead of {MAGIC:#x}")));
+                .corrupt(format!("the magic number is {magic:#x} instead of {MAGIC:#x}")));
         }
         let features = match raw.s_header.h_blocktype.get() {
             SUPERBLOCK_V1 => JournalFeatures::empty(),
@@ -109,12 +109,12 @@ impl JournalSuperblock {
         }
         let blocks = raw.s_maxlen.get();
         if u64::from(blocks) > available {
-            return Err(place
-                .field("s_maxlen")
-                .corrupt(format!("{blocks} blocks, but the journal has only {available}")));
+            return Err(place.field("s_maxlen").corrupt(format!(
+                "the length is {blocks} blocks, but the journal has only {available}"
+            )));
         }
         if blocks > MAX_BLOCKS {
-            let what = format!("a journal of {blocks} blocks, the limit is {MAX_BLOCKS}");
+            let what = format!("the journal has {blocks} blocks; the limit is {MAX_BLOCKS}");
             return Err(Error::new(ErrorKind::LimitExceeded, what));
         }
         let mut log = raw.s_first.get()..blocks;
@@ -132,11 +132,13 @@ impl JournalSuperblock {
             let (first, end) = (log.start, log.end);
             return Err(place
                 .field("s_first")
-                .corrupt(format!("the log from block {first} to block {end} is not valid")));
+                .corrupt(format!("the log cannot begin at block {first} and end at block {end}")));
         }
         let start = raw.s_start.get();
         if start != 0 && !log.contains(&start) {
-            return Err(place.field("s_start").corrupt(format!("{start} is outside {log:?}")));
+            return Err(place.field("s_start").corrupt(format!(
+                "the start of the log, block {start}, is outside the blocks {log:?}"
+            )));
         }
         Ok(Self {
             features,
@@ -158,7 +160,7 @@ impl JournalSuperblock {
         let unknown = features - JournalFeatures::KNOWN;
         if !unknown.is_empty() || read_only != 0 {
             return Err(Error::unsupported(format!(
-                "the journal needs features {:#x} incompat, {read_only:#x} ro_compat",
+                "the journal needs unknown features: incompat {:#x}, ro_compat {read_only:#x}",
                 unknown.bits()
             )));
         }
@@ -184,7 +186,9 @@ impl JournalSuperblock {
         }
         if raw.s_checksum_type != CHECKSUM_CRC32C {
             let number = raw.s_checksum_type;
-            return Err(Error::unsupported(format!("journal checksums of type {number}")));
+            return Err(Error::unsupported(format!(
+                "the checksum type {number} of the journal is not supported"
+            )));
         }
         let computed = superblock_checksum(bytes);
         let stored = raw.s_checksum.get();
@@ -204,8 +208,9 @@ impl JournalSuperblock {
         let needed = LEAST_LOG.saturating_add(self.fast_commit_blocks);
         if lacks && self.blocks < needed {
             let blocks = self.blocks;
-            let what =
-                format!("{blocks} blocks have no room for fast commits: {needed} are needed");
+            let what = format!(
+                "the journal of {blocks} blocks is too small for fast commits, which need {needed} blocks"
+            );
             return Err(PLACE.field("s_maxlen").corrupt(what));
         }
         Ok(())
@@ -216,7 +221,7 @@ impl JournalSuperblock {
     }
 }
 
-/// The checksum of a journal's superblock. It covers the whole superblock, with the checksum field set to 0.
+/// The checksum of a journal's superblock. The checksum covers the complete superblock, with the checksum field set to 0.
 fn superblock_checksum(bytes: &[u8]) -> u32 {
     let mut sum = crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET]);
     sum = crc32c_raw(sum, &[0; 4]);

@@ -1,4 +1,5 @@
-//! Tests of the log writer: e2fsck and ironmap's reader recover the logs that it has written. Both programs are independent of the writer.
+//! Tests of the log writer: e2fsck and ironmap's reader recover the logs that the log writer has written. Both programs are independent of
+//! the writer.
 
 use std::sync::Arc;
 

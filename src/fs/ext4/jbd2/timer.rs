@@ -1,4 +1,4 @@
-//! The timer thread. It commits changes that no sync has committed for some seconds, and frees space in the log.
+//! The timer thread, which commits changes that no sync has committed for some seconds, and frees space in the log.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;

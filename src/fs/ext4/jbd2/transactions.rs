@@ -160,9 +160,9 @@ impl Transactions {
         self.state.lock().committed >= tid
     }
 
-    /// Returns when a transaction is committed. If no thread is committing it, the caller commits it: it calls `freeze` when the
-    /// transaction is complete and before the next transaction starts, and `write` while the next transaction runs. Returns true if `write`
-    /// began after this call; the flush in `write` then also covers earlier writes of the caller.
+    /// Returns when a transaction is committed. If no other thread commits this transaction, the caller does. The caller calls `freeze`
+    /// after the last operation has left and before the next transaction starts. It calls `write` while the next transaction runs. Returns
+    /// true if `write` began after this call; the flush in `write` then also covers earlier writes of the caller.
     ///
     /// # Errors
     /// `ReadOnly` after an abort; the error of `write`, which aborts the volume.
@@ -279,7 +279,9 @@ mod tests {
     use std::sync::mpsc;
 
     fn change(transactions: &Transactions) -> Tid {
-        let Ok(Joined::In(member)) = transactions.join(1) else { panic!("there is room") };
+        let Ok(Joined::In(member)) = transactions.join(1) else {
+            panic!("the log has space for the operation")
+        };
         transactions.leave(1, Work { blocks: vec![FsBlock(7)], ..Work::default() });
         member.tid()
     }
@@ -303,10 +305,13 @@ mod tests {
                 scope.spawn(|| transactions.commit(first, |_, _| (), |_, _, ()| unreachable!()));
             go.send(()).unwrap();
             assert!(leader.join().unwrap().unwrap(), "its own write");
-            assert!(!follower.join().unwrap().unwrap(), "it came after the flush");
+            assert!(
+                !follower.join().unwrap().unwrap(),
+                "the transaction was committed after the flush"
+            );
         });
         let again = transactions.commit(first, |_, _| (), |_, _, ()| unreachable!());
-        assert!(!again.unwrap(), "committed long ago");
+        assert!(!again.unwrap(), "the transaction was committed before the flush");
         let second = change(&transactions);
         assert!(transactions.commit(second, |_, _| (), |_, _, ()| Ok(())).unwrap());
     }

@@ -39,7 +39,8 @@ const KNOWN: Features = Features {
         .union(RoCompat::VERITY),
 };
 
-/// The rules between two features. If the first feature is on, the second feature must be on (`true`) or off (`false`).
+/// The rules between features. Each rule names two features: if the first feature is on, the second feature must be on (`true`) or off
+/// (`false`).
 const RULES: &[(&str, bool, &str)] = &[
     ("orphan_file", true, "has_journal"),
     ("fast_commit", true, "has_journal"),
@@ -96,7 +97,9 @@ impl Features {
         for word in words().filter(|word| *word != "none") {
             let (name, on) = word.strip_prefix('^').map_or((word, true), |name| (name, false));
             if Self::of_name(usual(name))?.is_within(*self) != on {
-                return Err(Error::invalid(format!("{word} contradicts the other features")));
+                return Err(Error::invalid(format!(
+                    "the feature {word} contradicts the other features"
+                )));
             }
         }
         Ok(())

@@ -157,7 +157,7 @@ impl Files<'_> {
         Ok(number)
     }
 
-    /// Creates the block of multiple mount protection, in the state that no node holds the volume. Returns the block number.
+    /// Creates the block of multiple mount protection. The block says that no node holds the volume. Returns the block number.
     pub(super) fn mmp(&mut self, time: i64) -> Result<u64> {
         let at = self.space.allocate(self.goal, 1)?[0].start;
         let mut raw = RawMmp::new_zeroed();

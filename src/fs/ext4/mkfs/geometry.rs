@@ -25,7 +25,7 @@ const WORTHWHILE: u64 = 50;
 const MIN_JOURNAL: u64 = 1024;
 const MAX_JOURNAL: u64 = 10_240_000;
 
-/// The numbers of a volume. A size or a count of space is in blocks, if the field's name does not say otherwise.
+/// The numbers of a volume. Lengths are in blocks, except where the field's name or comment says otherwise.
 #[derive(Clone, Debug)]
 pub(in crate::fs::ext4) struct Geometry {
     pub(in crate::fs::ext4) features: Features,
@@ -66,8 +66,8 @@ impl Geometry {
         let blocks = (size / PAGE * PAGE) >> block_size.shift();
         limit_to_width(&mut features, blocks)?;
         if cluster_blocks > 1 && bytes == 1024 {
-            // Group 0 begins with the boot block and other groups do not. The positions of reserved descriptor blocks in the backups would
-            // therefore differ by one block from the positions that the format requires.
+            // With these sizes, group 0 begins with the boot block, and other groups do not. The positions of reserved descriptor blocks in
+            // the backups would therefore differ by one block from the positions that the format requires.
             features.compat.remove(Compat::RESIZE_INODE);
         }
         let journal = journal_blocks(options, &mut features, blocks, block_size)?;
@@ -103,15 +103,15 @@ impl Geometry {
             geometry.blocks = blocks;
             geometry.blocks_per_group -= 8 * cluster_blocks;
             if geometry.blocks_per_group / cluster_blocks < MIN_CLUSTERS_PER_GROUP {
-                let what = format!("too small for {inodes} inodes");
+                let what = format!("the volume is too small for {inodes} inodes");
                 return Err(Error::new(ErrorKind::NoSpace, what));
             }
         }
         Ok(geometry)
     }
 
-    /// Divides the volume into groups. The last group is omitted if it has space for its own metadata but hardly any space for files.
-    /// Returns false if the inode bitmaps of these groups have too few bits for all inodes.
+    /// Divides the volume into groups. A last group that has hardly any space for files besides its own metadata is omitted. Returns false
+    /// if the inode bitmaps of the groups have too few bits for all inodes.
     fn divide(&mut self, inodes: u64) -> Result<bool> {
         let too_small =
             || Err(Error::new(ErrorKind::NoSpace, "the volume is too small for a file system"));
@@ -123,8 +123,9 @@ impl Geometry {
             if blocks == 0 {
                 return too_small();
             }
-            self.groups = u32::try_from(blocks.div_ceil(per_group))
-                .map_err(|_| Error::unsupported("more than 2^32 groups: use larger blocks"))?;
+            self.groups = u32::try_from(blocks.div_ceil(per_group)).map_err(|_| {
+                Error::unsupported("the volume would have more than 2^32 groups: use larger blocks")
+            })?;
             if !self.set_inodes(inodes)? {
                 return Ok(false);
             }
@@ -183,7 +184,7 @@ impl Geometry {
             return Ok(false);
         }
         if per_group * u64::from(self.groups) > u64::from(u32::MAX) {
-            return Err(Error::invalid("more than 2^32 inodes, the limit"));
+            return Err(Error::invalid("the volume would have more than 2^32 inodes"));
         }
         self.inodes_per_group = per_group as u32;
         self.table_blocks = (per_group * size).div_ceil(bytes) as u32;
@@ -205,7 +206,7 @@ impl Geometry {
         }
         if self.backup_blocks() + 2 >= u64::from(self.blocks_per_group) {
             return Err(Error::unsupported(
-                "the descriptors are larger than a group; use meta_bg or larger blocks",
+                "the group descriptors do not fit into a group: use meta_bg or larger blocks",
             ));
         }
         Ok(())
@@ -245,7 +246,7 @@ fn block_size(options: &MkfsOptions, size: u64, sector: u32) -> Result<BlockSize
     let shift = bytes.is_power_of_two().then(|| bytes.trailing_zeros() as u8);
     shift.and_then(BlockSize::from_shift).ok_or_else(|| {
         Error::invalid(format!(
-            "blocks of {bytes} bytes; the size must be a power of two from 1024 to 65536"
+            "the block size is {bytes}, but it must be a power of two from 1024 to 65536"
         ))
     })
 }
@@ -255,12 +256,14 @@ fn inode_size(options: &MkfsOptions, block: BlockSize, features: &Features) -> R
     if size < 128 || !size.is_power_of_two() || usize::from(size) > block.bytes() {
         let most = block.bytes();
         return Err(Error::invalid(format!(
-            "inodes of {size} bytes; the size must be a power of two from 128 to {most}"
+            "the inode size is {size}, but it must be a power of two from 128 to {most}"
         )));
     }
     let inline = features.incompat.contains(Incompat::INLINE_DATA);
     if size == 128 && (inline || features.ro_compat.contains(RoCompat::PROJECT)) {
-        return Err(Error::invalid("inodes of 128 bytes have no room for inline_data or project"));
+        return Err(Error::invalid(
+            "an inode of 128 bytes is too small for inline_data or project",
+        ));
     }
     Ok(size)
 }
@@ -276,7 +279,7 @@ fn cluster_blocks(options: &MkfsOptions, block: BlockSize, features: &Features) 
     let cluster = options.cluster_size.unwrap_or(16 * bytes);
     if cluster < 2 * bytes || !cluster.is_power_of_two() || cluster / bytes > 1 << 12 {
         return Err(Error::invalid(format!(
-            "clusters of {cluster} bytes; the size must be a power of two from 2 to 4096 blocks"
+            "the cluster size is {cluster} bytes, but it must be a power of two from 2 to 4096 blocks"
         )));
     }
     Ok(cluster / bytes)
@@ -289,7 +292,7 @@ fn groups_per_flex(options: &MkfsOptions, features: &Features) -> Result<u32> {
     let groups = options.groups_per_flex;
     if !groups.is_power_of_two() {
         return Err(Error::invalid(format!(
-            "{groups} groups per flex group are not a power of two"
+            "the number of groups in a flex group is {groups}, but it must be a power of two"
         )));
     }
     Ok(groups)
@@ -302,7 +305,7 @@ fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
         return Ok(());
     }
     if !features.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
-        return Err(Error::invalid(format!("{blocks} blocks need the feature 64bit")));
+        return Err(Error::invalid(format!("a volume of {blocks} blocks needs the feature 64bit")));
     }
     features.compat.remove(Compat::RESIZE_INODE);
     Ok(())
@@ -324,7 +327,7 @@ fn journal_blocks(
             let most = MAX_JOURNAL.min(blocks / 2);
             let (least, most) = (MIN_JOURNAL << block.shift(), most << block.shift());
             return Err(Error::invalid(format!(
-                "a journal size of {bytes} bytes: from {least} to {most} are possible"
+                "a journal size of {bytes} bytes is not possible: the range is {least} to {most}"
             )));
         }
         return Ok(wanted as u32);
@@ -360,7 +363,7 @@ fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
     let ratio = options.inode_ratio.unwrap_or(usual.max(cluster));
     if ratio < 1024 {
         return Err(Error::invalid(format!(
-            "an inode for each {ratio} bytes; the minimum is 1024"
+            "the inode ratio is {ratio} bytes, but the minimum is 1024"
         )));
     }
     Ok(size / ratio)

@@ -61,7 +61,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     if size > device.size() {
         let has = device.size();
         return Err(Error::invalid(format!(
-            "a volume of {size} bytes does not fit on a device that has {has}"
+            "a volume of {size} bytes does not fit on a device of {has} bytes"
         )));
     }
     let geometry = Geometry::new(options, size, device.limits().logical_block)?;
@@ -74,7 +74,8 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     let identity = identity(options)?;
     let mut raw = superblock::superblock(&geometry, options, &identity)?;
     seal_superblock(&mut raw);
-    // The new superblock is decoded with the same checks as at an open, so that mkfs fails if an open would refuse the volume.
+    // The new superblock is decoded and checked as at an open, so that mkfs fails before the first write if an open would refuse the
+    // volume.
     let sb = Superblock::decode(raw.as_bytes(), device.size())?;
 
     let mut space =

@@ -3,7 +3,7 @@
 
 #![allow(
     clippy::single_range_in_vec_init,
-    reason = "one run of blocks, where there may be several"
+    reason = "the list has a single run here, but may have several"
 )]
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ impl Space {
         }
         let mut start = blocks.start;
         if let Some((&before, &end)) = self.taken.range(..=start).next_back() {
-            debug_assert!(end <= start, "{blocks:?} was taken");
+            debug_assert!(end <= start, "{blocks:?} is already allocated");
             if end == start {
                 start = before;
             }
@@ -156,7 +156,7 @@ mod tests {
         space.take(0..17);
         space.take(40..41);
         assert_eq!(space.allocate(0, 20).unwrap(), [48..68]);
-        assert!(space.allocate(0, 49).is_err(), "80..128 is all that is left");
+        assert!(space.allocate(0, 49).is_err(), "only 80..128 is free");
         assert_eq!(space.allocate(0, 48).unwrap(), [80..128]);
         assert_eq!(space.clusters_in(32..128).collect::<Vec<_>>(), [0..1, 1..6]);
     }

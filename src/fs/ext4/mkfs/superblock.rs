@@ -12,7 +12,7 @@ use crate::fs::ext4::disk::superblock::{
 };
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// The bit of `s_flags` that means that directory hashes use signed characters. Every machine sets this bit in a new volume.
+/// A bit of `s_flags`: directory hashes are computed from signed characters. New volumes have this bit on every machine.
 const SIGNED_HASH: u32 = 1;
 const HALF_MD4: u8 = 1;
 /// The bits of `s_default_mount_opts` that enable user attributes and access control lists.
@@ -78,7 +78,9 @@ pub(super) fn superblock(
 
     let percent = options.reserved_percent;
     if !(0.0..=50.0).contains(&percent) {
-        return Err(Error::invalid(format!("{percent} percent reserved; the range is 0 to 50")));
+        return Err(Error::invalid(format!(
+            "{percent} percent of the blocks cannot be reserved: the range is 0 to 50"
+        )));
     }
     let reserved = (geometry.blocks as f64 * percent / 100.0) as u64;
     raw.s_r_blocks_count_lo.set(reserved as u32);
@@ -105,7 +107,7 @@ fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> 
     let label = &options.label;
     let Some(name) = raw.s_volume_name.get_mut(..label.len()) else {
         return Err(Error::invalid(format!(
-            "a label of {} bytes; it can have at most 16",
+            "the label has {} bytes; it can have at most 16",
             label.len()
         )));
     };
@@ -124,7 +126,9 @@ fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> 
     // The superblock stores times with 40 bits. An inode stores times with only 34 bits, which begin in 1901.
     let time = identity.time;
     if !(0..(1 << 34) - (1 << 31)).contains(&time) {
-        return Err(Error::invalid(format!("{time} seconds since 1970 do not fit an inode")));
+        return Err(Error::invalid(format!(
+            "the time {time}, in seconds since 1970, does not fit into an inode"
+        )));
     }
     let high = (time >> 32) as u8;
     for low in [&mut raw.s_mkfs_time, &mut raw.s_wtime, &mut raw.s_lastcheck] {

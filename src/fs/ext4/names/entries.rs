@@ -1,4 +1,4 @@
-//! Entries as bytes: how they are written, removed and packed. The caller has checked the bytes.
+//! Directory entries as bytes: writing, removing and packing. The caller must have checked the bytes.
 
 use std::mem::offset_of;
 
@@ -12,11 +12,12 @@ use crate::error::{Error, Result};
 use crate::fs::FileType;
 use crate::units::InodeNo;
 
-/// The inode that an entry refers to, and its type.
+/// The inode that an entry refers to, and the type code in the entry.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     inode: u32,
-    /// `file_type`; 0 if the volume's entries have no type, because this byte is then a part of the name's length.
+    /// The byte `file_type`. It is 0 if the volume does not have the feature filetype, because this byte is then the upper half of the
+    /// name's length.
     kind: u8,
 }
 
@@ -39,12 +40,13 @@ impl Target {
     }
 }
 
-/// The length in bytes of an entry with this name.
+/// The length, in bytes, of an entry with this name.
 pub(super) fn length(name: &[u8]) -> usize {
     (HEADER + name.len()).next_multiple_of(4)
 }
 
-/// Unused bytes from `at + used` to `end`. The entry at `at` uses the first `used` bytes of its record; `used` is 0 if the record is unused.
+/// The unused end of a record. The record extends from `at` to `end`, and its entry uses the first `used` bytes. `used` is 0 if the record
+/// contains no entry.
 #[derive(Clone, Copy)]
 pub(super) struct Gap {
     at: usize,
@@ -53,7 +55,7 @@ pub(super) struct Gap {
 }
 
 impl Area {
-    /// The first gap with room for an entry of this name.
+    /// The first gap that is large enough for an entry with this name.
     pub(super) fn gap(&self, name: &[u8], fs: &Ext4) -> Result<Option<Gap>> {
         let need = length(name);
         let mut at = 0;
@@ -96,7 +98,7 @@ impl Entries<'_> {
         self.put(at, gap.end, name, target);
     }
 
-    /// Removes an entry and erases its name. Its space is added to the previous entry, or becomes an unused entry.
+    /// Removes an entry and erases its name. The space of the entry is added to the previous entry, or becomes an unused entry.
     pub(super) fn remove(&mut self, spot: Spot) {
         self.0[spot.at..spot.next].fill(0);
         let begin = spot.before.unwrap_or(spot.at);
@@ -108,7 +110,7 @@ impl Entries<'_> {
         self.0[at + offset_of!(RawDirEntry, file_type)] = target.kind;
     }
 
-    /// Replaces all entries by these, packed without gaps.
+    /// Replaces all entries of the area by `entries`, without gaps between them.
     pub(super) fn pack<'n>(&mut self, entries: impl Iterator<Item = (&'n [u8], Target)>) {
         let end = self.0.len();
         self.0.fill(0);

@@ -17,10 +17,10 @@ use super::{Addition, Directory, PLACE, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{FileBlock, FsBlock};
 
-/// The path from the root to the leaf for a hash.
+/// The path from the root of a hash tree to the leaf for a hash.
 pub(super) struct Path {
     pub(super) hash: NameHash,
-    /// The nodes from the root downwards; never empty.
+    /// The nodes from the root downwards. There is at least the root.
     nodes: SmallVec<[Node; 3]>,
     pub(super) leaf: Area,
 }
@@ -30,10 +30,10 @@ pub(super) struct Path {
 pub(super) struct Node {
     block: FileBlock,
     at: FsBlock,
-    /// The index of the entry on the path.
+    /// The index of the entry on the path. This entry points to the next block on the path.
     entry: usize,
     count: usize,
-    /// The hash of the entry after the entry on the path.
+    /// The hash of the next entry in the node.
     next: Option<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Node {
         self.count >= sb.dx_limit(dx_offset(self.block))
     }
 
-    /// Whether an entry with this hash may be inserted after the entry on the path.
+    /// Whether an entry with this hash may be inserted between the entry on the path and the next entry.
     pub(super) fn takes(&self, hash: u32) -> bool {
         self.next.is_none_or(|next| hash <= next)
     }
@@ -55,7 +55,8 @@ impl Path {
 }
 
 impl Directory<'_> {
-    /// Adds a name to the leaf for its hash. If the leaf is full, it is split. If the node above the leaf is full too, that node is split first.
+    /// Adds a name to the leaf for its hash. If the leaf is full, the leaf is split. If the node above the leaf is also full, the function
+    /// only makes space in that node, and the caller must call the function again.
     pub(super) fn add_hashed(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         let path = self.path_to(&addition.wanted)?;
         let (name, target) = (addition.wanted.name, addition.target);
@@ -79,7 +80,7 @@ impl Directory<'_> {
         let (mut below, mut nodes) = (root.area, SmallVec::new());
         for _ in 0..=root.levels {
             let Home::Block(block, at) = below.home else {
-                return Err(below.place.corrupt("a node is not a block"));
+                return Err(below.place.corrupt("a node of the hash tree is not in a block"));
             };
             let entries = self.dx_entries(&below)?;
             let entry = dx_position(entries, hash);
@@ -88,12 +89,15 @@ impl Directory<'_> {
             below = self.dx_child(&entries[entry], &below)?;
         }
         if below.end != self.fs.superblock.entries_end() {
-            return Err(below.place.corrupt("a node of the tree is in the place of a leaf"));
+            return Err(below
+                .place
+                .corrupt("the hash tree has an index node in the place of a leaf"));
         }
         Ok(Path { hash: root.hash, nodes, leaf: below })
     }
 
-    /// Makes room in the nodes above a leaf. Splits the highest node that must be split, or adds a level below a full root.
+    /// Makes space in the nodes above a leaf. Splits the highest node that must be split. If all nodes are full, adds a level below the
+    /// root.
     fn grow_nodes(&self, h: &mut Handle<'_>, path: &Path) -> Result<()> {
         let nodes = &path.nodes;
         match nodes.iter().rposition(|node| !node.is_full(&self.fs.superblock)) {
@@ -106,7 +110,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Moves the upper half of a node's entries to a new node, which follows the old node in the parent.
+    /// Moves the upper half of a node's entries to a new node, and inserts the new node after the old node in the parent.
     fn split_node(&self, h: &mut Handle<'_>, above: &Node, node: &Node) -> Result<()> {
         let half = node.count / 2;
         let (upper, hash) = {
@@ -121,7 +125,7 @@ impl Directory<'_> {
         self.insert_after(h, above, hash, new)
     }
 
-    /// Moves all entries of the root to a new node, which becomes its only child.
+    /// Moves all entries of the root to a new node. The new node becomes the only child of the root.
     fn deepen(&self, h: &mut Handle<'_>, root: &Node) -> Result<()> {
         let entries = {
             let area = self.node_area(root)?;
@@ -140,13 +144,13 @@ impl Directory<'_> {
 
     fn node_area(&self, node: &Node) -> Result<Area> {
         let area = self.dir_block(node.block)?;
-        area.ok_or_else(|| PLACE.inode(self.number).corrupt("a node is a hole"))
+        area.ok_or_else(|| PLACE.inode(self.number).corrupt("a node of the hash tree is a hole"))
     }
 
     fn append_node(&self, h: &mut Handle<'_>, entries: &[u8]) -> Result<FileBlock> {
         let block = FileBlock(self.dir_blocks()?);
         self.append_block(h, |bytes| {
-            // To a linear reader the node appears as unused space.
+            // The node begins with an unused entry that is as long as the block, so that a linear reader skips the node.
             let raw = RawDirEntry {
                 inode: 0.into(),
                 rec_len: raw_record_length(bytes.len()).into(),
@@ -161,7 +165,7 @@ impl Directory<'_> {
         })
     }
 
-    /// Adds an entry after the entry on the path. The node must have room for it.
+    /// Inserts an entry into a node, after the entry on the path. The node must not be full.
     pub(super) fn insert_after(
         &self,
         h: &mut Handle<'_>,
@@ -198,7 +202,7 @@ pub(super) fn put_entry(bytes: &mut [u8], at: usize, hash: u32, block: FileBlock
     bytes[at..at + ENTRY].copy_from_slice(raw.as_bytes());
 }
 
-/// Writes the node's header, which is stored in place of the first entry's hash.
+/// Writes the header of a node. The header is stored in the bytes of the first entry's hash.
 pub(super) fn set_count(bytes: &mut [u8], offset: usize, sb: &Superblock, count: usize) {
     let limit = sb.dx_limit(offset) as u16;
     let raw = RawDxCount { limit: limit.into(), count: (count as u16).into() };

@@ -1,4 +1,5 @@
-//! Directories with entries in the inode: in the 56 bytes of `i_block` after the parent's number, and in the value of the attribute `system.data`.
+//! Inline directories. Their entries are stored in the inode: in the 56 bytes of `i_block` after the parent's inode number, and in the
+//! value of the attribute `system.data`.
 
 use std::ops::Range;
 
@@ -11,18 +12,20 @@ use super::{Addition, Directory, PLACE, Step};
 use crate::error::{Error, Result};
 use crate::units::InodeNo;
 
-/// The parts of an inline directory that hold entries.
+/// The numbers of the parts of an inline directory that contain entries.
 const PARTS: Range<u64> = 1..3;
 
 impl Directory<'_> {
-    /// Makes a new directory inline, if the volume has the feature and the inode has room. Returns whether the directory is inline.
+    /// Makes a new directory inline, if the volume has the feature inline_data and the inode has enough space. Returns whether the
+    /// directory is inline.
     pub(super) fn init_inline_directory(
         &self,
         h: &mut Handle<'_>,
         parent: InodeNo,
     ) -> Result<bool> {
-        let parent = u32::try_from(parent.0)
-            .map_err(|_| Error::invalid("the parent's number exceeds 32 bits"))?;
+        let parent = u32::try_from(parent.0).map_err(|_| {
+            Error::invalid("the inode number of the parent directory exceeds 32 bits")
+        })?;
         let mut content = [0; FRONT];
         let (number, entries) = content.split_at_mut(PARENT);
         number.copy_from_slice(&parent.to_le_bytes());
@@ -30,7 +33,7 @@ impl Directory<'_> {
         Attributes::of(self.0).store_inline(h, &content)
     }
 
-    /// Adds a name if the inode has room for it; otherwise moves all entries to a block.
+    /// Adds a name if the inode has enough space. Otherwise, moves all entries to a block.
     pub(super) fn add_inline(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         let (name, target) = (addition.wanted.name, addition.target);
         for part in PARTS {
@@ -41,7 +44,7 @@ impl Directory<'_> {
                 return Ok(Step::Added);
             }
         }
-        // The attribute grows by one entry.
+        // No part has a large enough gap, so the attribute is extended by one entry.
         let mut content = self.inline_content()?;
         let at = content.len() - FRONT;
         content.resize(content.len() + length(name), 0);
@@ -66,7 +69,7 @@ impl Directory<'_> {
         self.replace_inline_directory(h, &content)
     }
 
-    /// Changes the target of `..`.
+    /// Changes the parent of an inline directory, which is the target of `..`.
     pub(super) fn set_inline_parent(&self, h: &mut Handle<'_>, parent: Target) -> Result<()> {
         let mut content = self.inline_content()?;
         content[..PARENT].copy_from_slice(&parent.number().to_le_bytes());
@@ -78,16 +81,18 @@ impl Directory<'_> {
         if Attributes::of(self.0).store_inline(h, content)? {
             return Ok(());
         }
-        Err(PLACE.inode(self.number).corrupt("its entries overlap other attributes"))
+        Err(PLACE
+            .inode(self.number)
+            .corrupt("the entries of the inline directory overlap other attributes"))
     }
 
-    /// Moves all entries of an inline directory to a block. If there is no free space, nothing is changed.
+    /// Moves all entries of an inline directory to a block. If the volume has no free block, nothing is changed.
     fn move_to_block(&self, h: &mut Handle<'_>) -> Result<()> {
         let parts = PARTS.map(|part| self.inline_dir_part(part)).collect::<Result<Vec<_>>>()?;
         let parent = self.inline_parent();
         if parent.0 == 0 || parent.0 > u64::from(self.fs.superblock.inodes_count) {
             let place = PLACE.inode(self.number).field("parent");
-            return Err(place.corrupt(format!("{parent} is not an inode number")));
+            return Err(place.corrupt(format!("the parent {parent} is not a valid inode number")));
         }
         let mut entries = self.dots(parent)?.to_vec();
         for area in parts.iter().flatten() {
@@ -109,7 +114,7 @@ impl Directory<'_> {
 }
 
 impl Inode {
-    /// The whole content of an inline directory, which is its parent's number and its entries.
+    /// The complete content of an inline directory: the parent's inode number and the entries.
     fn inline_content(&self) -> Result<Vec<u8>> {
         Ok([&self.i_block[..], self.inline_rest()?].concat())
     }

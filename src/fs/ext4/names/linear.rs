@@ -1,4 +1,4 @@
-//! Directories whose names are searched block by block.
+//! Linear directories, in which a name is searched block by block.
 
 use super::super::jbd2::Handle;
 use super::{Addition, Directory, PLACE, Step};
@@ -7,12 +7,12 @@ use crate::fs::InodeFlags;
 use crate::units::FileBlock;
 
 impl Directory<'_> {
-    /// Adds a name to the first block with room. If no block has room, a directory of one block becomes
-    /// hashed, provided that the volume has the feature. Any other directory gets another block.
+    /// Adds a name to the first block that has a large enough gap. If no block has a large enough gap, a directory of one block becomes
+    /// hashed, provided that the volume has the feature dir_index. Any other directory gets another block.
     pub(super) fn add_linear(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         if self.flags.contains(InodeFlags::INDEX) {
             let place = PLACE.inode(self.number).field("i_flags");
-            return Err(place.corrupt("the directory is hashed, on a volume without dir_index"));
+            return Err(place.corrupt("the directory has a hash tree, but dir_index is not set"));
         }
         let (name, target) = (addition.wanted.name, addition.target);
         let blocks = self.dir_blocks()?;
@@ -29,7 +29,7 @@ impl Directory<'_> {
             return Err(PLACE
                 .inode(self.number)
                 .field("i_size")
-                .corrupt("the directory has no block"));
+                .corrupt("the directory has no blocks"));
         }
         if blocks == 1 && self.hashes_directories() {
             self.make_hashed(h)?;

@@ -1,10 +1,10 @@
 //! Changes of directories: adding names, removing names, and changing the inode of a name.
 //!
 //! A directory has one of three forms: its entries are in the inode, in a linear sequence of blocks, or in the leaves of a hash tree. A
-//! full directory is converted to the next form, and a full tree grows by splits. Each such step leaves a valid directory with
-//! unchanged names. If the next step finds no space, the completed steps are therefore not undone. A directory never shrinks.
+//! full directory is converted to the next form, and a full tree grows by splits. After each conversion or split, the directory is valid
+//! and has the same names. If the next step finds no free space, the completed steps are therefore not undone. A directory never shrinks.
 //!
-//! The caller must hold the directory's lock. It updates the directory's link count and time stamps.
+//! The caller must have locked the directory, and updates the directory's link count and time stamps.
 
 mod entries;
 mod hashed;
@@ -31,20 +31,22 @@ use crate::fs::{FileType, InodeFlags};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The maximum number of blocks changed by adding a name. In the worst case, the deepest tree gets a leaf and a node, or the directory becomes
-/// hashed. Each new block also changes a bitmap, a group's descriptor and the directory's map. All of these steps change the inode.
+/// The maximum number of blocks that change when a name is added. In the worst case, a tree of the maximum depth gets a leaf and a node, or
+/// the directory becomes hashed. Each new block also changes a bitmap, a group descriptor and the directory's block map. Every step changes
+/// the inode.
 pub(crate) const ADD_CREDITS: u32 = 24;
-/// The maximum number of blocks changed by removing a name, or by changing the inode of a name.
+/// The maximum number of blocks that change when a name is removed, or when the inode of a name changes.
 pub(crate) const CHANGE_CREDITS: u32 = 1;
 
-/// The maximum number of steps to add a name: out of the inode, into a tree, one split at each level, and the leaf itself.
+/// The maximum number of steps to add a name. The steps are the conversion to a linear directory, the conversion to a tree, a split at each
+/// level of the tree, and the addition to the leaf.
 const MOST_STEPS: usize = 8;
-/// The maximum number of blocks of a directory, whose numbers have 28 bits in a tree.
+/// The maximum number of blocks of a directory. A hash tree stores a block number in 28 bits.
 const MAX_BLOCKS: u64 = 1 << 28;
 
 const PLACE: Place = Place::new("directory");
 
-/// The entry to be added.
+/// The entry to add.
 struct Addition<'a> {
     wanted: Wanted<'a>,
     target: Target,
@@ -54,11 +56,11 @@ struct Addition<'a> {
 #[derive(PartialEq, Eq)]
 enum Step {
     Added,
-    /// The directory has more room, and may have another form. The name is not added yet.
+    /// The directory has grown, and may have another form. The name is not added yet.
     Grown,
 }
 
-/// A handle for changes of a directory's names.
+/// A directory whose names may be changed.
 #[derive(Clone, Copy)]
 pub(crate) struct Directory<'d>(&'d InodeToChange<'d>);
 
@@ -77,11 +79,11 @@ impl<'d> Deref for Directory<'d> {
 }
 
 impl Directory<'_> {
-    /// Adds a name. The directory must not contain it.
+    /// Adds a name. The directory must not contain the name.
     ///
     /// # Errors
-    /// `InvalidInput` and `NameTooLong` for an invalid name; `NoSpace` if no blocks are free, or if
-    /// the tree has its maximum size. After an error the directory has the same names as before.
+    /// `InvalidInput` and `NameTooLong` for an invalid name; `NoSpace` if no blocks are free, or if the hash tree has its maximum size. An
+    /// error does not change the names in the directory.
     pub(crate) fn add_entry(
         &self,
         h: &mut Handle<'_>,
@@ -104,7 +106,9 @@ impl Directory<'_> {
             let grown = self.again()?;
             step = Directory(&grown).add_step(h, &addition)?;
         }
-        Err(PLACE.inode(self.number).corrupt("repeated growth gives no room for a name"))
+        Err(PLACE
+            .inode(self.number)
+            .corrupt("the directory has no space for the name after it has grown repeatedly"))
     }
 
     fn add_step(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
@@ -155,10 +159,10 @@ impl Directory<'_> {
         self.change_entries(h, home, |mut entries| entries.set_target(at, target))
     }
 
-    /// Creates the first entries of a new directory, `.` and `..`. The directory's inode must have an empty map and no attributes.
+    /// Creates the entries `.` and `..` of a new directory. The directory's inode must have an empty block map and no attributes.
     ///
     /// # Errors
-    /// `NoSpace`; nothing is changed in that case.
+    /// `NoSpace`. With this error, nothing is changed.
     pub(crate) fn init(&self, h: &mut Handle<'_>, parent: InodeNo) -> Result<()> {
         if self.init_inline_directory(h, parent)? {
             return Ok(());
@@ -191,7 +195,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Adds a block of entries to a directory. Afterwards, the caller's snapshot of the inode is outdated.
+    /// Adds a block of entries to a directory. After the call, the caller's `Inode` of the directory is outdated.
     fn append_leaf(&self, h: &mut Handle<'_>, fill: impl FnOnce(Entries<'_>)) -> Result<FileBlock> {
         self.append_block(h, |bytes| {
             fill(Entries(&mut bytes[..self.fs.superblock.entries_end()]));
@@ -199,14 +203,14 @@ impl Directory<'_> {
         })
     }
 
-    /// Adds a block to a directory. If there is no free space, nothing is changed.
+    /// Adds a block to a directory. If the volume has no free block, nothing is changed.
     fn append_block(&self, h: &mut Handle<'_>, fill: impl FnOnce(&mut [u8])) -> Result<FileBlock> {
         let sb = &self.fs.superblock;
         let block = FileBlock(self.dir_blocks()?);
         let size = self.size + sb.block_size.bytes() as u64;
         let large = sb.incompat.contains(Incompat::LARGEDIR);
         if block.0 >= MAX_BLOCKS || (size > u64::from(u32::MAX) && !large) {
-            let what = format!("directory inode {} has the maximum size", self.number);
+            let what = format!("directory inode {} has already the maximum size", self.number);
             return Err(Error::new(ErrorKind::NoSpace, what));
         }
         let start = self.map_next_block(h, block)?;
@@ -215,20 +219,20 @@ impl Directory<'_> {
         Ok(block)
     }
 
-    /// The first two entries of a directory.
+    /// The entries `.` and `..` of this directory.
     fn dots(&self, parent: InodeNo) -> Result<[(&'static [u8], Target); 2]> {
         let target = |inode| Target::new(&self.fs, inode, FileType::Directory);
         Ok([(b".", target(self.number)?), (b"..", target(parent)?)])
     }
 
-    /// Whether a directory becomes hashed when its first block is full.
+    /// Whether a directory on this volume becomes hashed when its first block is full.
     fn hashes_directories(&self) -> bool {
         self.fs.superblock.compat.contains(Compat::DIR_INDEX)
     }
 }
 
 impl InodeToChange<'_> {
-    /// Allocates the next block of a directory, or of another file without holes. If the block after its last one is free, that block is used.
+    /// Allocates the next block of a directory, or of another file without holes. The block after the file's last block is preferred.
     pub(crate) fn map_next_block(&self, h: &mut Handle<'_>, block: FileBlock) -> Result<FsBlock> {
         let last = block.0.checked_sub(1).map(|last| self.fs_block(FileBlock(last)));
         let last = last.transpose()?.flatten();
@@ -236,7 +240,7 @@ impl InodeToChange<'_> {
         if let Some(last) = last
             && !block.0.is_multiple_of(u64::from(self.fs.superblock.cluster_blocks))
         {
-            // The other blocks of the cluster already belong to the directory.
+            // The last block is not the last of its cluster. The other blocks of the cluster already belong to the file.
             let start = FsBlock(last.0 + 1);
             self.map_extent(h, extent(start))?;
             return Ok(start);
@@ -281,11 +285,14 @@ impl Inode {
     }
 }
 
-/// Refuses an invalid name. `.` and `..` cannot be added or removed.
+/// Refuses an invalid name, and the names `.` and `..`, which cannot be added or removed.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         let len = name.len();
-        return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {len} bytes")));
+        return Err(Error::new(
+            ErrorKind::NameTooLong,
+            format!("a name has at most 255 bytes, but this name has {len}"),
+        ));
     }
     let shown = String::from_utf8_lossy(name);
     if matches!(name, b"" | b"." | b"..") || name.iter().any(|byte| matches!(byte, 0 | b'/')) {

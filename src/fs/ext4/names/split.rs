@@ -1,4 +1,4 @@
-//! Splits the leaves of a hash tree, and converts a directory of one block to a tree.
+//! Splits the leaves of a hash tree, and converts a linear directory of one block to a hash tree.
 
 use zerocopy::IntoBytes;
 
@@ -20,11 +20,12 @@ struct Hashed<'a> {
     target: Target,
 }
 
-/// The offsets of `.` and `..`.
+/// The offsets and names of the entries `.` and `..` in the root of a hash tree.
 const DOTS: [(usize, &[u8]); 2] = [(0, b"."), (12, b"..")];
 
 impl Directory<'_> {
-    /// Splits a full leaf into two leaves and adds a name. The upper leaf is inserted after the lower one in the parent, which must have room.
+    /// Splits a full leaf into two leaves and adds a name. The leaf with the higher hashes is inserted after the other leaf in the parent.
+    /// The parent must not be full.
     pub(super) fn split_leaf(
         &self,
         h: &mut Handle<'_>,
@@ -37,12 +38,14 @@ impl Directory<'_> {
         let middle = median(&all);
         let (lower, upper) = all.split_at(middle);
         let (Some(last), Some(first)) = (lower.last(), upper.first()) else {
-            return Err(leaf.place.corrupt("a single entry fills the leaf"));
+            return Err(leaf
+                .place
+                .corrupt("the leaf cannot be split, because a single entry fills the leaf"));
         };
-        // The lowest bit of the upper leaf's hash marks that names with this hash begin in the previous leaf.
+        // If the lowest bit of the upper leaf's hash is set, the previous leaf contains names with the same hash.
         let hash = first.hash | u32::from(first.hash == last.hash);
         if !path.parent().takes(hash) {
-            return Err(leaf.place.corrupt("the leaf has names that belong to another leaf"));
+            return Err(leaf.place.corrupt("the leaf contains names that belong to another leaf"));
         }
         let pack = |mut entries: Entries<'_>, half: &[Hashed<'_>]| {
             entries.pack(half.iter().map(|entry| (entry.name, entry.target)));
@@ -62,7 +65,7 @@ impl Directory<'_> {
         there.chain(std::iter::once(added)).map(hashed).collect()
     }
 
-    /// Converts a directory of one block to a tree. The block becomes the root, and one leaf gets all names.
+    /// Converts a directory of one block to a hash tree. The block becomes the root, and all names move to one new leaf.
     pub(super) fn make_hashed(&self, h: &mut Handle<'_>) -> Result<()> {
         let sb = &self.fs.superblock;
         if HashVersion::from_raw(sb.hash_version).is_none() {
@@ -70,7 +73,9 @@ impl Directory<'_> {
             return Err(place.corrupt(format!("{}", sb.hash_version)));
         }
         let Some(area) = self.dir_block(FileBlock(0))? else {
-            return Err(PLACE.inode(self.number).corrupt("its first block is a hole"));
+            return Err(PLACE
+                .inode(self.number)
+                .corrupt("the first block of the directory is a hole"));
         };
         let behind_dots = self.check_dots(&area)?;
         let entries = area.used_entries(behind_dots, &self.fs)?;
@@ -100,15 +105,17 @@ impl Directory<'_> {
         })
     }
 
-    /// Checks that `.` and `..` are at the offsets that a root requires. Returns the offset after them.
+    /// Checks that the entries `.` and `..` are at the offsets that the root of a hash tree requires. Returns the offset after these
+    /// entries.
     fn check_dots(&self, area: &Area) -> Result<usize> {
         let mut behind = 0;
         for (at, name) in DOTS {
             let entry = area.entry(at, &self.fs)?;
             if behind != at || entry.name != name {
-                return Err(area
-                    .place
-                    .corrupt(format!("{} is not at byte {at}", String::from_utf8_lossy(name))));
+                return Err(area.place.corrupt(format!(
+                    "the entry {} is not at byte {at}",
+                    String::from_utf8_lossy(name)
+                )));
             }
             behind = entry.next;
         }
@@ -116,8 +123,8 @@ impl Directory<'_> {
     }
 }
 
-/// The number of entries that stay in the lower of two blocks: about half of the bytes, but at least one entry. Both
-/// halves fit into a block, because the longest entry takes less than a third of the smallest block.
+/// The number of entries that stay in the lower of two blocks: about half of the bytes, but at least one entry. Each half fits into a
+/// block, because the longest entry needs less than a third of the smallest block.
 fn median(entries: &[Hashed<'_>]) -> usize {
     let half = entries.iter().map(|entry| length(entry.name)).sum::<usize>() / 2;
     let mut before = 0;

@@ -233,8 +233,8 @@ impl Locks {
         }
     }
 
-    /// Sets the stamps for recorded writes of all inodes. If this function is called at an interval, a stamp is at most one interval later
-    /// than its write.
+    /// Sets the stamps for recorded writes of all inodes. A stamp is later than its write by at most the time between two calls of this
+    /// function.
     pub(crate) fn stamp_all_noted(&self) {
         if self.has_stamps() {
             for shard in &self.inodes {

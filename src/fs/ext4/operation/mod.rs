@@ -11,6 +11,7 @@ pub(super) mod locks;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 
+use std::cell::Cell;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ use crate::units::InodeNo;
 pub(crate) struct Operation<'a> {
     fs: &'a Arc<Ext4>,
     pub(crate) writing: &'a Writing,
+    /// Whether the operation failed to read a directory without the directory's lock.
+    read_unlocked: Cell<bool>,
 }
 
 /// An exclusive lock of an inode.
@@ -46,10 +49,15 @@ impl Ext4 {
         self: &Arc<Self>,
         work: impl FnOnce(&Operation<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.watch(|| work(&Operation { fs: self, writing: self.writing()? }))
+        let read_unlocked = Cell::new(false);
+        let op = Operation { fs: self, writing: self.writing()?, read_unlocked };
+        let result = work(&op);
+        // Another thread may have changed the directory meanwhile, so the failure does not show that the volume is damaged.
+        if op.read_unlocked.get() { result } else { self.watch(|| result) }
     }
 
-    /// Waits for a shared lock of an inode. No thread changes the inode while the lock is held. `None` on a read-only volume, which needs no lock.
+    /// Waits for a shared lock of an inode. No thread changes the inode while the lock is held. `None` on a read-only volume, which needs
+    /// no lock.
     pub(crate) fn share(&self, number: InodeNo) -> Option<Shared<'_>> {
         self.writing.as_ref().map(|writing| writing.locks.shared(number))
     }
@@ -63,7 +71,14 @@ impl Ext4 {
         let shared = writing.locks.try_shared(number);
         shared
             .map(Some)
-            .ok_or_else(|| Error::would_block("another thread changes the file's inode"))
+            .ok_or_else(|| Error::would_block("another thread is changing the file's inode"))
+    }
+}
+
+impl Operation<'_> {
+    /// Records that the operation failed to read a directory whose lock it did not hold.
+    pub(crate) fn failed_to_read_unlocked(&self) {
+        self.read_unlocked.set(true);
     }
 }
 

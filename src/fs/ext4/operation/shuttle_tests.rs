@@ -34,19 +34,27 @@ impl Default for Model {
 impl Model {
     fn change(&self) {
         let lock = self.locks.exclusive(INODE);
-        assert_eq!(self.within.swap(-1, SeqCst), 0, "a change is alone");
+        assert_eq!(
+            self.within.swap(-1, SeqCst),
+            0,
+            "a change excludes all other users of the inode"
+        );
         thread::yield_now();
         self.value.fetch_add(1, SeqCst);
         let open = self.locks.is_open(INODE);
         thread::yield_now();
-        assert_eq!(self.locks.is_open(INODE), open, "it stays open or closed under its lock");
+        assert_eq!(
+            self.locks.is_open(INODE),
+            open,
+            "the file stays open or closed while its lock is held"
+        );
         self.within.store(0, SeqCst);
         drop(lock);
     }
 
     fn open_and_close(&self) {
         let shared = self.locks.shared(INODE);
-        assert!(self.within.fetch_add(1, SeqCst) >= 0, "readers share with readers");
+        assert!(self.within.fetch_add(1, SeqCst) >= 0, "readers do not exclude each other");
         let open = shared.open();
         *self.opens.lock().unwrap() += 1;
         thread::yield_now();
@@ -89,7 +97,10 @@ fn a_read_is_valid_until_the_change_number_changes() {
                     thread::yield_now();
                     let seen = model.seen.load(SeqCst);
                     let stays = open.inode().changes() == changes;
-                    assert!(!stays || value >= seen, "{value} is kept, {seen} was seen");
+                    assert!(
+                        !stays || value >= seen,
+                        "the value is {value}, but a thread has seen {seen}"
+                    );
                 }
             }),
         ];
@@ -115,6 +126,6 @@ fn a_change_is_exclusive_and_entries_go_with_their_last_user() {
             }),
         ];
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!(model.locks.known(), 0, "nobody works on an inode any more");
+        assert_eq!(model.locks.known(), 0, "no thread has locked an inode");
     });
 }

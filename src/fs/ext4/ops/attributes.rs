@@ -115,7 +115,7 @@ impl Operation<'_> {
         let refused = (changed - InodeFlags::CHANGEABLE) | (changed & flags & of_other_types);
         if !refused.is_empty() {
             let bits = refused.bits();
-            return Err(Error::unsupported(format!("changing the inode flags {bits:#x}")));
+            return Err(Error::unsupported(format!("the inode flags {bits:#x} cannot be changed")));
         }
         self.transact_for_space(CREDITS, |handle| {
             let now = handle.now();
@@ -156,7 +156,7 @@ impl Operation<'_> {
     }
 
     /// Removes the file's capabilities, which were granted to the old content, and returns the changed inode. Set-id bits are removed by
-    /// [`strip_privileges`](Ext4::strip_privileges) instead, because their removal depends on the user.
+    /// [`strip_privileges`](Ext4::strip_privileges) instead, because their removal depends on the user of the write.
     pub(super) fn without_capabilities<'f>(
         &self,
         file: &'f Locked<'_>,

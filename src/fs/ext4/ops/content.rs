@@ -83,7 +83,10 @@ impl Ext4 {
                     op.resize(&file, &file.inode()?, inode.size())?;
                     file.is_cut(inode.has_small_map());
                 }
-                return Err(refuse(ErrorKind::NoSpace, "there is no room for the whole write"));
+                return Err(refuse(
+                    ErrorKind::NoSpace,
+                    "the volume has no space for the complete write",
+                ));
             }
             Ok((pos, done))
         })

@@ -266,20 +266,23 @@ const MINOR_BITS: u32 = 20;
 pub(in crate::fs::ext4) fn check_file(file: NewFile<'_>, block_size: usize) -> Result<()> {
     if let NewFile::Symlink(target) = file {
         if target.is_empty() {
-            return Err(refuse(ErrorKind::NotFound, "the link has no target"));
+            return Err(refuse(ErrorKind::NotFound, "the target of the symbolic link is empty"));
         }
         if target.len() >= block_size {
-            return Err(refuse(ErrorKind::NameTooLong, "the target does not fit into a block"));
+            return Err(refuse(
+                ErrorKind::NameTooLong,
+                "the target of the symbolic link does not fit into a block",
+            ));
         }
         // The kernel reads a target only up to its first NUL.
         if target.contains(&0) {
-            return Err(Error::invalid("the target of a link holds a NUL"));
+            return Err(Error::invalid("the target of the symbolic link contains a NUL"));
         }
     }
     if let NewFile::CharDevice(major, minor) | NewFile::BlockDevice(major, minor) = file
         && (major >> MAJOR_BITS != 0 || minor >> MINOR_BITS != 0)
     {
-        return Err(Error::invalid(format!("no device has the number {major}:{minor}")));
+        return Err(Error::invalid(format!("the device number {major}:{minor} is too large")));
     }
     Ok(())
 }

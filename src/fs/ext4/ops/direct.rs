@@ -257,7 +257,7 @@ impl Operation<'_> {
 
     /// The blocks with written data. In partly written blocks, the bytes around the data are zeroed. A partly written block is skipped, and
     /// its part is removed from `what`, if other threads may use the block or if zeroing fails. The remaining blocks are returned, with the
-    /// first or last zeroing error if there is one.
+    /// last zeroing error if there is one.
     fn fill_blocks(
         &self,
         inode: &Inode,
@@ -391,7 +391,7 @@ fn filled_blocks(
 ) -> (Vec<Range<FileBlock>>, Vec<Range<u64>>) {
     let block = size.bytes() as u64;
     let (mut blocks, mut kept) = (Vec::<Range<FileBlock>>::new(), Vec::new());
-    // The end of the filled blocks, and the last skipped block.
+    // `full` is the end of the bytes covered so far. `left` is the start of the last block, if that block was skipped.
     let (mut full, mut left) = (0, None);
     for (at, range) in written.iter().enumerate() {
         let next = written.get(at + 1).map_or(u64::MAX, |next| next.start);
@@ -459,7 +459,7 @@ mod tests {
         drop(one);
         let two = file(&volume, b"two");
         for (number, open) in unconverted {
-            assert_eq!(number, two.inode(), "the number is given again");
+            assert_eq!(number, two.inode(), "the inode number is reused");
             volume.ext4().unwrap().convert(number, &open, Patience::All).unwrap();
         }
         let kinds: Vec<_> = two.mappings().map(|iomap| iomap.unwrap().kind).collect();

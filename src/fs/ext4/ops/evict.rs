@@ -73,9 +73,9 @@ impl Ext4Held {
         &self.fs
     }
 
-    /// Sets a time stamp without a transaction. All readers of the inode see the time stamp. It is written to the journal at the next
-    /// change of the inode, at a sync, at the last close, or by the [timer](super::super::CommitTimer). Acquires no lock. Does nothing on a
-    /// read-only volume.
+    /// Sets a time stamp without a transaction. All readers of the inode see the time stamp. The time stamp is written to the journal at
+    /// the next change of the inode, at a sync, at the last close, or by the [timer](super::super::CommitTimer). Acquires no lock. Does
+    /// nothing on a read-only volume.
     #[inline]
     pub fn stamp(&self, access: Access) {
         if let (Some(open), Some(writing)) = (&self.open, &self.fs.writing) {
@@ -286,7 +286,7 @@ impl Operation<'_> {
 
     /// The message about an orphan that was removed from the list without being freed.
     fn left(number: InodeNo, why: &Error) -> String {
-        format!("inode {number} could not be freed, and is left to e2fsck: {why}")
+        format!("orphan inode {number} could not be freed, run e2fsck: {why}")
     }
 
     fn try_evict(&self, orphan: &Locked<'_>) -> Result<()> {
@@ -303,7 +303,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Frees everything that an inode uses outside of its slot in the inode table.
+    /// Frees the blocks and the attributes of an inode, but not the inode.
     pub(super) fn release_content(
         &self,
         handle: &mut Handle<'_>,
@@ -347,7 +347,8 @@ impl Operation<'_> {
     pub(in crate::fs::ext4) fn end_orphans(&self, mut wrong: Vec<Error>) -> Result<()> {
         let (orphans, more) = self.adopt_orphans()?;
         wrong.extend(more);
-        let cut = |why| format!("the inodes on the list of orphans are left to e2fsck: {why}");
+        let cut =
+            |why| format!("the inodes on the orphan list could not be freed, run e2fsck: {why}");
         let mut told: Vec<_> = wrong.iter().map(cut).collect();
         for number in orphans {
             let orphan = self.lock(number);
@@ -406,8 +407,8 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// Whether the content is in blocks. It is not if the inode is a special file, is a symbolic link with its target in the inode, or has
-    /// inline data.
+    /// Whether the content is in blocks. This is false for a special file, for a symbolic link with its target in the inode, and for an
+    /// inode with inline data.
     pub(crate) fn has_map(&self) -> bool {
         match self.file_type() {
             FileType::Regular | FileType::Directory => !self.has_inline_data(),

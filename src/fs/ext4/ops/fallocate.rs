@@ -38,7 +38,9 @@ impl Operation<'_> {
         }
         let inode = file.inode()?;
         if !inode.flags().contains(InodeFlags::EXTENTS) && how != Fallocate::Punch {
-            return Err(Error::unsupported("preallocation in a file with indirect blocks"));
+            return Err(Error::unsupported(
+                "a file with indirect blocks cannot have preallocated blocks",
+            ));
         }
         let range = pos.0..end;
         match how {
@@ -161,7 +163,7 @@ impl Operation<'_> {
         let unit = u64::from(self.superblock.cluster_blocks) * size.bytes() as u64;
         if !range.start.is_multiple_of(unit) || !range.end.is_multiple_of(unit) {
             return Err(Error::invalid(format!(
-                "the range does not consist of whole blocks of {unit} bytes"
+                "the range does not begin and end at multiples of {unit} bytes"
             )));
         }
         Ok(FileBlock(range.start >> size.shift())..FileBlock(range.end >> size.shift()))
@@ -176,7 +178,7 @@ impl Operation<'_> {
         let blocks = self.whole_blocks(&range)?;
         if range.end >= inode.size() {
             return Err(Error::invalid(
-                "the range reaches the file's end: truncate the file instead",
+                "the range reaches the end of the file: truncate the file instead",
             ));
         }
         let count = (blocks.end.0 - blocks.start.0) as i64;
@@ -191,7 +193,7 @@ impl Operation<'_> {
     fn insert(&self, inode: &InodeToChange<'_>, range: Range<u64>) -> Result<()> {
         let blocks = self.whole_blocks(&range)?;
         if range.start >= inode.size() {
-            return Err(Error::invalid("the position is past the file's end"));
+            return Err(Error::invalid("the position is past the end of the file"));
         }
         let count = (blocks.end.0 - blocks.start.0) as i64;
         let size = inode.size().saturating_add(range.end - range.start);

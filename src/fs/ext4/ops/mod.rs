@@ -1,9 +1,9 @@
 //! The operations of a volume that is open for writing. Each function is one operation. An operation uses one transaction if the size of
 //! the operation permits.
 //!
-//! Inodes are passed by number and read under their locks. An operation checks everything before it changes anything. If a later step fails
-//! for lack of space, the earlier steps are undone. The types enforce the order: all steps are methods of [`Operation`], and each step
-//! needs the result of the previous step.
+//! Inodes are passed by number and read under their locks. An operation checks all conditions before its first change. If a later step
+//! fails for lack of space, the earlier steps are undone. The types enforce the order: all steps are methods of [`Operation`], and each
+//! step needs the result of the previous step.
 
 mod attributes;
 mod content;
@@ -159,7 +159,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
         return Err(refuse(ErrorKind::NotFound, "the name is empty"));
     }
     if name == b"." || name == b".." {
-        return Err(refuse(ErrorKind::Exists, "the directory is there"));
+        return Err(refuse(ErrorKind::Exists, "the directory exists already"));
     }
     if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
         return Err(Error::invalid("a name cannot contain `/` or NUL"));

@@ -215,7 +215,7 @@ impl Operation<'_> {
     /// Checks that an inode can be an orphan, that is, that it is in use and not internal.
     fn check_orphan(&self, number: InodeNo) -> Result<Inode> {
         if !self.is_inode_in_use(number)? {
-            return Err(Place::new("orphans").inode(number).corrupt("it is not in use"));
+            return Err(Place::new("orphans").inode(number).corrupt("the inode is not in use"));
         }
         self.inode_or_orphan(number)
     }

@@ -46,8 +46,8 @@ impl<'a> Operation<'a> {
             return Err(refuse(ErrorKind::Busy, "`.` and `..` cannot be renamed"));
         }
         check_name(new_name)?;
-        // While this thread holds the lock of renames, the parent of a directory does not change. The check below that no directory is
-        // moved into itself therefore stays valid.
+        // While this thread holds the lock of renames, the parent of a directory does not change. The result of `check_tree` below
+        // therefore stays valid.
         let _tree = (from != to).then(|| self.lock_renames());
         let (from_locked, to_locked) = self.lock_directories(from, to)?;
         let from_dir = self.directory_to_shrink(&from_locked)?;
@@ -58,12 +58,15 @@ impl<'a> Operation<'a> {
             return Err(refuse(ErrorKind::Exists, "the name exists already"));
         }
         if there.is_none() && flags.contains(RenameFlags::EXCHANGE) {
-            return Err(refuse(ErrorKind::NotFound, "the name to exchange with does not exist"));
+            return Err(refuse(
+                ErrorKind::NotFound,
+                "the second name of the exchange does not exist",
+            ));
         }
         self.check_tree(from, to, moved, there, flags)?;
         if [Some(moved), there].iter().flatten().any(|below| [from, to].contains(below)) {
             let place = Place::new("directory entry").inode(to);
-            return Err(place.corrupt("a directory is below itself"));
+            return Err(place.corrupt("a directory contains itself"));
         }
         let (moved_locked, there_locked) = self.lock_two(moved, there);
         let there = there.map(|_| there_locked.as_ref().unwrap_or(&moved_locked));
@@ -145,9 +148,7 @@ impl<'a> Operation<'a> {
         // The loop ends, because each directory is visited once.
         while seen.insert(next) && next != ROOT {
             let above = self.inode(next).and_then(|dir| dir.lookup(b".."));
-            // The directory is read without its lock, so another thread may be changing it. An error here therefore does not count as an
-            // error of the volume.
-            next = above.map_err(Error::uncounted)?.number();
+            next = above.inspect_err(|_| self.failed_to_read_unlocked())?.number();
         }
         Ok(seen)
     }
@@ -252,8 +253,8 @@ impl<'a> Operation<'a> {
         }
         self.transact_for_space(self.name_credits(from) + self.name_credits(to) + 8, |handle| {
             Directory::of(to).set_entry(handle, new_name, moved.number(), moved.file_type())?;
-            // Both directories may be the same directory. If its entries are in the inode, the first change makes `from` outdated, so the
-            // directory is read again.
+            // `from` and `to` may be the same directory. If the entries of this directory are in its inode, the first change makes the
+            // snapshot outdated, so the directory is read again.
             let from = &from_locked.named()?;
             Directory::of(from).set_entry(handle, old_name, there.number(), there.file_type())?;
             if crosses && out {
@@ -292,7 +293,7 @@ fn check_flags(flags: RenameFlags) -> Result<()> {
     if !unknown.is_empty()
         || exchange && flags.intersects(RenameFlags::NOREPLACE | RenameFlags::WHITEOUT)
     {
-        return Err(Error::invalid("the flags of the rename exclude each other"));
+        return Err(Error::invalid("the flags of the rename cannot be combined"));
     }
     Ok(())
 }

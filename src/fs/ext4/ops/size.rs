@@ -32,11 +32,13 @@ impl Ext4 {
         if inode.flags().contains(InodeFlags::ENCRYPT) {
             return Err(refuse(
                 ErrorKind::Encrypted,
-                "the content is encrypted and no key is held",
+                "the content is encrypted, and the key is not available",
             ));
         }
         if inode.flags().contains(InodeFlags::JOURNAL_DATA) {
-            return Err(Error::unsupported("writing a file whose data goes through the journal"));
+            return Err(Error::unsupported(
+                "a file whose data is journalled (chattr +j) cannot be written",
+            ));
         }
         Ok(())
     }
@@ -47,7 +49,7 @@ impl Ext4 {
         if size > limit {
             return Err(refuse(
                 ErrorKind::FileTooLarge,
-                "the size is larger than the file's map can reach",
+                "the size is larger than the file's map can address",
             ));
         }
         Ok(())

@@ -1,6 +1,7 @@
-//! A quota file: a tree that is indexed by the four bytes of an id, with blocks of entries at the bottom.
+//! A quota file: a tree that is indexed by the four bytes of an id. Below the tree are blocks of entries.
 //!
-//! The blocks of the file are metadata. They are read through the cache and changed in transactions. The file never shrinks, and no entry is removed.
+//! The blocks of a quota file are metadata. They are read through the metadata cache and changed in transactions. The file never shrinks,
+//! and no entry is removed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,15 +21,15 @@ use crate::fs::ext4::operation::{InodeToChange, MayChange, Operation};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const ENTRY: usize = size_of::<RawQuotaEntry>();
-/// The number of entries in a block.
+/// The maximum number of entries in a block.
 const PER_BLOCK: u16 = ((BLOCK - size_of::<RawQuotaLeaf>()) / ENTRY) as u16;
-/// The maximum number of blocks that a new entry changes, without the file's map: the header, the tree, two blocks of
-/// entries; a bitmap and a descriptor for each of at most five new blocks; the inode, the superblock.
+/// The maximum number of blocks that a new entry changes, without the file's block map: the header, four nodes of the tree, two blocks of
+/// entries, a bitmap and a group descriptor for each of at most five new blocks, the inode, and the superblock.
 const INSERT_CREDITS: u32 = 20;
 /// The maximum number of ids whose entries are cached.
 const MOST_KNOWN: usize = 1 << 16;
 
-/// The position of an entry: a block of the volume, and the offset in that block.
+/// The position of an entry: a block of the volume, and the byte offset in that block.
 type At = (FsBlock, usize);
 
 pub(super) struct QuotaFile {
@@ -39,18 +40,18 @@ pub(super) struct QuotaFile {
     /// The volume's block for each block of the file.
     blocks: RwLock<Vec<FsBlock>>,
     known: RwLock<HashMap<u32, At>>,
-    /// Held during the insertion of an entry. It is locked before the insertion's transaction begins.
+    /// Locked during the insertion of an entry. A thread acquires this lock before it begins the transaction of the insertion.
     growing: Mutex<()>,
 }
 
-/// Only [`insert`](QuotaFile::insert) changes the inode of the file, and only one thread at a time can run it.
+/// No other thread changes the inode of the file at the same time: only [`insert`](QuotaFile::insert) changes it, under the lock `growing`.
 impl MayChange for QuotaFile {
     fn number(&self) -> InodeNo {
         self.number
     }
 }
 
-/// The used entries in a block, and their offsets. An entry of zeros is unused, even for id 0.
+/// The used entries in a block, and their offsets. An entry that consists of zeros is unused, even though 0 is a valid id.
 pub(in crate::fs::ext4) fn entries(block: &[u8]) -> impl Iterator<Item = (usize, &RawQuotaEntry)> {
     positions().filter_map(|at| {
         let entry = RawQuotaEntry::ref_from_bytes(block.get(at..at + ENTRY)?).ok()?;
@@ -79,7 +80,7 @@ impl QuotaFile {
         inode.keep_map()?;
         let map = (0..count).map(|block| {
             let at = inode.fs_block(FileBlock(block))?;
-            at.ok_or_else(|| place.corrupt(format!("its block {block} is a hole")))
+            at.ok_or_else(|| place.corrupt(format!("block {block} of the quota file is a hole")))
         });
         let mut file = Self {
             number,
@@ -99,7 +100,8 @@ impl QuotaFile {
         Ok(file)
     }
 
-    /// Adds to the usage of an id. An id without an entry is ignored, because the volume's usage was already wrong.
+    /// Adds to the usage of an id. The entry of a new owner is created before this call. If the id still has no entry, the usage on the
+    /// volume was already wrong, and nothing is recorded.
     pub(super) fn add(
         &self,
         handle: &mut Handle<'_>,
@@ -124,7 +126,7 @@ impl QuotaFile {
         })
     }
 
-    /// Starts the grace times of soft limits that are exceeded, and clears the others.
+    /// Starts the grace time of each soft limit that is exceeded, and clears the grace time of each other limit.
     fn watch(&self, entry: &mut RawQuotaEntry, now: u64) {
         let soft = entry.dqb_bsoftlimit.get().saturating_mul(LIMIT_UNIT);
         let space = (soft, entry.dqb_curspace.get());
@@ -138,7 +140,7 @@ impl QuotaFile {
             }
         }
         if is_free(entry) {
-            // An entry of id 0 without usage would be all zeros, so this marks it as used.
+            // An entry of id 0 without usage consists of zeros and would count as unused. This value marks the entry as used.
             entry.dqb_itime.set(1);
         }
     }
@@ -193,7 +195,7 @@ impl QuotaFile {
         Ok(Some(at))
     }
 
-    /// Creates an entry for an id that has none, in a separate transaction.
+    /// Creates the entry of an id in a separate transaction, if the id has no entry.
     pub(super) fn insert(&self, op: &Operation<'_>, id: u32) -> Result<()> {
         if self.find(op, id)?.is_some() {
             return Ok(());
@@ -209,7 +211,7 @@ impl QuotaFile {
     fn insert_entry(&self, fs: &Arc<Ext4>, handle: &mut Handle<'_>, id: u32) -> Result<()> {
         let mut header = self.header(fs)?;
         let bytes = id.to_be_bytes();
-        // The existing nodes on the path, from the root downwards.
+        // The existing nodes on the path to the entry, from the root downwards.
         let mut way = vec![ROOT];
         while way.len() < LEVELS as usize {
             match self.pointer(fs, way[way.len() - 1], bytes[way.len() - 1])? {
@@ -230,7 +232,8 @@ impl QuotaFile {
         }
         self.put_entry(fs, handle, &mut header, leaf, id)?;
         let mut child = leaf;
-        // New nodes are linked from the bottom up, so a concurrent reader finds either the whole path or nothing.
+        // New nodes are linked from the lowest level upwards, so a concurrent reader finds either the complete path or none of its new
+        // nodes.
         for depth in (way.len()..LEVELS as usize).rev() {
             let Some(node) = new.pop() else { break };
             self.set_pointer(fs, handle, node, bytes[depth], child)?;
@@ -243,7 +246,8 @@ impl QuotaFile {
         })
     }
 
-    /// Writes an entry without usage into a block with an unused entry. A block that becomes full is removed from the list of such blocks.
+    /// Writes an entry without usage into block `leaf`, which must have an unused entry. If the block becomes full, it is removed from the
+    /// list of blocks with unused entries.
     fn put_entry(
         &self,
         fs: &Ext4,
@@ -258,7 +262,10 @@ impl QuotaFile {
         let next = self.update(fs, handle, leaf, |block| {
             let free = |at: &usize| block[*at..at + ENTRY].iter().all(|byte| *byte == 0);
             let Some(at) = positions().find(free) else {
-                return Err(self.place.field("dqi_free_entry").corrupt("the block has no room"));
+                return Err(self
+                    .place
+                    .field("dqi_free_entry")
+                    .corrupt("the block has no free entry"));
             };
             block[at..at + ENTRY].copy_from_slice(entry.as_bytes());
             let Ok((head, _)) = RawQuotaLeaf::mut_from_prefix(block) else { return Ok(None) };
@@ -285,7 +292,7 @@ impl QuotaFile {
         })
     }
 
-    /// Allocates zeroed blocks of the file, first from its free list, then by appending.
+    /// Allocates zeroed blocks of the file. The blocks in the file's free list are used first, and then the file grows.
     fn take_blocks(
         &self,
         fs: &Arc<Ext4>,
@@ -315,7 +322,10 @@ impl QuotaFile {
                 }
             };
             if block <= ROOT || taken.contains(&block) {
-                return Err(self.place.field("dqi_free_blk").corrupt("the block is in use"));
+                return Err(self
+                    .place
+                    .field("dqi_free_blk")
+                    .corrupt("the block on the free list is in use"));
             }
             taken.push(block);
         }
@@ -328,7 +338,8 @@ impl QuotaFile {
         Ok(taken)
     }
 
-    /// Grows the file to at least this many of its blocks. If space runs out, blocks that were already added may remain.
+    /// Grows the file to at least `blocks` quota blocks. If the volume has too few free blocks, the blocks that were already added may
+    /// remain.
     fn grow(&self, fs: &Arc<Ext4>, handle: &mut Handle<'_>, blocks: u32) -> Result<()> {
         let size = fs.superblock.block_size;
         let needed = size.blocks_for(u64::from(blocks) * BLOCK as u64);
@@ -376,13 +387,13 @@ impl QuotaFile {
         })
     }
 
-    /// Reads the volume's block that contains a block of the file. Also returns the offset in it.
+    /// Reads the volume's block that contains a block of the quota file. Also returns the offset of the quota block in the volume's block.
     fn read(&self, fs: &Ext4, block: u32) -> Result<(Block, usize)> {
         let (at, start) = self.position(fs, block)?;
         Ok((fs.blocks.read(at, self.place)?, start))
     }
 
-    /// Changes a block of the file.
+    /// Changes a block of the quota file.
     fn update<R>(
         &self,
         fs: &Ext4,
@@ -400,7 +411,9 @@ impl QuotaFile {
         let byte = u64::from(block) * BLOCK as u64;
         let at = self.blocks.read().get((byte >> size.shift()) as usize).copied();
         let Some(at) = at else {
-            return Err(self.place.corrupt(format!("its block {block} is past its end")));
+            return Err(self
+                .place
+                .corrupt(format!("block {block} is past the end of the quota file")));
         };
         Ok((at, byte as usize & (size.bytes() - 1)))
     }

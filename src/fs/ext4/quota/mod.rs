@@ -1,9 +1,10 @@
-//! Quota: the usage of each user, group and project, and their limits.
+//! Quota: the usage and the limits of each user, group and project.
 //!
-//! Every change of an inode goes through [`Handle::update_inode`], which compares the inode's usage before and after the change. Only
-//! this code charges usage, in the same transaction. Limits are checked before space is allocated. Hard limits, and soft limits whose
-//! grace time is over, apply to all users, including the superuser. Nodes of a file's map are charged but may exceed a limit. If
-//! several threads allocate for the same owner at the same time, their allocations may together exceed a limit.
+//! Every change of an inode is made by [`Handle::update_inode`], which compares the inode's usage before and after the change, and charges
+//! the difference in the same transaction. No other code charges usage. Limits are checked before space is allocated. Hard limits, and soft
+//! limits whose grace time has expired, apply to all users, including the superuser. Blocks of a file's block map are charged but not
+//! checked, so they may exceed a limit. If several threads allocate for the same owner at the same time, their allocations may together
+//! exceed a limit.
 
 mod file;
 
@@ -24,7 +25,8 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::InodeFlags;
 use crate::units::InodeNo;
 
-/// The number of blocks of entries that an operation changes: one each for a user, a group and a project, for up to three inodes.
+/// The maximum number of blocks of entries that an operation changes. For each of up to three inodes, these are the blocks with the entries
+/// of a user, a group and a project.
 const CREDITS: u32 = 9;
 
 /// The quota files of a volume, for users, groups and projects.
@@ -32,7 +34,7 @@ pub(crate) struct Quota {
     files: [Option<QuotaFile>; 3],
 }
 
-/// The usage of an inode, and the owners that are charged for it.
+/// The usage of an inode, and the owners that are charged for the usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     owners: [u32; 3],
@@ -50,19 +52,20 @@ struct Headroom {
 }
 
 impl Usage {
-    /// The usage of an inode, from its bytes. The inode of an attribute's value has no usage, because the inode with the attribute is charged.
+    /// The usage of an inode, from the inode's bytes. An inode that stores the value of an attribute has no usage, because the inode with
+    /// the attribute is charged.
     pub(super) fn of(sb: &Superblock, bytes: &[u8]) -> Self {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Self { owners: [0; 3], bytes: 0, inodes: 0 };
         };
         let value = InodeFlags::from_bits_retain(raw.i_flags.get()).contains(InodeFlags::EA_INODE);
-        // The value is limited so that differences fit into the type. No volume is so large.
+        // The limit ensures that differences fit into an i64. It is larger than any volume.
         let bytes = (sectors(sb, raw).min(1 << 52) as i64) << 9;
         let owners = owners(raw, rest);
         if value { Self { owners, bytes: 0, inodes: 0 } } else { Self { owners, bytes, inodes: 1 } }
     }
 
-    /// Adds the charge for attribute values in inodes: one inode for each reference to a value.
+    /// Adds the charge for attribute values in separate inodes: one inode for each reference to a value.
     pub(super) fn add_values(&mut self, count: i64) {
         self.inodes += count;
     }
@@ -73,7 +76,7 @@ impl Usage {
     }
 }
 
-/// An inode's user, group and project. `rest` contains its bytes after the first 128.
+/// The user, the group and the project of an inode. `rest` must be the inode's bytes after the first 128.
 pub(super) fn owners(raw: &RawInode, rest: &[u8]) -> [u32; 3] {
     debug_assert_eq!(size_of::<RawInode>(), GOOD_OLD_SIZE);
     let project = RawInodeExtra::ref_from_prefix(rest).map_or(0, |(extra, _)| {
@@ -115,7 +118,7 @@ impl Quota {
         Ok(())
     }
 
-    /// The space and the number of inodes that all of these owners may still use.
+    /// The space and the number of inodes that each of these owners may still use: the minimum over the owners.
     fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Headroom> {
         let mut least = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         for (kind, file) in self.files() {
@@ -140,25 +143,25 @@ impl Quota {
 }
 
 impl Ext4 {
-    /// The number of additional blocks that an operation changes because of quota.
+    /// The maximum number of quota blocks that an operation changes. 0 if the volume has no quota files.
     pub(super) fn quota_credits(&self) -> u32 {
         if self.quota.get().is_some() { CREDITS } else { 0 }
     }
 
-    /// Reads the maps of the quota files, when a volume is opened for writing.
+    /// Loads the quota files. This is called when a volume is opened for writing.
     pub(super) fn load_quota(self: &Arc<Self>) -> Result<()> {
         let mut files = [None, None, None];
         for (kind, number) in self.superblock.quota_files.into_iter().enumerate() {
             files[kind] = number.map(|number| QuotaFile::load(self, kind, number)).transpose()?;
         }
         if files.iter().any(Option::is_some) {
-            // The volume is still being opened, so no other thread uses it.
+            // The field is set only here. No other thread uses the volume, because the open has not returned yet.
             let _ = self.quota.set(Quota { files });
         }
         Ok(())
     }
 
-    /// The quota that an inode is charged to; `None` for internal inodes, which are not charged.
+    /// The quota files in which the usage of an inode is recorded. `None` for internal inodes, whose usage is not recorded.
     pub(super) fn quota_of(&self, number: InodeNo) -> Option<&Quota> {
         let quota = self.quota.get()?;
         (!self.superblock.is_reserved(number)).then_some(quota)
@@ -166,7 +169,8 @@ impl Ext4 {
 }
 
 impl Inode {
-    /// Refuses usage that exceeds the limits of an inode's owners. For data blocks, use [`quota_allows`](Self::quota_allows).
+    /// Refuses additional usage that would exceed the limits of an inode's owners. Callers that allocate data blocks use
+    /// [`quota_allows`](Self::quota_allows) instead.
     ///
     /// # Errors
     /// `Quota`; the errors of reading the quota files.
@@ -181,7 +185,7 @@ impl Inode {
         }
     }
 
-    /// The number of blocks, up to `want`, that the owners of a file may still use. At least one cluster.
+    /// The number of blocks, from 1 to `want`, that the owners of a file may still use.
     ///
     /// # Errors
     /// `Quota` if the owners may not use even one cluster; the errors of reading the quota files.
@@ -198,8 +202,8 @@ impl Inode {
 }
 
 impl Operation<'_> {
-    /// Refuses a new inode if it would exceed the limits of these owners. This must be called outside of a
-    /// transaction, because an entry for a new owner is created in a separate transaction.
+    /// Refuses a new inode if the inode would exceed the limits of these owners. The caller must not be in a transaction, because the entry
+    /// of an owner without an entry is created in a separate transaction.
     ///
     /// # Errors
     /// `Quota`; `NoSpace`; errors of reading the quota files.
@@ -210,8 +214,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Refuses new owners of an inode if its usage would exceed their limits. Like [`admit_inode`](Self::admit_inode), this must be called outside of
-    /// a transaction.
+    /// Refuses new owners of an inode if the inode's usage would exceed their limits. As with [`admit_inode`](Self::admit_inode), the
+    /// caller must not be in a transaction.
     ///
     /// # Errors
     /// The errors of [`admit_inode`](Self::admit_inode).

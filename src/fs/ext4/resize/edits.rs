@@ -21,7 +21,7 @@ pub(super) enum Rank {
     Inodes,
     /// Directory entries. The inodes to which these entries refer are already written.
     Entries,
-    /// Inodes under their old numbers. No directory entry refers to these inodes any more.
+    /// The old copies of inodes that get new numbers. When these blocks are written, no directory entry refers to the old numbers.
     Gone,
     /// The reserved descriptor blocks, and the resize inode, which owns these blocks. They are valid only for the new size.
     Reserved,

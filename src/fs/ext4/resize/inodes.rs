@@ -47,7 +47,7 @@ impl Volume {
             let bytes = &mut bytes[at..at + size];
             bytes.copy_from_slice(old);
             let Ok((raw, _)) = RawInode::mut_from_prefix(bytes) else {
-                return Err(INODE.inode(number).corrupt("it is cut short"));
+                return Err(INODE.inode(number).corrupt("the inode is truncated"));
             };
             if let Some(map) = map {
                 put_map(sb, raw, map, change.old_nodes.len() as u64);
@@ -130,7 +130,8 @@ pub(super) fn find(items: &[Item], number: InodeNo) -> Option<&Item> {
     items.binary_search_by_key(&number, |item| item.number).ok().map(|at| &items[at])
 }
 
-/// Stores a map in an inode. `old_nodes` is the number of blocks of the old map's own nodes, which `i_blocks` counts.
+/// Stores a block map in an inode and updates `i_blocks`, which also counts the blocks of the map. `old_nodes` is the number of blocks of
+/// the old map.
 fn put_map(sb: &Superblock, raw: &mut RawInode, map: &FileMap, old_nodes: u64) {
     raw.i_block = map.i_block;
     let shift = sb.block_size.shift() - 9;

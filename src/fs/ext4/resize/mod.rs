@@ -8,8 +8,9 @@
 //! The writes of a step:
 //!
 //! 1. Write blocks that are free in the old volume: new bitmaps and inode tables, and copies of blocks that move.
-//! 2. Write blocks that are in use in the old and in the new volume. If the volume has a journal with enough space, these blocks are written
-//!    in one transaction. Otherwise they are written in the order of their [ranks](edits::Rank), while the superblock marks the volume as not clean.
+//! 2. Write blocks that are in use in the old and in the new volume. If the volume has a journal with enough space, these blocks are
+//!    written in one transaction. Otherwise they are written in the order of their [ranks](edits::Rank), while the superblock marks the
+//!    volume as not clean.
 //! 3. Write the superblock, and then its backups. The device contains the old volume before the write of the superblock's sector, and the
 //!    new volume after that write.
 
@@ -101,8 +102,8 @@ pub struct Resized {
 ///
 /// # Errors
 /// `InvalidInput` for invalid sizes; `Unsupported` with the name of the feature; `NoSpace` with the smallest possible size; `Corrupt` for a
-/// volume that e2fsck must repair before; the errors of [`Ext4::open_for_writing`]. Only the recovery writes to the device before all
-/// decisions are made.
+/// volume that e2fsck must repair first; the errors of [`Ext4::open_for_writing`]. Before all decisions are made, only the recovery writes
+/// to the device.
 pub(crate) fn resize(
     device: &Arc<dyn Device>,
     options: &ResizeOptions,
@@ -122,7 +123,7 @@ pub(crate) fn resize(
     if blocks > device.size() >> shift {
         let has = device.size();
         return Err(Error::invalid(format!(
-            "a volume of {} bytes does not fit on a device that has {has}",
+            "a volume of {} bytes does not fit on a device of {has} bytes",
             blocks << shift
         )));
     }
@@ -156,7 +157,7 @@ pub(crate) fn minimum(device: &Arc<dyn Device>) -> Result<Resized> {
 struct Volume {
     found: Arc<Ext4>,
     raw: RawSuperblock,
-    /// The hold of multiple mount protection, if the volume has this feature.
+    /// This node's hold on the volume, if the volume has multiple mount protection.
     held: Option<MmpHold>,
     /// The device that stores changes in memory, if this volume is a rehearsal.
     dry: Option<Arc<Dry>>,
@@ -227,7 +228,7 @@ fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
     let (at, len) = Superblock::RANGE;
     let mut bytes = vec![0; len];
     device.read_exact_at(&mut bytes, at)?;
-    RawSuperblock::read_from_bytes(&bytes).map_err(|_| PLACE.corrupt("it is cut short"))
+    RawSuperblock::read_from_bytes(&bytes).map_err(|_| PLACE.corrupt("the superblock is truncated"))
 }
 
 /// Recovers a volume if its journal needs recovery, and frees its orphans.
@@ -245,10 +246,12 @@ fn recover(device: &Arc<dyn Device>, events: &Arc<Events>, clock: Clock) -> Resu
 fn check_state(device: &Arc<dyn Device>) -> Result<()> {
     let sb = Ext4::read_superblock(&**device)?;
     if sb.errors.detected {
-        return Err(PLACE.field("s_state").corrupt("errors are recorded: run e2fsck -f first"));
+        return Err(PLACE
+            .field("s_state")
+            .corrupt("the superblock records errors: run e2fsck -f first"));
     }
     if sb.incompat.contains(Incompat::RECOVER) || read(device)?.s_state.get() & STATE_VALID == 0 {
-        let what = "the volume was not unmounted, or a resize did not end: run e2fsck -f first";
+        let what = "the volume was not unmounted, or a resize was interrupted: run e2fsck -f first";
         return Err(PLACE.field("s_state").corrupt(what));
     }
     Ok(())
@@ -258,17 +261,21 @@ fn check_state(device: &Arc<dyn Device>) -> Result<()> {
 fn check_features(sb: &Superblock) -> Result<()> {
     if sb.compat.contains(Compat::RESIZE_INODE) {
         if sb.incompat.contains(Incompat::META_BG) {
-            return Err(Error::unsupported("resize_inode together with meta_bg: use resize2fs"));
+            return Err(Error::unsupported(
+                "resize_inode together with meta_bg is not supported: use resize2fs",
+            ));
         }
         if sb.cluster_blocks > 1 && sb.block_size.bytes() == 1024 {
-            let what = "resize_inode on a volume with bigalloc and blocks of 1 KiB: use resize2fs";
+            let what = "resize_inode together with bigalloc and blocks of 1 KiB is not supported: use resize2fs";
             return Err(Error::unsupported(what));
         }
     }
     if sb.compat.contains(Compat::SPARSE_SUPER2) && sb.incompat.contains(Incompat::META_BG) {
-        // With sparse_super2, the last group has a backup. When another group becomes the last group, its descriptor block would have to
-        // move by one block.
-        return Err(Error::unsupported("sparse_super2 together with meta_bg: use resize2fs"));
+        // With sparse_super2, a group gets a backup when the group becomes the last group. With meta_bg, the group's descriptor block would
+        // then have to move by one block.
+        return Err(Error::unsupported(
+            "sparse_super2 together with meta_bg is not supported: use resize2fs",
+        ));
     }
     Ok(())
 }

@@ -58,8 +58,8 @@ impl Volume {
         let dx = inode.is_dx_block(logical, &content);
         let bytes = content.for_change()?;
         let end = if dx { bytes.len() } else { sb.entries_end() };
-        let named =
-            rename(plan, sb, &mut bytes[..end]).ok_or_else(|| place.corrupt("its entries"))?;
+        let named = rename(plan, sb, &mut bytes[..end])
+            .ok_or_else(|| place.corrupt("an entry of the directory is not valid"))?;
         if !named && number == inode.number {
             return Ok(());
         }
@@ -88,7 +88,7 @@ pub(super) fn check_inline(volume: &Volume, numbers: &Numbers, items: &[Item]) -
         }
         if changes {
             return Err(Error::unsupported(format!(
-                "directory {number} is stored in its inode (inline_data) and names inodes beyond the new end: use resize2fs"
+                "directory {number} has inline data and names inodes beyond the new end: use resize2fs"
             )));
         }
     }

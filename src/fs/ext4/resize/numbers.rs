@@ -1,4 +1,4 @@
-//! New numbers for inodes of removed groups, and the inode bitmaps that record them.
+//! New numbers for the inodes of removed groups, and the inode bitmaps in which these numbers become used.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,12 +18,13 @@ use crate::units::{FsBlock, InodeNo};
 
 const INODE_BITMAP: Place = Place::new("inode bitmap");
 
-/// The inode bitmap of a group that receives inodes.
+/// The inode bitmap and the counts of a group that receives inodes from removed groups.
 struct Taking {
     bytes: Buffer,
     free: u32,
     directories: u32,
-    /// The index of the first inode of the table that was never in use, before and after the move.
+    /// The index of the first inode in the table that was never in use: `unused_from` is the index before the resize, `used_to` after the
+    /// resize.
     unused_from: u32,
     used_to: u32,
 }
@@ -36,12 +37,12 @@ pub(super) struct Numbers {
 }
 
 impl Volume {
-    /// The role of an inode that the superblock refers to.
+    /// A description of the inode, if a field of the superblock refers to it.
     fn role(&self, number: InodeNo) -> Option<&'static str> {
         let raw = &self.raw;
         let roles = [
             (raw.s_orphan_file_inum, "the orphan file"),
-            (raw.s_prj_quota_inum, "the quota file of projects"),
+            (raw.s_prj_quota_inum, "the project quota file"),
             (raw.s_lpf_ino, "lost+found"),
         ];
         roles.into_iter().find(|(inode, _)| u64::from(inode.get()) == number.0).map(|role| role.1)
@@ -52,7 +53,7 @@ impl Numbers {
     /// Finds a new number for each inode of a removed group.
     ///
     /// # Errors
-    /// `NoSpace`; `Unsupported`, with the name of the structure, for an inode that other metadata refer to.
+    /// `NoSpace` if too few inodes are free; `Unsupported`, with the reason, for an inode whose number cannot change.
     pub(super) fn new(volume: &Volume, items: &[Item], sb: &Superblock) -> Result<Self> {
         let mut numbers = Self::default();
         let mut group = 0;
@@ -60,26 +61,29 @@ impl Numbers {
         for item in items.iter().filter(|item| item.number.0 > last) {
             if sb.compat.contains(Compat::STABLE_INODES) {
                 return Err(Error::unsupported(
-                    "stable_inodes: inodes beyond the new end cannot get other numbers",
+                    "inodes beyond the new end cannot get other numbers, because stable_inodes is set",
                 ));
             }
             if let Some(what) = volume.role(item.number) {
-                // The superblock's field would change together with the size, but the old inode is
-                // deleted before. Between these two writes, the field would name a deleted inode.
+                // The superblock's field would change together with the size, but the inode under its old number is deleted before that.
+                // Between these two writes, the field would refer to a deleted inode.
                 let number = item.number;
                 return Err(Error::unsupported(format!(
-                    "inode {number} lies beyond the new end and is {what}: switch that feature off first (tune2fs, e2fsck -f)"
+                    "inode {number} is beyond the new end and is {what}: disable the feature first (tune2fs, e2fsck -f)"
                 )));
             }
             if item.flags.contains(InodeFlags::EA_INODE) {
                 let number = item.number;
                 return Err(Error::unsupported(format!(
-                    "inode {number} lies beyond the new end and holds a large attribute (ea_inode): use resize2fs"
+                    "inode {number} is beyond the new end and contains an attribute's value (ea_inode): use resize2fs"
                 )));
             }
             loop {
                 if group == sb.groups {
-                    return Err(Error::new(ErrorKind::NoSpace, "too few free inodes remain"));
+                    return Err(Error::new(
+                        ErrorKind::NoSpace,
+                        "the smaller volume has too few free inodes",
+                    ));
                 }
                 if let Some(bit) = numbers.take(volume, sb, group, item.directory)? {
                     let number = group * sb.inodes_per_group + bit + 1;
@@ -141,7 +145,7 @@ impl Numbers {
         self.new.is_empty()
     }
 
-    /// The number in the new volume of an inode.
+    /// The number of an inode in the new volume.
     pub(super) fn of(&self, number: InodeNo) -> InodeNo {
         u32::try_from(number.0)
             .ok()
@@ -149,12 +153,12 @@ impl Numbers {
             .map_or(number, |new| InodeNo(u64::from(new)))
     }
 
-    /// The new number of an inode; `None` if its number does not change.
+    /// The new number of an inode. `None` if the number does not change.
     pub(super) fn of_raw(&self, number: u32) -> Option<u32> {
         self.new.get(&number).copied()
     }
 
-    /// Adds the inode bitmaps, the newly used parts of inode tables, and the counts to the edits.
+    /// Adds the changed inode bitmaps and the newly used blocks of inode tables to the edits, and stores the new counts in the descriptors.
     pub(super) fn store(
         &self,
         shape: &Shape,
@@ -179,7 +183,7 @@ impl Numbers {
                 group.set_inodes_initialised();
             });
             edits.put(FsBlock(place.inode_bitmap), Rank::Bitmaps, bytes);
-            // This part of the table has undefined content on the device.
+            // The newly used blocks of the inode table have undefined content on the device, and are zeroed.
             for block in taking.unused_from.div_ceil(per_block)..taking.used_to.div_ceil(per_block)
             {
                 let zeros = Buffer::aligned(sb.block_size.bytes())?;

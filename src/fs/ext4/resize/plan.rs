@@ -1,4 +1,4 @@
-//! The plan for a smaller volume: the new position of everything that must move, computed before any write.
+//! The plan for a smaller volume: the new positions of all blocks and inodes that must move. The plan is computed before any write.
 
 use std::ops::Range;
 
@@ -23,15 +23,15 @@ use crate::units::InodeNo;
 /// A changed inode.
 pub(super) struct Change {
     pub(super) number: InodeNo,
-    /// The new map, if some of the inode's blocks move.
+    /// The new block map, if blocks of the inode move.
     pub(super) map: Option<FileMap>,
-    /// The old nodes of the map.
+    /// The blocks of the old map that the new map replaces.
     pub(super) old_nodes: Vec<u64>,
 }
 
-/// The plan for a smaller shape.
+/// The plan for a smaller volume.
 pub(super) struct Plan {
-    /// The positions of the bitmaps and tables of the remaining groups.
+    /// The new positions of the bitmaps and inode tables of the remaining groups.
     pub(super) tables: Vec<Tables>,
     pub(super) moves: Moves,
     pub(super) numbers: Numbers,
@@ -41,8 +41,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// Makes the plan for a volume with the inodes `items` and the new shape `shape`.
+    ///
     /// # Errors
-    /// `NoSpace` if the shape is too small; `Unsupported` with the name of a structure that cannot move.
+    /// `NoSpace` if the new volume is too small; `Unsupported` with the name of a structure that cannot move.
     pub(super) fn new(volume: &Volume, items: &[Item], shape: &Shape) -> Result<Self> {
         let sb = &shape.sb;
         let (mut space, evicted) = room(volume, shape)?;
@@ -56,8 +58,7 @@ impl Plan {
         if let Some(block) = sb.mmp_block
             && evicted.meets(&(block.0..block.0 + 1))
         {
-            let what =
-                "the block of multiple mount protection lies beyond the new end: tune2fs -O ^mmp";
+            let what = "the MMP block is beyond the new end: tune2fs -O ^mmp removes the block";
             return Err(Error::unsupported(what));
         }
         let numbers = Numbers::new(volume, items, sb)?;
@@ -79,19 +80,19 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether an inode changes.
+    /// Whether the plan changes an inode.
     pub(super) fn moves_inode(&self, number: InodeNo) -> bool {
         self.changes.iter().any(|change| change.number == number)
     }
 
-    /// The blocks that moved data and replaced nodes occupy in the old volume.
+    /// The blocks of the old volume that moved data and replaced blocks of maps occupy.
     pub(super) fn old_blocks(&self) -> impl Iterator<Item = Range<u64>> {
         let nodes = self.changes.iter().flat_map(|change| &change.old_nodes);
         let moved = self.moves.all().map(|(from, _, len)| from..from + len);
         nodes.map(|node| *node..node + 1).chain(moved)
     }
 
-    /// The blocks that moved data and new nodes occupy in the new volume.
+    /// The blocks of the new volume that moved data and new blocks of maps occupy.
     pub(super) fn new_blocks(&self) -> impl Iterator<Item = Range<u64>> {
         let maps = self.changes.iter().filter_map(|change| change.map.as_ref());
         let nodes = maps.flat_map(|map| &map.blocks).map(|(node, _)| *node..node + 1);
@@ -114,7 +115,7 @@ impl Plan {
             moved |= evicted.meets(&range);
             moves.evict(&range, evicted, space)?;
         }
-        // The checksums of nodes depend on the inode's number, so nodes are rewritten if the number changes.
+        // The checksums of the map's blocks cover the inode's number, so these blocks are written again if the number changes.
         moved |= number != item.number && !nodes.is_empty();
         let attributes = item.xattr.map(|block| block..block + 1);
         if let Some(block) = &attributes {
@@ -123,7 +124,7 @@ impl Plan {
         let map = if moved { Some(self.map(item, number, shape, space)?) } else { None };
         let grown = map.as_ref().is_some_and(|map| map.blocks.len() != nodes.len());
         if grown && sb.ro_compat.contains(RoCompat::QUOTA) {
-            let what = "the feature quota, because maps of files would change their size: use resize2fs, or tune2fs -O ^quota";
+            let what = "maps of files would change their size, which quota does not permit: use resize2fs, or tune2fs -O ^quota";
             return Err(Error::unsupported(what));
         }
         let attributes = attributes.is_some_and(|block| evicted.meets(&block));
@@ -157,13 +158,16 @@ impl Plan {
     }
 }
 
-/// The free blocks, and the blocks that must be vacated.
+/// The space of the new volume, for allocations, and the blocks that must be vacated.
 fn room(volume: &Volume, shape: &Shape) -> Result<(Space, Evicted)> {
     let (old, sb) = (&volume.found.superblock, &shape.sb);
     let mut space = space(volume, shape)?;
     let last = sb.groups - 1;
     if shape.layout().backup(last).end > sb.blocks_count {
-        return Err(Error::new(ErrorKind::NoSpace, "the volume is too small for its descriptors"));
+        return Err(Error::new(
+            ErrorKind::NoSpace,
+            "the volume would be too small for its group descriptors",
+        ));
     }
     let gains = sb.group_has_backup(last) && !old.group_has_backup(last);
     let backup = if gains { shape.layout().backup(last) } else { 0..0 };
@@ -221,7 +225,8 @@ fn entries(map: &Map, moves: &Moves) -> Vec<RawExtent> {
     entries
 }
 
-/// The blocks of the new volume that are in use in the old volume. They must not be overwritten.
+/// The blocks of the new volume that are in use in the old volume. The plan must not allocate these blocks, because a write to them before
+/// the new size is set would damage the old volume.
 fn space(volume: &Volume, shape: &Shape) -> Result<Space> {
     let (old, sb) = (&volume.found.superblock, &shape.sb);
     let cluster = u64::from(sb.cluster_blocks);
@@ -242,7 +247,7 @@ fn space(volume: &Volume, shape: &Shape) -> Result<Space> {
     Ok(space)
 }
 
-/// The positions of the bitmaps and tables of the remaining groups in the new volume.
+/// The positions of the bitmaps and inode tables of the remaining groups in the new volume.
 fn tables(
     volume: &Volume,
     shape: &Shape,
@@ -258,7 +263,7 @@ fn tables(
         }
         if !flexible {
             return Err(Error::unsupported(format!(
-                "metadata of group {group} would have to move, without flex_bg: choose another size"
+                "metadata of group {group} would have to move, which needs flex_bg: choose another size"
             )));
         }
         moves.evict_run(start, count, space)

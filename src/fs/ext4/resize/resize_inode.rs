@@ -1,4 +1,4 @@
-//! The inode that owns the reserved descriptor blocks.
+//! The resize inode, which owns the reserved descriptor blocks.
 
 use zerocopy::FromBytes;
 
@@ -12,7 +12,7 @@ use crate::fs::ext4::disk::reserved;
 use crate::fs::ext4::inode::seal_inode;
 use crate::units::{FsBlock, InodeNo};
 
-/// The inode that reserves blocks for more descriptors.
+/// The number of the resize inode.
 pub(super) const RESIZE: InodeNo = InodeNo(reserved::RESIZE as u64);
 const PLACE: Place = Place::new("inode");
 /// The byte range of the double-indirect pointer in `i_block`.
@@ -30,7 +30,8 @@ impl Volume {
         Ok((number != 0).then_some(u64::from(number)))
     }
 
-    /// Updates the resize inode to own the reserved blocks of the new volume. `double` is the new position of its double-indirect block.
+    /// Changes the resize inode, so that it owns the reserved descriptor blocks of the new volume. `double` is the new position of the
+    /// inode's double-indirect block.
     pub(super) fn edit_resize_inode(
         &self,
         shape: &Shape,
@@ -51,7 +52,7 @@ impl Volume {
         edits.edit(fs, place.block, Rank::Reserved, |bytes| {
             let bytes = &mut bytes[place.at..place.at + size];
             let Ok((raw, _)) = RawInode::mut_from_prefix(bytes) else {
-                return Err(PLACE.inode(RESIZE).corrupt("it is cut short"));
+                return Err(PLACE.inode(RESIZE).corrupt("the resize inode is truncated"));
             };
             let sectors = (count * u64::from(sb.cluster_blocks)) << (sb.block_size.shift() - 9);
             raw.i_blocks_lo.set(sectors as u32);

@@ -21,7 +21,7 @@ const INODE_BITMAP: Place = Place::new("inode bitmap");
 const INDIRECT: Place = Place::new("indirect block");
 const EXTENTS: Place = Place::new("extent header");
 
-/// The map of an inode.
+/// The block map of an inode.
 #[derive(Default)]
 pub(super) struct Map {
     pub(super) extents: Vec<Extent>,
@@ -52,7 +52,7 @@ impl Volume {
                 }
                 match fs.inode_or_orphan(inode) {
                     Ok(inode) => visit(inode)?,
-                    // Reserved inodes are always marked as used in the bitmap.
+                    // A reserved inode may be unused although the bitmap marks it as used.
                     Err(error) if inode.0 < sb.first_inode.into() && is_unused(&error) => {}
                     Err(error) => return Err(error),
                 }
@@ -69,7 +69,9 @@ impl Volume {
         if map.iter().all(|byte| *byte == 0) {
             return Ok(());
         }
-        Err(Error::unsupported("a volume with a list of bad blocks (inode 1): use resize2fs"))
+        Err(Error::unsupported(
+            "the volume has a list of bad blocks (inode 1), which is not supported: use resize2fs",
+        ))
     }
 }
 
@@ -78,7 +80,8 @@ fn is_unused(error: &Error) -> bool {
 }
 
 impl Map {
-    /// The whole map, including blocks past the size: preallocated blocks, and the last block of a journal made by an old mke2fs.
+    /// Reads the complete map of an inode. The map includes blocks past the end of the file: preallocated blocks, and the last block of a
+    /// journal that an old mke2fs made.
     pub(super) fn of(inode: &Inode) -> Result<Self> {
         let mut map = Self::default();
         if !inode.has_map() {
@@ -92,7 +95,7 @@ impl Map {
         Ok(map)
     }
 
-    /// Reads a node of an extent tree and the subtree below it. The depth falls at each step, so the recursion ends.
+    /// Reads a node of an extent tree and the subtree below the node. `depth` decreases with each level, so the recursion ends.
     fn below(
         &mut self,
         inode: &Inode,
@@ -129,8 +132,8 @@ impl Map {
         Ok(())
     }
 
-    /// Reads a block of pointers and the subtree below it, which maps the file from block `first` on. The level falls at each step, so the recursion
-    /// ends.
+    /// Reads a block of pointers and the subtree below this block. The subtree maps the file from file block `first` on. `level` decreases
+    /// with each level, so the recursion ends.
     fn pointed(&mut self, inode: &Inode, pointer: u32, level: u32, first: u64) -> Result<()> {
         if pointer == 0 {
             return Ok(());
@@ -153,7 +156,7 @@ impl Map {
         Ok(())
     }
 
-    /// Reads a block of the map itself. A valid map has at most as many blocks as the volume.
+    /// Reads a block of the map. The function fails if the map has more blocks than the volume, because such a map is damaged.
     fn node(&mut self, inode: &Inode, block: FsBlock, place: Place) -> Result<Block> {
         if self.nodes.len() as u64 >= inode.fs.superblock.blocks_count {
             return Err(place.corrupt("the map has more nodes than the volume has blocks"));
@@ -175,7 +178,7 @@ pub(super) struct Item {
 }
 
 impl Volume {
-    /// Reads all inodes with their maps. This takes 100 bytes of memory for each inode, and 24 for each extent.
+    /// Reads all inodes with their maps. The result needs 100 bytes of memory for each inode, and 24 bytes for each extent.
     pub(super) fn scan(&self) -> Result<Vec<Item>> {
         self.check_bad_blocks()?;
         let mut items = Vec::new();

@@ -1,4 +1,4 @@
-//! The numbers of the resized volume.
+//! The geometry of the resized volume.
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -12,16 +12,17 @@ use crate::fs::ext4::superblock::set_time;
 use crate::fs::ext4::superblock::{Superblock, seal_superblock};
 use crate::fs::ext4::{Compat, Incompat};
 
-/// The resized volume, before blocks are assigned to it.
+/// The superblock and the geometry of the resized volume, before positions are assigned to its blocks.
 pub(super) struct Shape {
-    /// The superblock, without the counts of free space.
+    /// The superblock. Its counts of free blocks and inodes are set later.
     pub(super) raw: RawSuperblock,
     pub(super) sb: Superblock,
     pub(super) geometry: Geometry,
 }
 
 impl Shape {
-    /// A volume of `blocks` blocks. It has fewer blocks if the last group would be hardly larger than its metadata.
+    /// The shape of a volume with `blocks` blocks. A last group that would have hardly any space for files besides its own metadata is
+    /// omitted, and the volume then has fewer blocks.
     ///
     /// # Errors
     /// `InvalidInput` or `Unsupported`, with the reason why the size is impossible.
@@ -36,12 +37,12 @@ impl Shape {
         let mut blocks = first + blocks.saturating_sub(first) / cluster * cluster;
         if blocks >> 32 != 0 && !sb.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
             return Err(Error::unsupported(format!(
-                "{blocks} blocks need the feature 64bit: resize2fs -b switches it on"
+                "a volume of {blocks} blocks needs the feature 64bit: resize2fs -b enables the feature"
             )));
         }
         if blocks >> 32 != 0 && sb.compat.contains(Compat::RESIZE_INODE) {
             return Err(Error::unsupported(format!(
-                "{blocks} blocks are more than resize_inode can count: tune2fs -O ^resize_inode, e2fsck -f"
+                "{blocks} blocks are too many for the feature resize_inode: disable the feature first (tune2fs -O ^resize_inode, e2fsck -f)"
             )));
         }
         loop {
@@ -59,7 +60,8 @@ impl Shape {
         }
     }
 
-    /// The positions of the superblock's and the descriptors' copies, which follow from the numbers.
+    /// The layout of the copies of the superblock and of the group descriptors. The positions of bitmaps and inode tables are not part of
+    /// this layout.
     pub(super) fn layout(&self) -> Layout<'_> {
         Layout { sb: &self.sb, geometry: &self.geometry, tables: Vec::new() }
     }
@@ -72,11 +74,13 @@ impl Shape {
         let (Ok(groups), Some(inodes)) =
             (u32::try_from(groups), inodes.and_then(|inodes| u32::try_from(inodes).ok()))
         else {
-            return Err(Error::unsupported(format!("{groups} groups have more than 2^32 inodes")));
+            return Err(Error::unsupported(format!(
+                "a volume of {groups} groups would have more than 2^32 inodes"
+            )));
         };
         raw.s_blocks_count_lo.set(blocks as u32);
         raw.s_inodes_count.set(inodes);
-        // The reserved share of the volume stays the same.
+        // The proportion of reserved blocks stays the same.
         let reserved = u128::from(sb.reserved_blocks) * u128::from(blocks);
         let reserved = (reserved / u128::from(sb.blocks_count)) as u64;
         raw.s_r_blocks_count_lo.set(reserved as u32);
@@ -84,7 +88,7 @@ impl Shape {
             raw.s_blocks_count_hi.set((blocks >> 32) as u32);
             raw.s_r_blocks_count_hi.set((reserved >> 32) as u32);
         }
-        // Linux computes this field at a mount.
+        // Linux computes the overhead at a mount if this field is 0.
         raw.s_overhead_clusters.set(0);
         descriptors(&mut raw, sb, groups)?;
         backups(&mut raw, sb, groups);
@@ -96,7 +100,8 @@ impl Shape {
     }
 }
 
-/// Updates the number of descriptor blocks. They grow into the reserved blocks; if the volume shrinks, some become reserved again.
+/// Updates the number of descriptor blocks. If the number grows, reserved descriptor blocks are used. If the number decreases, the blocks
+/// that are not needed become reserved.
 fn descriptors(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) -> Result<()> {
     let per_block = sb.descriptors_per_block();
     let (before, after) = (sb.groups.div_ceil(per_block), groups.div_ceil(per_block));
@@ -111,7 +116,7 @@ fn descriptors(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) -> Result<
             let groups = u64::from((before + reserved) * per_block);
             let most = (groups * u64::from(sb.blocks_per_group)) << sb.block_size.shift();
             Error::unsupported(format!(
-                "the group descriptors need {after} blocks and have room for {}: {most} bytes are possible, or more with resize2fs",
+                "the group descriptors need {after} blocks, but only {} are reserved: {most} bytes are possible, or more with resize2fs",
                 before + reserved
             ))
         })?
@@ -124,8 +129,8 @@ fn descriptors(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) -> Result<
     Ok(())
 }
 
-/// With sparse_super2, the second of the two backups moves with the last group, as in resize2fs. A
-/// volume without backups gets none, unless it had only one group.
+/// Updates the groups that have backups with the feature sparse_super2. As in resize2fs, the second of the two backups is always in the
+/// last group. A volume that was made without backups gets no backups, except that a volume with one group gets backups when it grows.
 fn backups(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) {
     if !sb.compat.contains(Compat::SPARSE_SUPER2) || groups == sb.groups {
         return;

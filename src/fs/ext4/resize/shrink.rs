@@ -1,4 +1,4 @@
-//! Shrinking: blocks and inodes past the new end move, and then the end is cut off.
+//! Shrinks a volume: blocks and inodes past the new end are moved, and then the size is reduced.
 
 use std::ops::Range;
 
@@ -23,14 +23,14 @@ const VOLUME: Place = Place::new("volume");
 /// A step of a shrink.
 #[derive(Clone, Copy)]
 enum Step {
-    /// The journal moves to its position in a volume of this many blocks. The size does not change. This is a separate step, because the journal
-    /// cannot hold its own move.
+    /// The journal moves to its position in a volume of this many blocks. The size does not change. This is a separate step, because the
+    /// log cannot contain the transaction that moves the log.
     Journal(u64),
-    /// The volume is cut to this many blocks.
+    /// The volume shrinks to this many blocks.
     End(u64),
 }
 
-/// The steps that were made in memory, and the final number of blocks.
+/// The result of a rehearsal in memory: the steps, and the final number of blocks.
 struct Rehearsed {
     steps: Vec<Step>,
     end: u64,
@@ -39,7 +39,8 @@ struct Rehearsed {
 /// Shrinks the volume to `shape`.
 ///
 /// # Errors
-/// `NoSpace` with the smallest possible size; `Unsupported` with the name of a structure that cannot move. Nothing is written in these cases.
+/// `NoSpace` with the smallest possible size; `Unsupported` with the name of a structure that cannot move. With these errors, nothing has
+/// been written.
 pub(super) fn shrink(volume: Volume, shape: &Shape) -> Result<()> {
     let (goal, size) = (shape.sb.blocks_count, shape.sb.block_size);
     let Rehearsed { steps, end } = rehearse(volume.rehearsal()?, goal)?;
@@ -47,7 +48,8 @@ pub(super) fn shrink(volume: Volume, shape: &Shape) -> Result<()> {
         let reason = Plan::new(&volume, &volume.scan()?, shape).err();
         let unsupported = reason.filter(|error| error.kind() == ErrorKind::Unsupported);
         let bytes = end << size.shift();
-        let what = format!("{goal} blocks are too few: {end} blocks ({bytes} bytes) at least");
+        let what =
+            format!("{goal} blocks are too few: the minimum is {end} blocks ({bytes} bytes)");
         return Err(unsupported.unwrap_or_else(|| Error::new(ErrorKind::NoSpace, what)));
     }
     let volume = steps.into_iter().try_fold(volume, Volume::step)?;
@@ -58,20 +60,21 @@ pub(super) fn shrink(volume: Volume, shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// Shrinks a volume as far as possible. Returns its final number of blocks.
+/// Shrinks a volume as far as possible. Returns the final number of blocks.
 pub(super) fn to_minimum(volume: Volume) -> Result<u64> {
     let Rehearsed { steps, end } = rehearse(volume.rehearsal()?, 0)?;
     steps.into_iter().try_fold(volume, Volume::step)?;
     Ok(end)
 }
 
-/// The smallest possible number of blocks for this volume. Its changes stay in memory.
+/// The smallest possible number of blocks for a volume. `volume` must be a rehearsal, whose changes stay in memory.
 pub(super) fn least(volume: Volume) -> Result<u64> {
     Ok(rehearse(volume, 0)?.end)
 }
 
-/// Shrinks a volume in memory to `goal` blocks, to fewer if the goal itself is impossible, or as far as possible. Each step shrinks it as far as it
-/// can, because the tables of removed groups become space for the next step. The steps to the smallest volume therefore pass every larger size too.
+/// Shrinks a volume in memory to `goal` blocks. If exactly `goal` blocks are impossible, the volume shrinks to fewer blocks; if too much
+/// data is in use, the volume shrinks as far as possible. If one step cannot reach the goal, the step shrinks the volume as far as
+/// possible. The inode tables of removed groups then become free space for the next step.
 fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
     volume.check_sound()?;
     let (mut steps, mut moved) = (Vec::new(), false);
@@ -87,7 +90,7 @@ fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
             },
         };
         volume = volume.step(step)?;
-        volume.check_sound().context(|| "the smaller volume (nothing was written)")?;
+        volume.check_sound().context(|| "check of the smaller volume (nothing was written)")?;
         steps.push(step);
         moved = matches!(step, Step::Journal(_));
         if matches!(step, Step::End(blocks) if blocks <= goal) {
@@ -95,21 +98,21 @@ fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
         }
     }
     if moved {
-        // The last step did not shrink the volume.
+        // The last step moved the journal, but the volume could not shrink afterwards.
         steps.pop();
     }
     Ok(Rehearsed { steps, end: volume.found.superblock.blocks_count })
 }
 
 impl Volume {
-    /// Refuses a volume in which a check finds faults. If two files share a block, it cannot move for both; a
-    /// damaged bitmap would get a valid checksum; and the resize inode may point anywhere.
+    /// Refuses a volume in which a check finds faults. A resize would make some faults worse: a block that two files share would move for
+    /// only one of the files, a damaged bitmap would get a valid checksum, and a damaged resize inode may point to any block.
     pub(super) fn check_sound(&self) -> Result<()> {
         let report = self.found.check(&mut |_| ())?;
         match report.findings.iter().find(|finding| finding.severity != Severity::Note) {
             None => Ok(()),
             Some(first) => {
-                Err(VOLUME.corrupt(format!("a check finds errors, use e2fsck -f first: {first}")))
+                Err(VOLUME.corrupt(format!("the check found errors, run e2fsck -f first: {first}")))
             }
         }
     }
@@ -118,7 +121,7 @@ impl Volume {
         self.found.superblock.journal_inode
     }
 
-    /// Makes a step for which a plan exists.
+    /// Makes a step. A plan for the step must exist.
     fn step(self, step: Step) -> Result<Self> {
         let items = self.scan()?;
         let (Step::Journal(blocks) | Step::End(blocks)) = step;
@@ -133,8 +136,8 @@ impl Volume {
         self.cut(&plan, &items, shape)
     }
 
-    /// Whether a plan exists for `blocks` blocks. Returns the actual number of blocks, and whether the
-    /// journal must move first. With `stays`, plans that need a move of the journal do not count.
+    /// Looks for a plan for `blocks` blocks. Returns the actual number of blocks, and whether the journal must move first, or `None` if no
+    /// plan exists. If `stays` is true, plans that move the journal are rejected.
     fn fits(&self, items: &[Item], blocks: u64, stays: bool) -> Result<Option<(u64, bool)>> {
         let Ok(shape) = Shape::new(&self.raw, &self.found.superblock, blocks, self.clock) else {
             return Ok(None);
@@ -154,9 +157,10 @@ impl Volume {
         }
     }
 
-    /// The smallest number of blocks for which a plan exists, and whether the journal must move first.
+    /// The smallest number of blocks for which a plan exists, and whether the journal must move first. If `stays` is true, plans that move
+    /// the journal are rejected.
     fn smallest(&self, items: &[Item], stays: bool) -> Result<(u64, bool)> {
-        // The used space is not a lower bound, because it includes the metadata of removed groups.
+        // The search starts at 0. The used space is not a lower bound, because it includes the metadata of groups that the shrink removes.
         let (mut low, mut least) = (0, (self.found.superblock.blocks_count, false));
         while least.0 - low > 1 {
             let middle = low + (least.0 - low) / 2;
@@ -187,7 +191,7 @@ impl Volume {
         self.after(&changes)
     }
 
-    /// The positions of the bitmaps and tables of all groups.
+    /// The positions of the bitmaps and inode tables of all groups.
     pub(super) fn tables(&self) -> Result<Vec<Tables>> {
         (0..self.found.superblock.groups)
             .map(|number| {
@@ -201,7 +205,7 @@ impl Volume {
             .collect()
     }
 
-    /// Makes all moves of the plan, and then cuts off the end.
+    /// Makes all moves of the plan, and then reduces the size.
     fn cut(self, plan: &Plan, items: &[Item], mut shape: Shape) -> Result<Self> {
         let mut edits = Edits::with(&plan.moves);
         let mut descriptors = Descriptors::new(&self, &shape)?;
@@ -234,7 +238,7 @@ impl Volume {
         self.after(&changes)
     }
 
-    /// The blocks before the new end that the step frees, and the blocks that it newly uses.
+    /// The blocks of the new volume that the step frees, and the blocks that the step newly uses.
     fn changes_of_space(&self, plan: &Plan, shape: &Shape) -> Result<Changes> {
         let (old, end) = (&self.found.superblock, shape.sb.blocks_count);
         let own = |tables: &Tables| {
@@ -258,15 +262,15 @@ impl Volume {
         Ok(Changes { freed: freed.into_iter().map(within).collect(), taken })
     }
 
-    /// Reads the volume after the step, and frees the blocks that it no longer needs.
+    /// Reads the volume after the step, and frees the blocks that the smaller volume does not need.
     fn after(self, changes: &Changes) -> Result<Self> {
         let volume = self.reopen()?;
         volume.free(changes)?;
         volume.reopen()
     }
 
-    /// Frees the blocks that only the larger volume needed. They stay marked as used until the new
-    /// size is set, because a kernel that mounts the volume before then must not allocate them.
+    /// Frees the blocks that only the larger volume needed. These blocks are freed after the new size was set. If the resize is interrupted
+    /// before that and a kernel mounts the volume, the kernel must not allocate them.
     fn free(&self, changes: &Changes) -> Result<()> {
         let sb = &self.found.superblock;
         let mut shape = Shape::new(&self.raw, sb, sb.blocks_count, self.clock)?;
@@ -276,7 +280,7 @@ impl Volume {
         for range in &changes.freed {
             bitmaps.mark(range.clone(), false)?;
         }
-        // Some of the freed blocks are used again by moved data.
+        // Moved data uses some of the freed blocks.
         changes.mark_taken(&mut bitmaps)?;
         bitmaps.store(&shape.sb, &mut descriptors, &mut edits)?;
         if edits.is_empty() {

@@ -42,7 +42,7 @@ impl Model {
     fn look(&self) -> u64 {
         let least = self.seen.load(SeqCst);
         let found = Self::number(&self.blocks.read(BLOCK, PLACE).unwrap());
-        assert!(found >= least, "{found} is read, {least} was there before");
+        assert!(found >= least, "{found} was read, but {least} was written before");
         self.seen.fetch_max(found, SeqCst);
         found
     }
@@ -88,9 +88,9 @@ fn no_change_is_lost_and_no_reader_goes_back() {
             }
         };
         run(&model, &[change, change, home, read, read]);
-        assert_eq!(model.look(), 6, "no change is lost");
+        assert_eq!(model.look(), 6, "the block contains all changes");
         model.write_home(1);
-        assert!(model.blocks.dirty().get(BLOCK).is_none(), "it is no longer dirty");
+        assert!(model.blocks.dirty().get(BLOCK).is_none(), "the block is not dirty");
         assert_eq!(model.at_home(), 6);
         assert_eq!(model.look(), 6);
     });
@@ -121,7 +121,7 @@ fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
                 for _ in 0..3 {
                     let made = made.load(SeqCst);
                     let found = Model::number(&model.blocks.read(BLOCK, PLACE).unwrap());
-                    assert!(!made || found == 100, "{found} is what it held before");
+                    assert!(!made || found == 100, "{found} is the block's earlier content");
                 }
             })
         };

@@ -113,9 +113,14 @@ impl Model {
                 Ok(inode) => {
                     // An empty file was created but not written yet.
                     if inode.size() > 0 {
-                        let block = inode.fs_block(FileBlock(0)).unwrap().expect("it is mapped");
+                        let block =
+                            inode.fs_block(FileBlock(0)).unwrap().expect("the block is mapped");
                         let found = fs.blocks.read_device(block).unwrap();
-                        assert_eq!(found[..LEN], content(name), "data of other writers are read");
+                        assert_eq!(
+                            found[..LEN],
+                            content(name),
+                            "a read returns data of other writers"
+                        );
                     }
                     true
                 }
@@ -124,7 +129,7 @@ impl Model {
                     false
                 }
             };
-            assert!(!synced || there == (*name != NAMES[0]), "{name:?} was synced");
+            assert!(!synced || there == (*name != NAMES[0]), "the synced name {name:?} exists");
         }
     }
 
@@ -179,7 +184,7 @@ fn a_freed_block_is_had_again_only_when_that_is_committed() {
             REUSED.store(true, SeqCst);
         }
     });
-    assert!(REUSED.load(SeqCst), "no schedule reached what this is about");
+    assert!(REUSED.load(SeqCst), "no schedule reached the state that the test needs");
 }
 
 /// Opening a decoded inode gives the same file or an error, even if the file is removed and its inode number is reused at the same time.
@@ -208,7 +213,10 @@ fn an_inode_in_hand_is_never_another_file() {
             ],
         );
     });
-    assert!(BOTH.iter().all(|seen| seen.load(SeqCst)), "not both ends were reached");
+    assert!(
+        BOTH.iter().all(|seen| seen.load(SeqCst)),
+        "a schedule reached only one of the two results"
+    );
 }
 
 /// Synced names exist, or the sync was refused. Two threads run operations, so that a commit may be in progress when the commit of the
@@ -233,7 +241,7 @@ fn a_close_beside_operations_keeps_what_was_promised() {
         let promised = threads.map(|thread| thread.join().unwrap()).concat();
         let fs = Ext4::open(Arc::new(model.ram.snapshot()), &Arc::default()).unwrap();
         for number in promised {
-            assert!(fs.lookup(ROOT, &[b'n', number]).is_ok(), "a close lost synced names");
+            assert!(fs.lookup(ROOT, &[b'n', number]).is_ok(), "the close lost synced names");
         }
     });
 }

@@ -1,5 +1,5 @@
-//! Changes of a file's extents: mapping, unmapping, change of state, shifting. A long change is
-//! made leaf by leaf. The tree is valid after each leaf, so the transaction can end there.
+//! Changes of a file's extents: mapping, unmapping, changes of state, and shifting. A long change processes one leaf after the other. The
+//! tree is valid after each leaf, so a transaction may end after each leaf.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::fs::ext4::tree::read_extents::MAX_BLOCKS;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 
-/// The maximum number of groups whose bitmaps one step of an unmapping changes, unless a single extent needs more.
+/// The maximum number of groups whose bitmaps one step of an unmapping changes. A step with a single extent may exceed this number.
 const GROUPS_AT_ONCE: u64 = 16;
 
 impl Tree<'_> {
@@ -22,12 +22,16 @@ impl Tree<'_> {
         let path = self.find(extent.first)?;
         let at = path.beginning_at(extent.first);
         let end = extent.end();
-        // This leaf's range ends where the first extent of the next leaf begins, so the last condition finds an overlap with that extent.
+        // The range of this leaf ends where the first extent of the next leaf begins. The last condition therefore finds an overlap with
+        // that extent.
         let overlaps = path.ending_after(extent.first) < at
             || path.extents.get(at).is_some_and(|next| next.first < end)
             || end.0 > path.range.end;
         if overlaps {
-            return Err(Error::invalid(format!("block {} is mapped already", extent.first)));
+            return Err(Error::invalid(format!(
+                "block {} of the file is already mapped",
+                extent.first
+            )));
         }
         let window = at.saturating_sub(1)..(at + 1).min(path.extents.len());
         let (left, right) = (&path.extents[window.start..at], &path.extents[at..window.end]);
@@ -45,8 +49,8 @@ impl Tree<'_> {
         self.lower(handle)
     }
 
-    /// Unmaps the last part of a range, as much as one leaf maps and one step permits. Later steps
-    /// may run in another transaction. Returns the end of the part that is still mapped.
+    /// Unmaps the last part of a range: as much as is in one leaf and as one step can free. Later steps may run in another transaction.
+    /// Returns the end of the remaining part of the range.
     fn unmap_last(
         &self,
         handle: &mut Handle<'_>,
@@ -58,7 +62,7 @@ impl Tree<'_> {
         let part = path.ending_after(leaf_start)..path.beginning_at(range.end);
         let Some(from) = self.last_few(&path, part.clone()) else {
             if path.extents.is_empty() && path.depth() > 0 {
-                // The leaf was already empty. It maps nothing, but takes a block, so it is removed.
+                // The leaf was already empty. It is removed, because it occupies a block.
                 self.renew_after(handle, changed)?;
                 self.replace(handle, &path, 0..0, &[], 0)?;
             }
@@ -83,8 +87,8 @@ impl Tree<'_> {
         Ok(start)
     }
 
-    /// The index of the first of the extents at the end of `part` that one step can free; `None` if the part has no
-    /// extents. A map without nodes is freed in one step, so that a small file is freed in one transaction.
+    /// One step can free the extents of `part` from the returned index on; `None` if the part has no extents. A map that consists only of
+    /// the root is freed in one step, so that a small file is freed in one transaction.
     fn last_few(&self, path: &Path, part: Range<usize>) -> Option<usize> {
         let sb = &self.inode.fs.superblock;
         let group = |block: u64| {
@@ -116,7 +120,7 @@ impl Tree<'_> {
             let inner = path.ending_after(start)..path.beginning_at(end);
             if path.extents[inner.clone()].iter().any(|extent| extent.state != state) {
                 self.renew_after(handle, &mut changed)?;
-                // The adjoining extents are included, because they may be merged with these.
+                // The window includes the adjoining extents, because the changed extents may be merged with them.
                 let window = inner.start.saturating_sub(1)..(inner.end + 1).min(path.extents.len());
                 let converted = |extent: &Extent| {
                     let inside = extent.from(start)?.before(end)?;
@@ -132,34 +136,41 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Moves all extents from a block on to lower or higher blocks of the file.
+    /// Moves all extents from a file block on to lower or higher file blocks.
     pub(super) fn shift(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let blocks = self.cluster_blocks();
         if !from.0.is_multiple_of(blocks) || !by.unsigned_abs().is_multiple_of(blocks) {
-            return Err(Error::invalid("extents are shifted by whole clusters"));
+            return Err(Error::invalid("extents can only be shifted by whole clusters"));
         }
         if by < 0 {
             let to = from.0.checked_add_signed(by);
-            let to = to.ok_or_else(|| Error::invalid("extents cannot begin before the file"))?;
+            let to = to.ok_or_else(|| {
+                Error::invalid("extents cannot be shifted before the beginning of the file")
+            })?;
             if self.maps_any(to..from.0)? {
-                return Err(Error::invalid(format!("blocks {to} to {from} are mapped")));
+                return Err(Error::invalid(format!(
+                    "the blocks from {to} to {from} are mapped, so extents cannot be shifted there"
+                )));
             }
             return self.shift_down(handle, from, by);
         }
         let last = self.find(FileBlock(MAX_BLOCKS - 1))?;
         let end = last.extents.last().map_or(0, |extent| extent.end().0);
         if end.checked_add_signed(by).is_none_or(|end| end > super::FILE_BLOCKS) {
-            return Err(Error::new(ErrorKind::FileTooLarge, format!("{end} blocks by {by} more")));
+            return Err(Error::new(
+                ErrorKind::FileTooLarge,
+                format!("a file of {end} blocks cannot be lengthened by {by} blocks"),
+            ));
         }
         self.shift_up(handle, from, by)
     }
 
-    /// Shifts from the first leaf to the last, so that the hole moves through the file.
+    /// Shifts extents to lower file blocks, from the first leaf to the last, so that the hole moves through the file.
     fn shift_down(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let (mut next, mut changed) = (from, false);
         while next.0 < MAX_BLOCKS {
             let path = self.find(next)?;
-            // The position is not within an extent. It is preceded by a hole or by the end of a leaf.
+            // `next` is not within an extent. A hole or the end of a leaf precedes it.
             let first = path.beginning_at(next);
             let window = first.saturating_sub(1)..path.extents.len();
             if first < window.end {
@@ -174,7 +185,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Shifts from the last leaf to the first.
+    /// Shifts extents to higher file blocks, from the last leaf to the first.
     fn shift_up(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         self.cut(handle, from)?;
         let (mut end, mut changed) = (MAX_BLOCKS, false);
@@ -187,13 +198,13 @@ impl Tree<'_> {
                 let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
                 self.replace(handle, &path, window, &moved, 0)?;
             }
-            // Blocks before the first leaf's range belong to that leaf too. They must not be visited again.
+            // The first leaf also covers the blocks before its range, so the loop ends after the first leaf.
             end = if path.is_first() { 0 } else { path.range.start };
         }
         Ok(())
     }
 
-    /// Splits an extent at a block, if the extent contains this block and the previous one.
+    /// Splits an extent before a block, if the extent contains this block and the previous block.
     fn cut(&self, handle: &mut Handle<'_>, block: FileBlock) -> Result<()> {
         let path = self.find(block)?;
         let at = path.ending_after(block);
@@ -205,8 +216,8 @@ impl Tree<'_> {
         self.replace(handle, &path, at..at + 1, &halves, 0)
     }
 
-    /// Called before each step that changes something. The caller has credits for the first step. A later step continues in
-    /// another transaction if this one may lack room. A change of only one step thus stays in the caller's transaction.
+    /// Called before each step that changes the tree. The caller has credits for the first step. A later step starts a new transaction if
+    /// the remaining credits may be too few. A change of one step therefore stays in the caller's transaction.
     fn renew_after(&self, handle: &mut Handle<'_>, changed: &mut bool) -> Result<()> {
         let credits = self.credits_for_step()?;
         if std::mem::replace(changed, true) && handle.credits_left() < credits {

@@ -1,4 +1,5 @@
-//! Maps of pointers in ext2 and ext3 files: 12 pointers in the inode, then trees of one, two and three levels of pointer blocks.
+//! Changes of indirect maps in ext2 and ext3 files: 12 direct pointers in the inode, then trees of one, two and three levels of pointer
+//! blocks.
 
 use std::ops::Range;
 
@@ -18,22 +19,22 @@ const LEVELS: u64 = 3;
 /// The maximum number of groups whose bitmaps one step of an unmapping changes.
 const GROUPS_AT_ONCE: u32 = 16;
 
-/// The pointers of an inode.
+/// The indirect map of an inode.
 #[derive(Clone, Copy)]
 pub(super) struct Pointers<'a> {
     pub(super) inode: &'a InodeToChange<'a>,
 }
 
-/// The location of the pointer to a block of the file. It is in the inode, or at the end of a route through pointer blocks.
+/// The route to the pointer for a block of the file: a slot in the inode, or slots in the inode and in pointer blocks.
 struct Route {
     /// The slot in the inode, followed by the slot in each pointer block.
     slots: SmallVec<[usize; 4]>,
-    /// The distance of the file's block from the first block of this tree.
+    /// The distance of the file block from the first file block of this tree.
     distance: u64,
 }
 
 pub(super) fn no_unwritten() -> Error {
-    Error::unsupported("an unwritten extent in a file without extents")
+    Error::unsupported("a file without extents cannot have an unwritten extent")
 }
 
 impl Pointers<'_> {
@@ -52,7 +53,7 @@ impl Pointers<'_> {
         (DIRECT + fan_out + fan_out.pow(2) + fan_out.pow(3)).min(super::FILE_BLOCKS)
     }
 
-    /// The route to a block, which must be below the limit.
+    /// The route to a file block, which must be below the limit.
     fn route(&self, block: u64) -> Route {
         let Some(mut distance) = block.checked_sub(DIRECT) else {
             return Route { slots: smallvec![block as usize], distance: block };
@@ -69,7 +70,7 @@ impl Pointers<'_> {
         Route { slots, distance }
     }
 
-    /// The pointers in a pointer block, or in the inode.
+    /// The pointers in the pointer block `node`, or in the inode if `node` is `None`.
     fn pointers(&self, node: Option<FsBlock>) -> Result<Vec<u32>> {
         let of = |bytes: &[u8]| {
             bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
@@ -101,13 +102,13 @@ impl Pointers<'_> {
         }
     }
 
-    /// Adds to the inode's count of blocks.
+    /// Adds `blocks` to the inode's count of blocks.
     fn count(&self, handle: &mut Handle<'_>, blocks: i64) -> Result<()> {
         let sb = &self.inode.fs.superblock;
         handle.update_inode(self.inode, |inode| inode.add_blocks(sb, blocks))
     }
 
-    /// Splits a range into parts whose pointers are in one block.
+    /// Splits a range into parts. The pointers of each part are in one block or in the inode.
     fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let (fan_out, mut at) = (self.fan_out(), range.start);
         std::iter::from_fn(move || {
@@ -124,11 +125,13 @@ impl Pointers<'_> {
             return Err(no_unwritten());
         }
         if extent.start.0 + u64::from(extent.len) > 1 << 32 {
-            return Err(Error::unsupported("a block beyond 2^32 in a file without extents"));
+            return Err(Error::unsupported(
+                "a file without extents cannot have blocks beyond 2^32",
+            ));
         }
         let range = extent.first.0..extent.end().0;
         if range.end > self.limit() {
-            let what = format!("{} blocks without extents", range.end);
+            let what = format!("a file without extents cannot have {} blocks", range.end);
             return Err(Error::new(ErrorKind::FileTooLarge, what));
         }
         let tree = Tree { inode: self.inode };
@@ -151,7 +154,7 @@ impl Pointers<'_> {
         self.count(handle, blocks)
     }
 
-    /// The number of pointer blocks that are missing for a range. The whole range must be a hole.
+    /// The number of pointer blocks that must be created for a range. The complete range must be a hole.
     fn missing(&self, range: Range<u64>) -> Result<usize> {
         let mut missing = 0;
         let mut last: SmallVec<[usize; 4]> = SmallVec::new();
@@ -163,7 +166,7 @@ impl Pointers<'_> {
                     Some(there) => self.follow(there, slots[depth - 1])?.map(Some),
                     None => None,
                 };
-                // A missing pointer block that two parts need was already counted with the first part.
+                // If two parts need the same missing pointer block, the block was already counted for the first part.
                 let known = last.len() == slots.len() && last[..depth] == slots[..depth];
                 missing += usize::from(node.is_none() && !known);
             }
@@ -172,7 +175,10 @@ impl Pointers<'_> {
                 let slot = slots[slots.len() - 1];
                 let there = &pointers[slot..slot + (part.end - part.start) as usize];
                 if there.iter().any(|pointer| *pointer != 0) {
-                    let what = format!("blocks {} to {} are mapped already", part.start, part.end);
+                    let what = format!(
+                        "blocks {} to {} of the file are already mapped",
+                        part.start, part.end
+                    );
                     return Err(Error::invalid(what));
                 }
             }
@@ -202,7 +208,9 @@ impl Pointers<'_> {
             return Err(self.place().corrupt("the map needs more blocks than were reserved"));
         };
         let Ok(pointer) = u32::try_from(block.0) else {
-            return Err(Error::unsupported("a block beyond 2^32 in a file without extents"));
+            return Err(Error::unsupported(
+                "a file without extents cannot have blocks beyond 2^32",
+            ));
         };
         handle.create(block, |_| ())?;
         self.set(handle, node, slot, [pointer].into_iter())?;
@@ -218,8 +226,8 @@ impl Pointers<'_> {
         Ok(())
     }
 
-    /// Unmaps the last part of a range: as much as has adjacent pointers, and as one step permits. Later
-    /// steps may run in another transaction. Returns the end of the part that is still mapped.
+    /// Unmaps the last part of a range: as much as has pointers in one block, and as one step can free. Later steps may run in another
+    /// transaction. Returns the end of the remaining part of the range.
     fn unmap_last(
         &self,
         handle: &mut Handle<'_>,
@@ -245,11 +253,12 @@ impl Pointers<'_> {
         } else {
             (slot, Vec::new())
         };
-        // Below a missing pointer, the whole tree maps nothing.
+        // A pointer of 0 means that the complete subtree below it is a hole.
         let span = self.fan_out().pow(below);
         let start = (last - distance % span).max(range.start) - (slot - low) as u64;
         pointers[low..=slot].fill(0);
-        // A pointer block can already be empty. Linux leaves it in this state after a hole is punched into a part of its range.
+        // A pointer block may already be empty. Linux does not free an empty pointer block after a hole was punched into a part of the
+        // block's range.
         let is_empty = |pointers: &[u32]| pointers.iter().all(|pointer| *pointer == 0);
         let goes = node.is_some() && is_empty(&pointers);
         if gone.is_empty() && !goes {
@@ -278,7 +287,7 @@ impl Pointers<'_> {
         Ok(start)
     }
 
-    /// The blocks of the last pointers of a part, as many as one step can free, and the index of the first of these pointers.
+    /// The runs of blocks at the end of a part that one step can free, and the index of the first pointer to these blocks.
     fn last_few(
         &self,
         pointers: &[u32],
@@ -293,7 +302,8 @@ impl Pointers<'_> {
                 continue;
             }
             if !self.inode.fs.blocks.contain(FsBlock(block), 1) {
-                let what = format!("pointer {slot} to block {block} outside the file system");
+                let what =
+                    format!("pointer {slot} leads to block {block}, which is outside the volume");
                 return Err(self.place().corrupt(what));
             }
             let group = (block.saturating_sub(u64::from(sb.first_data_block)))
@@ -314,14 +324,14 @@ impl Pointers<'_> {
         Ok((part.start, runs))
     }
 
-    /// The maximum number of blocks that one step changes: the inode; the pointer blocks of a route and, if these are
-    /// freed or created, a bitmap and a descriptor for each; bitmaps and descriptors for the freed blocks.
+    /// The maximum number of blocks that one step changes: the inode; the pointer blocks of a route, with a bitmap and a descriptor for
+    /// each pointer block that is freed or created; bitmaps and descriptors for the freed blocks.
     pub(super) fn credits_for_step(&self) -> u32 {
         1 + 3 * LEVELS as u32 + 2 * GROUPS_AT_ONCE
     }
 
-    /// The maximum number of blocks changed by mapping an extent: the inode; the pointer blocks for as many blocks as a group has, and
-    /// one block on each level above them; a bitmap and a descriptor for each level, because new pointer blocks are usually adjacent.
+    /// The maximum number of blocks changed by mapping an extent: the inode; the pointer blocks for all blocks of a group, and one pointer
+    /// block on each level above; a bitmap and a descriptor for each level, because new pointer blocks are usually adjacent.
     pub(super) fn credits_for_map(&self) -> u32 {
         let blocks = self.inode.fs.superblock.blocks_per_group.div_ceil(self.fan_out() as u32);
         2 + blocks + 3 * LEVELS as u32

@@ -1,16 +1,16 @@
 //! The maps of files, for reads and changes: extent trees, and the direct and indirect pointers of ext2 and ext3.
 //!
-//! A thread that holds the inode's lock changes a map within a transaction. The inode argument is a snapshot of which
-//! only the number is used; the root of the map is read from the inode table, so several changes can follow each other.
-//! After a change, the snapshot's own map is outdated, and a reader of the file must decode the inode again.
+//! A thread that holds the inode's lock changes a map within a transaction. A change uses only the number of the inode argument, which is a
+//! snapshot. The root of the map is read from the inode table, so several changes can use the same snapshot. After a change, the map in the
+//! snapshot is outdated, and a reader of the file must decode the inode again.
 //!
 //! - [`path`]: the path to a leaf, which is read and checked again for each change.
 //! - [`node`]: a node's bytes.
 //! - [`splice`]: the basic change of a tree, which splits and removes nodes as needed.
 //! - [`pieces`]: functions that cut and join extents.
-//! - [`extents`]: mapping, unmapping, change of state and shifting, built from the modules above.
-//! - [`clusters`]: the space of a file whose space is allocated in clusters.
-//! - [`indirect`]: changes of maps that consist of pointers.
+//! - [`extents`]: mapping, unmapping, changes of state, and shifting. These changes use the modules above.
+//! - [`clusters`]: the space of a file on a volume with bigalloc.
+//! - [`indirect`]: changes of indirect maps.
 //! - [`read_extents`] and [`read_indirect`]: decoding of maps for readers.
 
 mod clusters;
@@ -37,7 +37,8 @@ use crate::fs::InodeFlags;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 
-/// The maximum number of blocks of a file. It is one less than 32-bit numbers permit, because Linux uses the last number as a mark.
+/// The maximum number of blocks of a file. It is one less than 32-bit block numbers permit, because Linux uses the last number as a special
+/// value.
 pub(crate) const FILE_BLOCKS: u64 = u32::MAX as u64;
 
 /// The kind of an inode's map.
@@ -55,23 +56,22 @@ impl<'a> Map<'a> {
             return Ok(Self::Extents(Tree { inode }));
         }
         if inode.fs.superblock.cluster_blocks > 1 {
-            return Err(Error::unsupported("the file has no extents, on a volume with bigalloc"));
+            return Err(Error::unsupported("the file has no extents, but bigalloc needs extents"));
         }
         Ok(Self::Pointers(Pointers { inode }))
     }
 }
 
 impl InodeToChange<'_> {
-    /// Maps an extent in a hole of the file, and merges it with adjoining extents. The caller has allocated the extent's
-    /// blocks; nodes are allocated near them. Afterwards, the inode's count of blocks includes the nodes and the data.
+    /// Maps an extent in a hole of the file, and merges it with adjoining extents. The caller has allocated the extent's blocks. New nodes
+    /// are allocated near these blocks. On return, the inode's count of blocks includes the data and the new nodes.
     ///
     /// # Errors
     /// `NoSpace` for the nodes, `FileTooLarge`, or `InvalidInput` if a block of the range is already mapped; nothing is changed
     /// in these cases. `Unsupported` for an unwritten extent in a file without extents; the errors of [`Handle::update`].
     pub(crate) fn map_extent(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         if extent.end().0 > FILE_BLOCKS {
-            let what =
-                format!("block {} is beyond the last possible block of a file", extent.end());
+            let what = format!("block {} is past the last possible block of a file", extent.end());
             return Err(Error::new(ErrorKind::FileTooLarge, what));
         }
         if extent.len == 0 || !self.fs.blocks.contain(extent.start, u64::from(extent.len)) {
@@ -85,10 +85,10 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// Unmaps a range and frees its space, which is its blocks and the nodes that become empty.
+    /// Unmaps a range, and frees its blocks and the nodes that become empty.
     ///
-    /// Works from the end of the range to its start. If the handle has too few credits for the next leaf, it continues in another transaction;
-    /// parts that were already unmapped stay unmapped. A map whose extents are all in the inode is unmapped in one transaction.
+    /// Works from the end of the range to its start. If the handle has too few credits for the next leaf, the work continues in another
+    /// transaction; the parts that were already unmapped stay unmapped. If all extents are in the inode, one transaction is enough.
     ///
     /// # Errors
     /// `NoSpace` if an extent must be split and this needs a node; nothing is changed in that case. The errors of [`Handle::update`].
@@ -118,7 +118,7 @@ impl InodeToChange<'_> {
         let range = range.start..range.end.min(FileBlock(FILE_BLOCKS));
         match (Map::of(self)?, state) {
             (_, ExtentState::Journal | ExtentState::Memory) => {
-                Err(Error::invalid("the state cannot be stored in a map"))
+                Err(Error::invalid("an extent in this state cannot be stored in a map"))
             }
             (Map::Extents(tree), _) => tree.set_state(handle, range, state),
             (Map::Pointers(_), ExtentState::Written) => Ok(()),
@@ -126,8 +126,9 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// Shifts all extents from a block on. They move down into a hole that must be large enough, or up; then an extent that
-    /// contains the block is split first. Like [`unmap_range`](Self::unmap_range), this may use several transactions.
+    /// Shifts all extents from a block on by `by` blocks. A negative shift moves the extents down into a hole, which must be large enough.
+    /// A positive shift first splits an extent that begins before the block and contains it. Like [`unmap_range`](Self::unmap_range), this
+    /// may use several transactions.
     ///
     /// # Errors
     /// `NoSpace` for a split, `FileTooLarge`, or `InvalidInput` if the hole is too small or a cluster would be split;
@@ -141,7 +142,7 @@ impl InodeToChange<'_> {
         match Map::of(self)? {
             Map::Extents(tree) => tree.shift(handle, from, by),
             Map::Pointers(_) => {
-                Err(Error::unsupported("shifting the blocks of a file without extents"))
+                Err(Error::unsupported("the blocks of a file without extents cannot be shifted"))
             }
         }
     }
@@ -156,10 +157,10 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// The maximum number of blocks changed by one step of [`unmap_range`](Self::unmap_range), [`set_range_state`](Self::set_range_state) or
-    /// [`shift_range`](Self::shift_range). With this many credits, a change of a single leaf takes only one transaction.
+    /// The maximum number of blocks changed by one step of [`unmap_range`](Self::unmap_range), [`set_range_state`](Self::set_range_state)
+    /// or [`shift_range`](Self::shift_range). With this many credits, a change of a single leaf takes only one transaction.
     pub(crate) fn credits_for_unmap(&self) -> u32 {
-        // A small file without extents takes two steps, one for the pointers in the inode and one for those in a block.
+        // A small file without extents needs two steps: one for the pointers in the inode and one for the pointers in a block.
         match Map::of(self) {
             Ok(Map::Extents(tree)) => {
                 credits_for_replace(&self.i_block) + tree.credits_for_freeing()
@@ -170,8 +171,8 @@ impl InodeToChange<'_> {
     }
 }
 
-/// The maximum number of blocks changed by a change of one leaf. On each level, and on one more, these are a node and a
-/// new node next to it, with a bitmap and a descriptor for the new node. In addition, the inode changes.
+/// The maximum number of blocks changed by a change of one leaf: the inode, and four blocks on each level and on one new level. These four
+/// blocks are a node, a new node next to it, and the bitmap and the descriptor for the new node.
 fn credits_for_replace(root: &[u8; 60]) -> u32 {
     let depth = u32::from(u16::from_le_bytes([root[6], root[7]]));
     4 * (depth + 2) + 1

@@ -1,4 +1,4 @@
-//! The bytes of a node, for changes, and its entries.
+//! Changes of the bytes of a node, and conversions of its entries.
 
 use std::ops::Range;
 
@@ -12,15 +12,15 @@ use crate::fs::ext4::disk::extent::{
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FsBlock;
 
-/// Entries that replace others in a node.
+/// New entries that replace other entries in a node.
 pub(super) type Entries = SmallVec<[RawEntry; 4]>;
 
-/// The maximum number of entries in a node's block. They leave room for the checksum after them.
+/// The maximum number of entries in a node's block. The remaining bytes have space for the checksum.
 pub(super) fn capacity(block_bytes: usize) -> usize {
     (block_bytes - size_of::<RawExtentHeader>()) / size_of::<RawEntry>()
 }
 
-/// A node: its header, and the slots of its entries, whether or not they are used.
+/// A node: its header, and all its slots for entries, used and unused.
 pub(super) struct NodeMut<'a> {
     header: &'a mut RawExtentHeader,
     slots: &'a mut [RawEntry],
@@ -29,13 +29,15 @@ pub(super) struct NodeMut<'a> {
 impl<'a> NodeMut<'a> {
     /// Checks the header of the node in these bytes.
     pub(super) fn of(bytes: &'a mut [u8], place: Place) -> Result<Self> {
-        let cut = || place.corrupt("it is cut short");
+        let cut = || place.corrupt("the node is truncated");
         let (header, rest) = RawExtentHeader::mut_from_prefix(bytes).map_err(|_| cut())?;
         let max = usize::from(header.eh_max.get());
         let slots = <[RawEntry]>::mut_from_prefix_with_elems(rest, max);
         let (slots, _) = slots.map_err(|_| cut())?;
         if usize::from(header.eh_entries.get()) > max {
-            return Err(place.field("eh_entries").corrupt("larger than eh_max"));
+            return Err(place
+                .field("eh_entries")
+                .corrupt("the number of entries is larger than eh_max"));
         }
         Ok(Self { header, slots })
     }
@@ -70,7 +72,7 @@ impl<'a> NodeMut<'a> {
         self.slots.len()
     }
 
-    /// Replaces entries by others. The node must have room for them.
+    /// Replaces the entries in `range` by the entries `with`. The node must have space for them.
     pub(super) fn splice(&mut self, range: Range<usize>, with: &[RawEntry]) {
         let len = self.entries().len();
         let behind = range.start + with.len();

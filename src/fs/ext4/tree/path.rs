@@ -1,4 +1,5 @@
-//! The path from the root of an extent tree to a leaf. A path is valid only until the next change, so it is read again for each change.
+//! The path from the root of an extent tree to a leaf. A path is valid only until the next change of the tree, so it is read again for each
+//! change.
 
 use std::ops::Range;
 
@@ -28,7 +29,7 @@ pub(super) struct Step {
     pub(super) block: Option<FsBlock>,
     pub(super) entries: usize,
     pub(super) max: usize,
-    /// In an inner node, the index and the key of the entry on the path.
+    /// In an inner node, the index (`at`) and the key of the entry on the path.
     pub(super) at: usize,
     pub(super) key: u64,
 }
@@ -55,10 +56,10 @@ impl Tree<'_> {
         let InodePlace { block, at, .. } = fs.inode_place(self.inode.number)?;
         let content = fs.blocks.read(block, place)?;
         let raw = RawInode::read_from_prefix(&content[at..]);
-        raw.map(|(raw, _)| raw).map_err(|_| place.corrupt("it is cut short"))
+        raw.map(|(raw, _)| raw).map_err(|_| place.corrupt("the inode is truncated"))
     }
 
-    /// The path to the leaf for a block of the file.
+    /// The path to the leaf whose range contains a file block.
     pub(super) fn find(&self, block: FileBlock) -> Result<Path> {
         let root = self.raw_inode()?.i_block;
         let place = self.place();
@@ -67,7 +68,7 @@ impl Tree<'_> {
         let node = read_extents::node(&root, None, place)?;
         let mut depth = node.depth;
         let mut next = self.step(&mut path, &node, None, block, place)?;
-        // The depth falls at each step, so the loop ends.
+        // The depth decreases at each step, so the loop ends.
         while let Some(child) = next {
             let content = self.inode.fs.blocks.read(child, place.field("ei_leaf"))?;
             let place = place.block(child);
@@ -96,7 +97,7 @@ impl Tree<'_> {
         } else {
             let indexes = node.indexes(&path.range, place)?;
             let after = indexes.partition_point(|index| index.key() <= sought.0);
-            // Blocks before the first child's key belong to the first child.
+            // Blocks before the first child's key belong to the range of the first child.
             step.at = after.saturating_sub(1);
             step.key = indexes[step.at].key();
             let start = if after == 0 { path.range.start } else { step.key };
@@ -108,7 +109,7 @@ impl Tree<'_> {
         Ok(child)
     }
 
-    /// The first extent that ends after a block. It contains the block or follows it.
+    /// The first extent that ends after a block. This extent contains the block or follows it.
     pub(super) fn extent_from(&self, block: FileBlock) -> Result<Option<Extent>> {
         let mut block = block;
         while block.0 < MAX_BLOCKS {

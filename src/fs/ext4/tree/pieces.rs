@@ -6,7 +6,7 @@ use super::node::longest;
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 
-/// The extents that replace others in a leaf.
+/// New extents that replace other extents in a leaf.
 pub(super) type Pieces = SmallVec<[Extent; 4]>;
 
 impl Extent {
@@ -37,7 +37,7 @@ impl Extent {
     }
 }
 
-/// The same blocks in as few extents as the format permits. Adjoining extents are merged up to the maximum length.
+/// Describes the same blocks with as few extents as the format permits. Adjoining extents are merged up to the maximum length.
 pub(super) fn join(extents: impl IntoIterator<Item = Extent>) -> Pieces {
     let mut joined = Pieces::new();
     for mut rest in extents {

@@ -17,7 +17,7 @@ use crate::units::{FileBlock, FsBlock};
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
-/// The maximum number of blocks of a file, which 32-bit numbers can address.
+/// The maximum number of blocks of a file. File block numbers have 32 bits.
 pub(in crate::fs::ext4) const MAX_BLOCKS: u64 = 1 << 32;
 
 /// A node with a checked header.
@@ -35,40 +35,46 @@ pub(in crate::fs::ext4) fn node(
     place: Place,
 ) -> Result<Node<'_>> {
     let Ok((header, rest)) = RawExtentHeader::ref_from_prefix(bytes) else {
-        return Err(place.corrupt("it is cut short"));
+        return Err(place.corrupt("the extent node is truncated"));
     };
     let magic = header.eh_magic.get();
     if magic != MAGIC {
         return Err(place
             .field("eh_magic")
-            .corrupt(format!("{magic:#06x} instead of {MAGIC:#06x}")));
+            .corrupt(format!("the magic number is {magic:#06x} instead of {MAGIC:#06x}")));
     }
     let found = header.eh_depth.get();
     if found > MOST_LEVELS || depth.is_some_and(|expected| expected != found) {
         let expected = depth.map_or(format!("at most {MOST_LEVELS}"), |depth| depth.to_string());
-        return Err(place.field("eh_depth").corrupt(format!("{found} instead of {expected}")));
+        return Err(place
+            .field("eh_depth")
+            .corrupt(format!("the depth is {found} instead of {expected}")));
     }
     let (entries, max) = (usize::from(header.eh_entries.get()), usize::from(header.eh_max.get()));
     if max == 0 || max > rest.len() / ENTRY {
-        return Err(place.field("eh_max").corrupt(format!("room for {max} entries")));
+        return Err(place
+            .field("eh_max")
+            .corrupt(format!("a maximum of {max} entries does not match the size of the node")));
     }
     if entries > max {
-        return Err(place.field("eh_entries").corrupt(format!("{entries} of {max} entries")));
+        return Err(place
+            .field("eh_entries")
+            .corrupt(format!("the number of entries is {entries}, but the maximum is {max}")));
     }
     if entries == 0 && found > 0 {
-        // Otherwise, everything below this node would read as a hole.
-        return Err(place.field("eh_entries").corrupt("an inner node without entries"));
+        // Without this check, the complete range of this node would read as a hole.
+        return Err(place.field("eh_entries").corrupt("an index node has no entries"));
     }
     Ok(Node { depth: found, max, entries: &rest[..entries * ENTRY] })
 }
 
 impl<'a> Node<'a> {
-    /// Refuses a tree that is deeper than the trees that Linux creates and reads. Such a tree can only be freed.
+    /// Refuses a tree that is deeper than the trees that Linux creates and reads. A deeper tree can be freed, but not read.
     pub(in crate::fs::ext4) fn check_depth(&self, place: Place) -> Result<()> {
         if self.depth <= MAX_DEPTH {
             return Ok(());
         }
-        let what = format!("{} instead of at most {MAX_DEPTH}", self.depth);
+        let what = format!("the depth is {} instead of at most {MAX_DEPTH}", self.depth);
         Err(place.field("eh_depth").corrupt(what))
     }
 
@@ -77,23 +83,25 @@ impl<'a> Node<'a> {
         self.entries.len() / ENTRY
     }
 
-    /// The entries of an inner node, which must be sorted and within the bounds from the parent.
+    /// The entries of an inner node. The entries must be sorted and within the bounds that the parent sets.
     pub(in crate::fs::ext4) fn indexes(
         &self,
         bounds: &Range<u64>,
         place: Place,
     ) -> Result<&'a [RawExtentIndex]> {
         let Ok(indexes) = <[RawExtentIndex]>::ref_from_bytes(self.entries) else {
-            return Err(place.corrupt("its entries are cut short"));
+            return Err(place.corrupt("the entries of the node are truncated"));
         };
         if !indexes.is_sorted_by(|a, b| a.key() < b.key()) {
-            return Err(place.field("ei_block").corrupt("the entries are out of order"));
+            return Err(place
+                .field("ei_block")
+                .corrupt("the entries of the node are out of order"));
         }
         let outside = |key: &u64| !bounds.contains(key);
         if let Some(key) = indexes.iter().map(RawExtentIndex::key).find(outside) {
-            return Err(place
-                .field("ei_block")
-                .corrupt(format!("{key} is outside the parent's range {bounds:?}")));
+            return Err(place.field("ei_block").corrupt(format!(
+                "block {key} is outside the range {bounds:?} of the parent node"
+            )));
         }
         Ok(indexes)
     }
@@ -112,7 +120,7 @@ impl RawExtentIndex {
 }
 
 impl Inode {
-    /// Adds the extents of the leaf for `block` to `into`, in order. Returns the first block after the leaf's range.
+    /// Appends the extents of the leaf for `block` to `into`, in order. Returns the first block after the leaf's range.
     pub(in crate::fs::ext4) fn extent_leaf(
         &self,
         block: FileBlock,
@@ -124,7 +132,7 @@ impl Inode {
         self.leaf_below(&root, 0..MAX_BLOCKS, block, place, into)
     }
 
-    /// Descends by one level at a time. The depth falls at each step, so the recursion ends.
+    /// Descends by one level. The depth decreases at each step, so the recursion ends.
     fn leaf_below(
         &self,
         above: &Node<'_>,
@@ -152,7 +160,7 @@ impl Inode {
         self.leaf_below(&below, bounds, block, place, into)
     }
 
-    /// Adds the extents of a leaf to `into`. They must be sorted and within the bounds that the parent sets.
+    /// Appends the extents of a leaf to `into`. The extents must be sorted and within the bounds that the parent sets.
     pub(in crate::fs::ext4) fn leaf_extents(
         &self,
         node: &Node<'_>,
@@ -161,7 +169,7 @@ impl Inode {
         into: &mut Vec<Extent>,
     ) -> Result<()> {
         let Ok(extents) = <[RawExtent]>::ref_from_bytes(node.entries) else {
-            return Err(place.corrupt("its entries are cut short"));
+            return Err(place.corrupt("the entries of the node are truncated"));
         };
         let mut next = bounds.start;
         for raw in extents {
@@ -174,17 +182,17 @@ impl Inode {
             if len == 0 {
                 return Err(place
                     .field("ee_len")
-                    .corrupt(format!("the extent of block {first} has no length")));
+                    .corrupt(format!("the extent of block {first} has length 0")));
             }
             if first < next || first + u64::from(len) > bounds.end {
                 return Err(place
                     .field("ee_block")
-                    .corrupt(format!("{first}+{len} is out of order or outside {bounds:?}")));
+                    .corrupt(format!("the extent {first}+{len} is out of order, or outside the range {bounds:?} of its node")));
             }
             if start == 0 || !self.fs.blocks.contain(FsBlock(start), u64::from(len)) {
                 return Err(place
                     .field("ee_start")
-                    .corrupt(format!("{start}+{len} is outside the file system")));
+                    .corrupt(format!("the blocks {start}+{len} are outside the volume")));
             }
             next = first + u64::from(len);
             into.push(Extent {
@@ -213,10 +221,12 @@ impl Inode {
 /// Verifies the checksum of a node below the root.
 fn verify_node(seed: u32, bytes: &[u8], place: Place) -> Result<()> {
     let Some((at, computed)) = extent_checksum(seed, bytes) else {
-        return Err(place.field("eh_max").corrupt("the entries leave no room for the checksum"));
+        return Err(place
+            .field("eh_max")
+            .corrupt("the node has no space for the checksum after the entries"));
     };
     let (tail, _) = RawExtentTail::ref_from_prefix(&bytes[at..])
-        .map_err(|_| place.corrupt("it is cut short"))?;
+        .map_err(|_| place.corrupt("the extent node is truncated"))?;
     let stored = tail.et_checksum.get();
     if stored == computed {
         Ok(())
@@ -225,8 +235,8 @@ fn verify_node(seed: u32, bytes: &[u8], place: Place) -> Result<()> {
     }
 }
 
-/// The offset of the checksum in a node's block, which is after `eh_max` entries, and the checksum
-/// of everything before it. `None` if the block has no room for it.
+/// The offset of the checksum in a node's block, and the checksum of all bytes before this offset. The offset is the end of `eh_max`
+/// entries. `None` if the block has no space for the checksum.
 fn extent_checksum(seed: u32, bytes: &[u8]) -> Option<(usize, u32)> {
     let (header, _) = RawExtentHeader::ref_from_prefix(bytes).ok()?;
     let at = HEADER + usize::from(header.eh_max.get()) * ENTRY;
@@ -245,7 +255,7 @@ pub(crate) fn seal_extent_block(seed: Option<u32>, bytes: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// A node with no room for entries is refused. Splitting it would divide by zero.
+    /// A node with a capacity of 0 entries is refused. A split of this node would divide by zero.
     #[test]
     fn a_node_without_room_is_refused() {
         let mut root = [0; 60];

@@ -1,4 +1,4 @@
-//! Indirect maps in ext2 and ext3 files: 12 direct blocks, then trees of one, two and three levels.
+//! Reads of indirect maps in ext2 and ext3 files: 12 direct pointers, then trees of one, two and three levels.
 
 use std::ops::Range;
 
@@ -11,7 +11,8 @@ const DIRECT: u64 = 12;
 const PLACE: Place = Place::new("indirect block");
 
 impl Inode {
-    /// Adds the runs of blocks in the pointer block for `block` to `into`, in order. Returns the first block after the range of that pointer block.
+    /// Appends the runs of blocks in the pointer block for `block` to `into`, in order. Returns the first file block after the range of
+    /// that pointer block.
     pub(in crate::fs::ext4) fn indirect_leaf(
         &self,
         block: FileBlock,
@@ -42,7 +43,8 @@ impl Inode {
         Ok(FileBlock(u64::MAX))
     }
 
-    /// Descends to `block` from a pointer that maps `blocks` of the file. There are `level` levels of pointer blocks below it.
+    /// Descends to `block` from a pointer that maps `blocks` of the file. The block to which `root` points has `level` levels of pointer
+    /// blocks below it.
     fn subtree(
         &self,
         root: u32,
@@ -77,7 +79,7 @@ impl Inode {
         Ok(FileBlock(first + span))
     }
 
-    /// Converts a block of pointers to runs of blocks. The pointer 0 stands for a hole.
+    /// Converts a block of pointers to runs of blocks. The pointer 0 represents a hole.
     pub(in crate::fs::ext4) fn pointers(
         &self,
         first: FileBlock,
@@ -91,8 +93,9 @@ impl Inode {
             let start = FsBlock(u64::from(u32::from_le_bytes(*word)));
             let block = FileBlock(first.0 + index as u64);
             if start.0 != 0 && !self.fs.blocks.contain(start, 1) {
-                return Err(place
-                    .corrupt(format!("pointer {index} to block {start} outside the file system")));
+                return Err(place.corrupt(format!(
+                    "pointer {index} leads to block {start}, which is outside the volume"
+                )));
             }
             match &mut run {
                 Some(run) if start.0 != 0 && run.start.0 + u64::from(run.len) == start.0 => {

@@ -1,7 +1,7 @@
-//! The basic change of an extent tree: extents of a leaf are replaced by others. A node that gets too many entries is split, and a node that
-//! becomes empty is freed. If the first key of a node or the number of nodes changes, the same kind of change is made on the level above.
+//! The basic change of an extent tree: new extents replace extents of a leaf. A node with too many entries is split, and an empty node is
+//! freed. If the first key of a node or the number of nodes changes, the entries on the level above are replaced in the same way.
 //!
-//! Blocks for new nodes are allocated before any change, so that `NoSpace` leaves the tree unchanged.
+//! Blocks for new nodes are allocated before the first change, so that `NoSpace` leaves the tree unchanged.
 
 use std::ops::Range;
 
@@ -18,20 +18,20 @@ use crate::fs::ext4::tree::read_extents::seal_extent_block;
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 
-/// A change of one node: the entries to be replaced, and the new entries.
+/// A change of one node: the range of the replaced entries, and the new entries.
 struct Edit {
     range: Range<usize>,
     with: Entries,
 }
 
-/// A change in progress: the blocks that remain for new nodes, and the changes of the inode that are made at its end.
+/// A change in progress. The inode is changed at the end.
 struct Change<'t, 'h, 'f> {
     tree: Tree<'t>,
     handle: &'h mut Handle<'f>,
     /// The remaining blocks for new nodes.
     spare: Vec<FsBlock>,
-    /// Nodes that are no longer needed. They are freed after the last reference to them has been
-    /// removed, so that a change that fails half way leaves no reference to a free block.
+    /// Nodes that are no longer needed. They are freed after the last reference to them has been removed, so that a change that fails
+    /// leaves no reference to a free block.
     released: Vec<FsBlock>,
     /// The change of the number of clusters that the inode uses.
     clusters: i64,
@@ -39,8 +39,8 @@ struct Change<'t, 'h, 'f> {
 }
 
 impl Tree<'_> {
-    /// Replaces extents of the leaf at the end of a path. `clusters` is the number of added data
-    /// clusters. If it is not positive, new nodes may use blocks that are reserved for nodes.
+    /// Replaces extents of the leaf at the end of a path. `clusters` is the number of added data clusters. If `clusters` is not positive,
+    /// new nodes may use blocks that are reserved for nodes.
     ///
     /// # Errors
     /// `NoSpace`, `FileTooLarge`; nothing is changed in these cases.
@@ -96,7 +96,7 @@ impl Tree<'_> {
         Ok(new)
     }
 
-    /// Refuses a count of more than 2 TiB on a volume without the feature `huge_file`, because the inode could not store it.
+    /// Refuses a block count of more than 2 TiB on a volume without the feature `huge_file`, because the inode cannot store the count.
     pub(super) fn check_count(&self, clusters: i64) -> Result<()> {
         let sb = &self.inode.fs.superblock;
         if clusters <= 0 || sb.ro_compat.contains(RoCompat::HUGE_FILE) {
@@ -105,12 +105,15 @@ impl Tree<'_> {
         let blocks = clusters as u64 * u64::from(sb.cluster_blocks);
         let more = blocks << (sb.block_size.shift() - 9);
         if u64::from(self.raw_inode()?.i_blocks_lo.get()) + more > u64::from(u32::MAX) {
-            return Err(Error::new(ErrorKind::FileTooLarge, "the file would take more than 2 TiB"));
+            return Err(Error::new(
+                ErrorKind::FileTooLarge,
+                "the file would have more than 2 TiB of blocks",
+            ));
         }
         Ok(())
     }
 
-    /// Allocates blocks for nodes, either all of them or none. With bigalloc each node takes a whole cluster.
+    /// Allocates `count` blocks for nodes, or none. With bigalloc, each node needs a complete cluster.
     pub(super) fn reserve(
         &self,
         handle: &mut Handle<'_>,
@@ -136,7 +139,7 @@ impl Tree<'_> {
                 }
             }
         }
-        // The list is used from its end.
+        // Blocks are removed from the end of the list.
         spare.reverse();
         Ok(spare)
     }
@@ -191,7 +194,7 @@ impl Change<'_, '_, '_> {
         Ok(())
     }
 
-    /// Changes a node that has enough room. Returns the node's first key.
+    /// Changes a node that has enough space for the new entries. Returns the node's first key.
     fn edit(&mut self, block: FsBlock, step: &Step, edit: &Edit) -> Result<u64> {
         let place = self.tree.place().block(block);
         let seed = self.seed();
@@ -200,7 +203,7 @@ impl Change<'_, '_, '_> {
             if node.entries().len() != step.entries {
                 return Err(place
                     .field("eh_entries")
-                    .corrupt("the node has changed since it was read"));
+                    .corrupt("the extent node was changed by another operation"));
             }
             node.splice(edit.range.clone(), &edit.with);
             let key = node.entries().first().map_or(0, |entry| u64::from(entry.key.get()));
@@ -209,14 +212,16 @@ impl Change<'_, '_, '_> {
         })
     }
 
-    /// Changes a node that has too little room; the entries that do not fit go to new nodes. Returns the parent's entries for all of these nodes.
+    /// Changes a node that has too little space for the new entries. The entries that do not fit are stored in new nodes. Returns the
+    /// parent's entries for all these nodes.
     fn split(&mut self, block: FsBlock, step: &Step, edit: &Edit) -> Result<Entries> {
         let place = self.tree.place().block(block);
         let mut content = self.tree.inode.fs.blocks.read(block, place)?.to_vec();
         let node = NodeMut::of(&mut content, place)?;
         let mut entries = node.entries().to_vec();
         entries.splice(edit.range.clone(), edit.with.iter().copied());
-        // A split at the end leaves full nodes, because later extents are usually appended. Elsewhere, both halves need room for insertions.
+        // A split at the end leaves full nodes, because later extents are usually appended. After a split at another position, both halves
+        // need space for insertions.
         let appends = edit.range.end == step.entries;
         let nodes = entries.len().div_ceil(step.max);
         let share = if appends { step.max } else { entries.len().div_ceil(nodes) };
@@ -228,7 +233,7 @@ impl Change<'_, '_, '_> {
         Ok(indexes)
     }
 
-    /// Changes the root. If it has too little room, its entries move to nodes one level lower.
+    /// Changes the root. If the root has too little space, its entries are moved to new nodes one level lower.
     fn edit_root(&mut self, path: &Path, edit: &Edit) -> Result<()> {
         let mut bytes = path.root;
         let mut node = NodeMut::of(&mut bytes, self.tree.place())?;
@@ -269,7 +274,7 @@ impl Change<'_, '_, '_> {
     /// Changes the inode, and frees the unused blocks.
     fn finish(mut self) -> Result<()> {
         let (tree, fs) = (self.tree, &self.tree.inode.fs);
-        // An even split may need fewer nodes than were reserved.
+        // An even split may need fewer nodes than were allocated.
         self.released.append(&mut self.spare);
         let clusters = self.clusters - self.released.len() as i64;
         let cluster = u64::from(fs.superblock.cluster_blocks);

@@ -1,8 +1,9 @@
-//! Changes of a volume's superblock like those of tune2fs that need no change of other metadata.
+//! Changes of a volume's superblock, as tune2fs makes them. Only changes that need no change of other metadata are supported.
 //!
-//! All decisions are made before the first write. The backups are written first, and then the superblock itself. A power failure
-//! between these writes leaves a valid volume with newer backups. All backups become copies of the superblock, as with tune2fs. If the
-//! revision is raised, the superblock is written first, because with a backup of a newer revision it would count as damaged.
+//! All decisions are made before the first write. The backups are written first, and then the primary superblock. After a power failure
+//! between these writes, the volume is valid and has newer backups. As with tune2fs, all backups become copies of the primary superblock.
+//! If the revision is raised from 0 to 1, the primary superblock is written before the backups. A primary superblock of revision 0 with a
+//! backup of revision 1 would be refused as damaged.
 
 mod options;
 mod switches;
@@ -27,15 +28,16 @@ use crate::fs::Clock;
 pub use self::options::{HashAlgorithm, NewUuid, Reserved, TuneOptions};
 
 const PLACE: Place = Place::new("superblock");
-/// `s_max_mnt_count` for volumes that are never checked because of their number of mounts.
+/// The value of `s_max_mnt_count` on a volume that is never checked because of its number of mounts.
 const NEVER: u16 = u16::MAX;
 
-/// Changes the superblock and all its backups on a device that is open for writing. Returns the new superblock. A volume that
-/// needs recovery is recovered first, which counts as a mount. `clock` gives the time of the last write in the superblock.
+/// Changes the superblock and all its backups on a device that is open for writing. Returns the new superblock. A volume that needs
+/// recovery is recovered first. The recovery increments the volume's mount count. The time of `clock` is stored as the time of the last
+/// write.
 ///
 /// # Errors
 /// `InvalidInput` for invalid values; `Unsupported` with the name of the option and an alternative; the errors of
-/// [`Ext4::open_for_writing`]. Until the first write the device is unchanged, except for a recovery.
+/// [`Ext4::open_for_writing`]. Before all options have been checked, only the recovery writes to the device.
 pub(crate) fn tune(
     device: &Arc<dyn Device>,
     options: &TuneOptions,
@@ -56,7 +58,7 @@ pub(crate) fn tune(
     mmp::check(&**device, &sb, mmp::Purpose::Write)?;
     let held = MmpHold::take(device, &sb, &events, clock)?;
     if held.is_some() {
-        // Another node may have written until it detected this node.
+        // The superblock is read again, because another node may have written to the volume before that node detected this node.
         sb = Ext4::read_superblock(&**device)?;
         check_known(&sb)?;
         if sb.incompat.contains(Incompat::RECOVER) {
@@ -75,7 +77,7 @@ pub(crate) fn tune(
         jbd2::check_room(&fs, new.compat).context(|| "fast_commit")?;
     }
     if raised {
-        // If a backup had a newer revision than the superblock, the superblock would count as damaged.
+        // A primary superblock of revision 0 with a backup of revision 1 would be refused as damaged.
         fs.write_superblock(|old| *old = raw.clone())?;
     }
     write_backups(&fs, &raw).context(|| "backup superblock")?;
@@ -86,27 +88,28 @@ pub(crate) fn tune(
     Ok(new)
 }
 
-/// Refuses a volume with unknown features, because its backups might be at other positions.
+/// Refuses a volume with unknown features, because unknown features may change the positions of the backups.
 fn check_known(sb: &Superblock) -> Result<()> {
     let unknown = sb.ro_compat - RoCompat::WRITABLE - RoCompat::READONLY;
     if unknown.is_empty() {
         return Ok(());
     }
     let names: Vec<_> = unknown.names().collect();
-    Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
+    Err(Error::read_only(format!("volumes with {} can only be read", names.join(", "))))
 }
 
 fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
     let (at, len) = Superblock::RANGE;
     let mut bytes = vec![0; len];
     device.read_exact_at(&mut bytes, at)?;
-    RawSuperblock::read_from_bytes(&bytes).map_err(|_| PLACE.corrupt("it is cut short"))
+    RawSuperblock::read_from_bytes(&bytes).map_err(|_| PLACE.corrupt("the superblock is truncated"))
 }
 
-/// The superblock with all changes and its checksum.
+/// Returns the superblock with all changes and with its new checksum.
 fn changed(old: &RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<RawSuperblock> {
     let mut raw = old.clone();
-    // The features are changed first, because the seed of checksums is derived from the UUID before its change.
+    // The features are changed before the UUID. The feature metadata_csum_seed stores the checksum seed, which is derived from the old
+    // UUID.
     options.features.iter().try_for_each(|word| switches::feature(&mut raw, word))?;
     options.mount_options.iter().try_for_each(|word| switches::mount_option(&mut raw, word))?;
     name(&mut raw, options, clock)?;
@@ -160,12 +163,12 @@ fn time_uuid(clock: Clock) -> Result<[u8; 16]> {
     uuid[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
     uuid[6..8].copy_from_slice(&((ticks >> 48) as u16 & 0x0FFF | 0x1000).to_be_bytes());
     uuid[8] = uuid[8] & 0x3F | 0x80;
-    // The multicast bit marks that the node is random and not the address of a network card.
+    // The multicast bit means that the node is random, and not the address of a network card.
     uuid[10] |= 1;
     Ok(uuid)
 }
 
-/// Sets the fields about the volume's use.
+/// Sets the fields that control how the volume is used, such as the reserved blocks and the intervals of checks.
 fn policy(raw: &mut RawSuperblock, options: &TuneOptions) -> Result<()> {
     if let Some(on_error) = options.on_error {
         raw.s_errors.set(on_error.to_raw());
@@ -211,7 +214,7 @@ fn policy(raw: &mut RawSuperblock, options: &TuneOptions) -> Result<()> {
     Ok(())
 }
 
-/// Makes all backups copies of a superblock. On return they are durable.
+/// Writes the superblock `raw` to all backups. When the function returns, the backups are durable.
 fn write_backups(fs: &Ext4, raw: &RawSuperblock) -> Result<()> {
     let sb = &fs.superblock;
     let mut copy = raw.clone();

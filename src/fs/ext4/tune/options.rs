@@ -25,30 +25,30 @@ pub struct TuneOptions {
     pub reserved_uid: Option<u16>,
     /// The group that may also use the reserved blocks (`-g`).
     pub reserved_gid: Option<u16>,
-    /// The number of mounts after which the volume is checked, at most 16000; 0 for no such checks (`-c`).
+    /// The number of mounts after which the volume is checked, at most 16000. 0 disables checks because of the number of mounts (`-c`).
     pub max_mount_count: Option<u16>,
     /// The number of mounts since the last check, at most 16000 (`-C`).
     pub mount_count: Option<u16>,
-    /// The number of seconds after which the volume is checked; 0 for no such checks (`-i`).
+    /// The number of seconds after which the volume is checked. 0 disables checks because of the time (`-i`).
     pub check_interval: Option<u32>,
     /// The time of the last check, in seconds since 1970 (`-T`).
     pub last_checked: Option<i64>,
-    /// Names of default mount options to enable; `^` before a name disables the option (`-o`).
+    /// Names of default mount options to enable. A `^` in front of a name disables the option (`-o`).
     pub mount_options: Vec<String>,
     /// Default mount options as one string, of at most 63 bytes (`-E mount_opts`).
     pub mount_options_text: Option<Vec<u8>>,
-    /// The hash function of directories that become hashed (`-E hash_alg`).
+    /// The hash function of new hash trees (`-E hash_alg`).
     pub hash: Option<HashAlgorithm>,
     /// The number of consecutive blocks on one member of a RAID (`-E stride`).
     pub stride: Option<u16>,
-    /// The number of data blocks in a whole stripe of a RAID (`-E stripe_width`).
+    /// The number of data blocks in a stripe across all members of a RAID (`-E stripe_width`).
     pub stripe_width: Option<u32>,
-    /// Names of features to enable; `^` before a name disables the feature (`-O`).
+    /// Names of features to enable. A `^` in front of a name disables the feature (`-O`).
     pub features: Vec<String>,
 }
 
 impl TuneOptions {
-    /// No changes.
+    /// Options that change nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -103,16 +103,16 @@ pub enum Reserved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HashAlgorithm {
-    /// The original function.
+    /// The function of the first hashed directories, without MD4 or TEA.
     Legacy,
-    /// Half of an MD4.
+    /// Half of the steps of MD4.
     HalfMd4,
     /// The Tiny Encryption Algorithm.
     Tea,
 }
 
 impl HashAlgorithm {
-    /// `s_def_hash_version`.
+    /// The value of `s_def_hash_version`.
     pub(super) const fn to_raw(self) -> u8 {
         match self {
             Self::Legacy => 0,
@@ -130,7 +130,7 @@ impl std::str::FromStr for HashAlgorithm {
             "legacy" => Ok(Self::Legacy),
             "half_md4" => Ok(Self::HalfMd4),
             "tea" => Ok(Self::Tea),
-            _ => Err(Error::invalid("neither legacy, half_md4 nor tea")),
+            _ => Err(Error::invalid("the hash is neither legacy, half_md4 nor tea")),
         }
     }
 }
@@ -145,12 +145,12 @@ impl Reserved {
             Self::Percent(percent) if (0.0..=50.0).contains(&percent) => {
                 Ok((blocks as f64 * percent / 100.0) as u64)
             }
-            Self::Percent(percent) => {
-                Err(Error::invalid(format!("{percent} percent reserved; the range is 0 to 50")))
-            }
+            Self::Percent(percent) => Err(Error::invalid(format!(
+                "{percent} percent of the blocks cannot be reserved: the range is 0 to 50"
+            ))),
             Self::Blocks(count) if count <= blocks / 2 => Ok(count),
             Self::Blocks(count) => Err(Error::invalid(format!(
-                "{count} blocks reserved; at most {}, half of the volume, are possible",
+                "{count} blocks cannot be reserved: at most {}, half of the volume, are possible",
                 blocks / 2
             ))),
         }
@@ -166,10 +166,10 @@ pub(super) fn mounts(count: u16) -> Result<u16> {
     if count <= MOST {
         return Ok(count);
     }
-    Err(Error::invalid(format!("a mount count of {count}; it can be at most {MOST}")))
+    Err(Error::invalid(format!("the mount count {count} is too large: it can be at most {MOST}")))
 }
 
-/// A time in the superblock's form, which is the lower 32 bits and the next 8 bits.
+/// Splits a time into the two fields of the superblock: the lower 32 bits, and the next 8 bits.
 ///
 /// # Errors
 /// `InvalidInput`.
@@ -177,18 +177,20 @@ pub(super) fn time(seconds: i64) -> Result<(u32, u8)> {
     if (0..TIME_END).contains(&seconds) {
         return Ok((seconds as u32, (seconds >> 32) as u8));
     }
-    Err(Error::invalid(format!("{seconds} seconds since 1970 do not fit the superblock")))
+    Err(Error::invalid(format!(
+        "the time {seconds}, in seconds since 1970, does not fit into the superblock"
+    )))
 }
 
-/// Stores a text of at most `most` bytes in a field, followed by zeros.
+/// Stores a text of at most `most` bytes in a field. The remaining bytes of the field are zeros.
 ///
 /// # Errors
-/// `InvalidInput` if the text is longer.
+/// `InvalidInput` if the text is longer or contains a zero byte.
 pub(super) fn put(field: &mut [u8], text: &[u8], most: usize, what: &str) -> Result<()> {
     if text.len() > most || text.contains(&0) {
         let len = text.len();
         return Err(Error::invalid(format!(
-            "a {what} of {len} bytes; it can have at most {most}, and no zero bytes"
+            "the {what} of {len} bytes is not valid: at most {most} bytes without NUL are possible"
         )));
     }
     field.fill(0);

@@ -1,4 +1,4 @@
-//! Switches that have names: features and default mount options.
+//! Features and default mount options, which are switched on and off by their names.
 //!
 //! Sources: ext4(5), tune2fs(8), and the bytes that tune2fs writes.
 
@@ -11,7 +11,7 @@ use crate::fs::ext4::mkfs::{Features, random};
 use crate::fs::ext4::superblock::{change_features, features};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// Features that can be enabled by setting their flag and a few fields of the superblock.
+/// Features that can be enabled with changes only of the superblock.
 const SETTABLE: Features = Features {
     compat: Compat::DIR_INDEX.union(Compat::STABLE_INODES).union(Compat::FAST_COMMIT),
     incompat: Incompat::EXTENTS
@@ -27,15 +27,15 @@ const SETTABLE: Features = Features {
         .union(RoCompat::READONLY),
 };
 
-/// Features that can be disabled by clearing their flag and a few fields of the superblock.
+/// Features that can be disabled with changes only of the superblock.
 const CLEARABLE: Features = Features {
     compat: Compat::FAST_COMMIT,
     incompat: Incompat::CSUM_SEED,
     ro_compat: RoCompat::READONLY,
 };
 
-/// Features that need changes beyond the superblock, and the program that makes these changes. Features in none of the tables cannot be changed after
-/// mkfs.
+/// Features that need changes of other metadata, and the program that makes these changes. A feature that is in none of the three tables
+/// cannot be changed after mkfs.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("has_journal", "tune2fs"),
     ("orphan_file", "tune2fs"),
@@ -57,12 +57,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("flex_bg", "tune2fs"),
 ];
 
-/// `s_encoding` for UTF-8 with the tables of Unicode 12.1.
+/// The value of `s_encoding` for UTF-8 with the tables of Unicode 12.1.
 const ENCODING_UTF8_12_1: u16 = 1;
-/// `s_encrypt_algos` for AES-256-XTS for content and AES-256-CTS for names.
+/// The value of `s_encrypt_algos` for AES-256-XTS (content) and AES-256-CTS (names).
 const ENCRYPTION_MODES: [u8; 4] = [1, 4, 0, 0];
 
-/// The default mount options, by their names in tune2fs.
+/// The names of the default mount options in tune2fs, and their bits.
 const MOUNT_OPTIONS: &[(&str, u32)] = &[
     ("debug", 0x1),
     ("bsdgroups", 0x2),
@@ -77,10 +77,10 @@ const MOUNT_OPTIONS: &[(&str, u32)] = &[
     ("discard", 0x400),
     ("nodelalloc", 0x800),
 ];
-/// The field for the journal mode. Three of the mount options are values of it.
+/// The bits for the journal mode. Three of the mount options are values of these bits.
 const JOURNAL_MODE: u32 = 0x60;
 
-/// Splits a word into the name, and whether to enable it.
+/// Splits a word into a name and a flag that is true if the name is to be enabled.
 fn switch(word: &str) -> (&str, bool) {
     word.strip_prefix('^').map_or((word, true), |name| (name, false))
 }
@@ -88,8 +88,8 @@ fn switch(word: &str) -> (&str, bool) {
 /// Switches a feature on or off.
 ///
 /// # Errors
-/// `InvalidInput` for an unknown name, and if another feature is needed; `Unsupported`, with an
-/// alternative, if other metadata would have to change too.
+/// `InvalidInput` for an unknown name, or if the feature requires another feature; `Unsupported`, with an alternative, if other metadata
+/// would also have to change.
 pub(super) fn feature(raw: &mut RawSuperblock, word: &str) -> Result<()> {
     let (name, on) = switch(word);
     let feature = Features::of_name(name)?;
@@ -116,16 +116,24 @@ pub(super) fn feature(raw: &mut RawSuperblock, word: &str) -> Result<()> {
 fn elsewhere(name: &str, on: bool) -> Error {
     let tool = ELSEWHERE.iter().find(|(known, _)| *known == name).map(|(_, tool)| *tool);
     Error::unsupported(match (tool, on) {
-        (Some(tool), _) => format!("{name} changes more than the superblock: use {tool}"),
-        (None, true) => format!("{name} is chosen when a volume is made (mkfs -O)"),
-        (None, false) => format!("{name} cannot be switched off"),
+        (Some(tool), _) => {
+            format!("the feature {name} changes more than the superblock: use {tool}")
+        }
+        (None, true) => {
+            format!("the feature {name} can only be set when a volume is made (mkfs -O)")
+        }
+        (None, false) => format!("the feature {name} cannot be switched off"),
     })
 }
 
-/// Sets the fields that belong to a feature.
+/// Sets the fields of the superblock that a newly enabled feature needs.
 fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Result<()> {
     let needs = |there: bool, other: &str| {
-        if there { Ok(()) } else { Err(Error::invalid(format!("it needs the feature {other}"))) }
+        if there {
+            Ok(())
+        } else {
+            Err(Error::invalid(format!("this feature needs the feature {other}")))
+        }
     };
     if feature.compat == Compat::DIR_INDEX && raw.s_hash_seed.as_bytes() == [0; 16] {
         let seed = random()?;
@@ -151,10 +159,11 @@ fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Resul
     Ok(())
 }
 
-/// Whether a feature can be removed by clearing its flag.
+/// Whether the state of the volume permits that a feature is disabled.
 fn can_go(raw: &RawSuperblock, feature: Features, now: Features) -> bool {
     let summed = now.ro_compat.contains(RoCompat::METADATA_CSUM);
-    // The checksums of directories depend on dir_index. All checksums depend on metadata_csum_seed if the seed was derived from another UUID.
+    // With metadata_csum, the checksums of directory blocks depend on dir_index. With metadata_csum_seed, all checksums use the stored
+    // seed. Without this feature, they use a seed that is derived from the UUID, so the two seeds must be equal.
     !(feature.compat == Compat::DIR_INDEX && summed)
         && (feature.incompat != Incompat::CSUM_SEED
             || raw.s_checksum_seed.get() == crc32c_raw(!0, &raw.s_uuid))
@@ -168,15 +177,15 @@ pub(super) fn check_uuid(raw: &RawSuperblock) -> Result<()> {
     let Features { compat, incompat, ro_compat } = features(raw);
     let seeded = incompat.contains(Incompat::CSUM_SEED);
     let why = if compat.contains(Compat::STABLE_INODES) {
-        "stable_inodes: the keys of encrypted files depend on it, and it cannot be changed"
+        "with stable_inodes the keys of encrypted files depend on the UUID"
     } else if ro_compat.contains(RoCompat::METADATA_CSUM) && !seeded {
-        "all checksums depend on it: add -O metadata_csum_seed, which keeps them, or use tune2fs -U, which computes them again"
+        "all checksums depend on the UUID: add -O metadata_csum_seed, which keeps the checksums, or use tune2fs -U, which computes them again"
     } else if ro_compat.contains(RoCompat::GDT_CSUM) {
-        "uninit_bg: the checksums of all groups depend on it: use tune2fs -U"
+        "with uninit_bg the checksums of all groups depend on the UUID: use tune2fs -U"
     } else if incompat.contains(Incompat::EA_INODE) && !seeded {
-        "ea_inode: the hashes of attributes depend on it: use tune2fs -U"
+        "with ea_inode the hashes of attributes depend on the UUID: use tune2fs -U"
     } else if compat.contains(Compat::HAS_JOURNAL) && raw.s_journal_inum.get() == 0 {
-        "journal_dev: the journal's device names it: use tune2fs -U"
+        "with journal_dev the journal's device records the UUID: use tune2fs -U"
     } else {
         return Ok(());
     };

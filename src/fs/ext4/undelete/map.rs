@@ -1,4 +1,4 @@
-//! The map of a deleted file, as far as it still exists.
+//! The block map of a deleted file, as far as the map still exists.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::units::FileBlock;
 
 /// The maximum number of map blocks that are read, for all files together.
 const MAX_STEPS: u64 = 16 << 20;
-/// The maximum number of extents and relocated blocks, for all files together. They take 150 MiB.
+/// The maximum number of extents and relocated blocks, for all files together. This number needs 150 MiB.
 const MAX_KEPT: usize = 4 << 20;
 const PLACE: Place = Place::new("extent header");
 
@@ -23,7 +23,8 @@ pub(super) struct Blocks {
     pub(super) problem: Option<String>,
 }
 
-/// The remaining limits for the maps of all files. They are needed because the maps on a hostile volume can contain the same blocks repeatedly.
+/// The work and the memory that the maps of all files have needed so far, for the limits above. A hostile volume can have many maps that
+/// contain the same blocks.
 #[derive(Default)]
 pub(super) struct Budget {
     steps: u64,
@@ -34,12 +35,15 @@ impl Budget {
     fn step(&mut self, extents: usize) -> Result<()> {
         self.steps += 1;
         if self.steps > MAX_STEPS || extents > MAX_KEPT {
-            return Err(Error::new(ErrorKind::LimitExceeded, "the map is too large"));
+            return Err(Error::new(
+                ErrorKind::LimitExceeded,
+                "the map of the deleted file is too large",
+            ));
         }
         Ok(())
     }
 
-    /// Counts the memory that is kept for a file.
+    /// Counts extents and relocated blocks that stay in memory for a file.
     ///
     /// # Errors
     /// `LimitExceeded`.
@@ -54,7 +58,7 @@ impl Budget {
 }
 
 impl Blocks {
-    /// The blocks of an inode in the view of the volume from which the inode was decoded.
+    /// The blocks of an inode, read from the volume (or its earlier state) to which the inode refers.
     pub(super) fn of(inode: &Inode, budget: &mut Budget) -> Self {
         let mut extents = Vec::new();
         if inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -73,12 +77,14 @@ fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u6
     let extents = inode.flags().contains(InodeFlags::EXTENTS);
     let fan_out = inode.block_size().bytes() as u64 / 4;
     let mut next = FileBlock(0);
-    // The walk continues past the size, because `i_blocks` counts the blocks there too.
+    // The walk does not end at the file's size, because `i_blocks` also counts the blocks past the size.
     while next.0 < MAX_BLOCKS {
         let after = inode.home_leaf(next, into)?;
         budget.step(into.len())?;
         if after <= next {
-            return Err(PLACE.inode(inode.number()).corrupt("the map does not end"));
+            return Err(PLACE
+                .inode(inode.number())
+                .corrupt("the map of the deleted file does not end"));
         }
         next = after;
     }
@@ -89,7 +95,7 @@ fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u6
     nodes_below(inode, &root, budget)
 }
 
-/// The number of blocks of an extent tree below a node. The depth falls at each step, so the recursion ends.
+/// The number of blocks of an extent tree below a node. The depth decreases with each level, so the recursion ends.
 fn nodes_below(inode: &Inode, above: &Node<'_>, budget: &mut Budget) -> Result<u64> {
     let place = PLACE.inode(inode.number());
     if above.depth == 0 {
@@ -115,7 +121,7 @@ fn pointer_blocks(extents: &[Extent], fan_out: u64) -> u64 {
     for level in 1..=3_u32 {
         let span = fan_out.pow(level);
         let tree = first..first + span;
-        // On each level, every part of the tree that contains blocks needs one pointer block.
+        // On each level, every part of the tree that maps blocks needs one pointer block.
         for below in 1..=level {
             let part = fan_out.pow(below);
             let mut last = None;
@@ -141,7 +147,7 @@ fn within(extent: &Extent, range: &Range<u64>) -> Range<u64> {
     extent.first.0.max(range.start)..extent.end().0.min(range.end)
 }
 
-/// A description of the problem, if the file had more blocks than its map contains.
+/// A description of the problem, if the inode counts more blocks than its map contains.
 fn missing(inode: &Inode, extents: &[Extent], nodes: u64) -> Option<String> {
     let fs = inode.file_system();
     if fs.superblock.ro_compat.contains(RoCompat::BIGALLOC) {
@@ -151,7 +157,7 @@ fn missing(inode: &Inode, extents: &[Extent], nodes: u64) -> Option<String> {
     let attributes = u64::from(inode.xattr_block.is_some());
     let found = data + nodes + attributes;
     let had = inode.stat().blocks >> (inode.block_size().shift() - 9);
-    (found < had).then(|| format!("the map of {} of {had} blocks is lost", had - found))
+    (found < had).then(|| format!("the map of {} of the file's {had} blocks is lost", had - found))
 }
 
 #[cfg(test)]
@@ -164,7 +170,7 @@ mod tests {
         Extent { first: FileBlock(first), start: FsBlock(1000), len, state: ExtentState::Written }
     }
 
-    /// The expected numbers are from mke2fs with 1 KiB blocks, in which a pointer block holds 256 pointers.
+    /// The expected numbers are from volumes made by mke2fs with 1 KiB blocks. A pointer block of this size contains 256 pointers.
     #[test]
     fn blocks_of_pointers_are_counted() {
         for (extents, expected) in [

@@ -1,11 +1,12 @@
-//! Finds deleted files whose maps still exist on the volume. Nothing is written.
+//! Finds deleted files whose block maps still exist on the volume. Nothing is written.
 //!
-//! - ext2 and debugfs leave the map in the inode, together with the size and `i_dtime`.
-//! - On ext3 and ext4, Linux clears the map of every file that it deletes. Older copies of the inode, of the map's
-//!   blocks and of directories remain in the log until later transactions overwrite them; `History` reads them.
+//! - If ext2 or debugfs deletes a file, the map stays in the inode, together with the size and `i_dtime`.
+//! - If Linux deletes a file on ext3 or ext4, it clears the map. Older copies of the inode, of the map's blocks and of directories
+//!   remain in the log until later transactions overwrite the copies. `History` reads these copies.
 //!
-//! A file is read from the volume in the state before the transaction that deleted the file. Blocks that have been reused hold other
-//! data. If a block was reused and then freed again, this is recognised only if the other file is also found as a deleted file.
+//! A file is read from the volume in its state before the transaction that deleted the file. If another file has reused a block, the block
+//! contains other data. If the other file was also deleted, so that the block is free, the reuse is detected only if the other file is
+//! found.
 
 mod free;
 mod map;
@@ -32,15 +33,15 @@ use crate::units::{BlockSize, DevOffset, FilePos, FsBlock, InodeNo};
 pub struct Deleted {
     /// The attributes of the file before it was deleted.
     pub stat: Stat,
-    /// The time of deletion, in seconds since 1970. `None` if the inode belongs to another file now and the log does not record the time.
+    /// The time of deletion, in seconds since 1970. `None` if neither the inode nor the log contains the time.
     pub deleted: Option<u32>,
-    /// The path of the file, if directories or the log still contain the names.
+    /// The path of the file, if directories or the log still contain the names in the path.
     pub path: Option<Vec<u8>>,
     /// The number of data blocks in the file's map.
     pub blocks: u64,
     /// The number of data blocks that are free and do not belong to a file that was deleted later.
     pub free: u64,
-    /// The fault of the map, or the reason why the content cannot be read.
+    /// The fault of the map, or the reason why the content cannot be read. `None` if the complete content can be read.
     pub problem: Option<String>,
     /// The file's extents in file order.
     extents: Vec<Extent>,
@@ -56,13 +57,13 @@ impl Deleted {
         self.stat.inode
     }
 
-    /// Whether the file's map is complete and all of its blocks are still free.
+    /// Whether the file's map is complete and all blocks of the file are still free.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.problem.is_none() && self.free == self.blocks
     }
 
-    /// The first position from `pos` on that may have bytes other than zero; `None` if there is none.
+    /// The first position from `pos` on at which the file may contain bytes other than zero; `None` if only zeros follow.
     #[must_use]
     pub fn next_data(&self, pos: FilePos) -> Option<FilePos> {
         if self.inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -77,14 +78,17 @@ impl Deleted {
         (start < self.stat.size).then_some(FilePos(start))
     }
 
-    /// Fills the buffer from a position on. Ranges in which the file has no blocks are filled with
-    /// zeros. Returns the number of bytes, which is less than requested at the end of the file.
+    /// Reads bytes from a position on into the buffer. Ranges without blocks read as zeros. Returns the number of bytes, which is less than
+    /// the length of the buffer at the end of the file.
     ///
     /// # Errors
     /// `Io`; `Encrypted`.
     pub fn read_at(&self, buf: &mut [u8], pos: FilePos) -> Result<usize> {
         if self.inode.flags().contains(InodeFlags::ENCRYPT) {
-            return Err(Error::new(ErrorKind::Encrypted, "the content is encrypted"));
+            return Err(Error::new(
+                ErrorKind::Encrypted,
+                "the content of the deleted file is encrypted",
+            ));
         }
         let left = self.stat.size.saturating_sub(pos.0);
         let count = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -113,7 +117,8 @@ impl Deleted {
         Ok(count)
     }
 
-    /// Reads from byte `at` of the device. The range must lie within one extent.
+    /// Reads a range from byte `at` of the device on. Blocks whose newest content is in the log are read from the log. The range must lie
+    /// within one extent.
     fn read_extent(&self, buf: &mut [u8], size: BlockSize, at: u64) -> Result<()> {
         let blocks = &self.inode.file_system().blocks;
         blocks.device().read_exact_at(buf, DevOffset(at))?;
@@ -134,12 +139,12 @@ impl Ext4 {
     /// The deleted regular files whose maps still exist, sorted by inode number.
     ///
     /// # Errors
-    /// `Io`; `Corrupt` if the journal's superblock or a group descriptor is damaged; `LimitExceeded` if the log holds more than the memory limits
-    /// permit.
+    /// `Io`; `Corrupt` if the journal's superblock or a group descriptor is damaged; `LimitExceeded` if the deleted files or the log exceed
+    /// the limits for memory.
     pub fn deleted(self: &Arc<Self>) -> Result<Vec<Deleted>> {
         let history = History::read(self)?;
         let mut versions = versions(self, &history)?;
-        // After the sort, versions with the same view are adjacent.
+        // A view is the volume in the state before a transaction. After the sort, versions with the same view are adjacent.
         versions.sort_by_key(|version| version.view_end.unwrap_or(usize::MAX));
         let (mut names, mut budget) = (Names::default(), Budget::default());
         let (mut files, mut past) = (Vec::new(), Past::default());
@@ -161,7 +166,7 @@ impl Ext4 {
                     _ => {}
                 }
             }
-            // The last view is the volume itself, whose overlay must not be removed.
+            // The last view is the current volume, to which other references exist. Its overlay must not be removed.
             match Arc::into_inner(view) {
                 Some(mut view) => past.overlay = view.blocks.take_overlay(),
                 None => past = Past::default(),
@@ -171,7 +176,7 @@ impl Ext4 {
         for (file, _, end) in &mut files {
             file.path = names.path(file.number(), *end);
         }
-        // Of several files with the same block, the file that was deleted last gets it.
+        // If several files contained the same block, the block counts as free only for the file that was deleted last.
         files.sort_by_key(|(file, last, _)| std::cmp::Reverse((file.deleted, *last)));
         let mut files: Vec<_> = files.into_iter().map(|(file, ..)| file).collect();
         self.count_free(&mut files)?;
@@ -179,7 +184,8 @@ impl Ext4 {
         Ok(files)
     }
 
-    /// The volume in the state before transaction `end`, with the overlay of `past`. `None` must be passed last and returns the current volume.
+    /// The volume in the state before transaction `end`. `past` is the state of the previous call. `end` must not decrease from call to
+    /// call. The last call may pass `None`, which returns the current volume.
     fn view(self: &Arc<Self>, history: &History, past: &mut Past, end: Option<usize>) -> Arc<Self> {
         let Some(end) = end else { return Arc::clone(self) };
         past.advance(history, end);
@@ -189,8 +195,8 @@ impl Ext4 {
         Arc::new(fs)
     }
 
-    /// The description of a file, before its blocks are compared with those of other files. Its inode refers to this volume instead of a view,
-    /// because views are large.
+    /// The description of a file. The number of free blocks is counted later. The inode in the result refers to this volume, because a view
+    /// needs much memory.
     fn deleted_file(
         self: &Arc<Self>,
         version: &Version,
@@ -211,7 +217,7 @@ impl Ext4 {
         })
     }
 
-    /// Counts the blocks that are free and do not belong to an earlier file in the list.
+    /// Counts the free blocks of each file. A block that several files contain counts only for the first of these files in the list.
     fn count_free(&self, files: &mut [Deleted]) -> Result<()> {
         let mut free = FreeBlocks::new(self);
         for file in files {
@@ -223,7 +229,7 @@ impl Ext4 {
     }
 }
 
-/// The file's blocks whose content is in the log.
+/// The blocks in these extents whose content is in the log.
 fn relocated(extents: &[Extent], overlay: &Overlay) -> BTreeMap<FsBlock, Relocated> {
     let of = |extent: &Extent| {
         overlay.range(extent.start..FsBlock(extent.start.0 + u64::from(extent.len)))

@@ -1,7 +1,7 @@
 //! The names of deleted files, from the gaps of directory blocks and from older copies of these blocks in the log.
 //!
-//! A removed entry becomes a part of the previous entry. Old kernels and debugfs leave the removed
-//! entry's bytes. Linux clears them from version 5.13 on, so that only the log contains the name.
+//! When an entry is removed, its space becomes a gap after the previous entry. Linux before version 5.13 and debugfs do not change the
+//! bytes in the gap. Linux from version 5.13 on clears these bytes, so that only the log contains the name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,24 +22,24 @@ const PLACE: Place = Place::new("directory block");
 const HEADER: usize = size_of::<RawDirEntry>();
 /// The maximum depth of nested directories in a path.
 const MAX_DEPTH: usize = 256;
-/// The maximum number of directory blocks that are read, which is 16 GiB with 4 KiB blocks.
+/// The maximum number of directory blocks that are read. With blocks of 4 KiB, this is 16 GiB.
 const MAX_BLOCKS: usize = 4 << 20;
-/// The maximum number of names that are kept for a file.
+/// The maximum number of names that are stored for a file.
 const MAX_NAMES: usize = 64;
-/// The maximum number of uses that are kept for a name. The last uses are kept.
+/// The maximum number of transactions that are stored for a name. The newest transactions are stored.
 const MAX_SEEN: usize = 1024;
 /// The type codes in directory entries.
 const REGULAR: u8 = 1;
 const DIRECTORY: u8 = 2;
 
-/// A name that refers to an inode number.
+/// A name in a directory, for a requested inode number.
 struct Name {
     dir: InodeNo,
     name: Box<[u8]>,
-    /// The type code in the name's entry; 0 if the volume's entries have no type.
+    /// The type code in the name's entry; 0 if the volume does not have the feature filetype.
     kind: u8,
-    /// The transactions whose copies of the block contained the name as a used entry, in order. Empty for a name in a gap, because the time of its
-    /// use is unknown.
+    /// The transactions whose copies of the directory block contain the name as a used entry, in ascending order. Empty for a name that was
+    /// found only in a gap, because the time of its use is unknown.
     seen: Vec<usize>,
 }
 
@@ -55,7 +55,7 @@ impl Name {
     }
 }
 
-/// The names of the requested files.
+/// The names of the requested inode numbers.
 #[derive(Default)]
 pub(super) struct Names {
     wanted: HashMap<InodeNo, Vec<Name>>,
@@ -72,7 +72,7 @@ impl Names {
         self.wanted.entry(number).or_default();
     }
 
-    /// Adds a deleted directory: its blocks may contain names, and its own name is requested too.
+    /// Adds a deleted directory. Its blocks are searched for names, and its own name is requested.
     pub(super) fn add_deleted(&mut self, dir: InodeNo, extents: &[Extent]) {
         self.want(dir);
         let blocks = extents.iter().flat_map(|extent| {
@@ -125,7 +125,7 @@ impl Names {
             let end = FileBlock(dir.dir_blocks().unwrap_or(0).min(MAX_BLOCKS as u64));
             for extent in dir.home_extents(FileBlock(0)..end).unwrap_or_default() {
                 for block in extent.start.0..extent.start.0 + u64::from(extent.len) {
-                    // On a hostile volume, all directories may contain the same block.
+                    // Each block is read only once, because on a hostile volume all directories may contain the same block.
                     let new = self.owners.len() < MAX_BLOCKS
                         && self.owners.insert(FsBlock(block), number).is_none();
                     if new && let Ok(content) = fs.blocks.read(FsBlock(block), PLACE) {
@@ -137,8 +137,8 @@ impl Names {
         }
     }
 
-    /// Adds the names in a block, including names of deleted entries in the gaps after entries. Used entries of an existing directory are skipped,
-    /// because they name files that were not deleted.
+    /// Adds the names in a directory block, including the names of removed entries in the gaps after entries. If `is_current` is true, used
+    /// entries are skipped, because they refer to files that exist.
     fn add_block(
         &mut self,
         fs: &Ext4,
@@ -156,7 +156,7 @@ impl Names {
             }
             let used = if number == 0 { 0 } else { (HEADER + name.len()).next_multiple_of(4) };
             let mut gap = at + used;
-            // A deleted entry in a gap keeps its record length, so it does not extend past the gap.
+            // A removed entry in a gap has its old record length, so it does not extend past the gap.
             while gap + HEADER < next {
                 let Some((number, kind, name, _)) = entry(&content[..next], gap, size) else {
                     break;
@@ -193,7 +193,7 @@ impl Names {
             names.push(Name { dir, name: name.into(), kind, seen: Vec::new() });
         }
         let known = &mut names[index];
-        // The log is read from its oldest transaction on, so `seen` stays sorted.
+        // The log is read in the order of its transactions, so `seen` stays sorted.
         let new = seen.filter(|seen| known.seen.last() != Some(seen));
         if new.is_some() && known.seen.len() == MAX_SEEN {
             known.seen.remove(0);
@@ -201,13 +201,13 @@ impl Names {
         known.seen.extend(new);
     }
 
-    /// The path of a file in the state before a transaction.
+    /// The path of a file in the state before transaction `end`, or in the current state if `end` is `None`.
     pub(super) fn path(&self, number: InodeNo, end: Option<usize>) -> Option<Vec<u8>> {
         let (mut number, mut path, mut kind) = (number, Vec::new(), REGULAR);
         for _ in 0..MAX_DEPTH {
             let names = self.wanted.get(&number)?.iter().filter(|name| name.is_of(kind));
             let seen = names.map(|name| (name, name.last_before(end)));
-            // A name that was only used after the transaction did not belong to this file.
+            // A name that was used only after transaction `end` did not refer to this file.
             let possible = seen.filter(|(name, last)| last.is_some() || name.seen.is_empty());
             let (name, _) = possible.max_by_key(|(_, last)| *last)?;
             path = [b"/", &name.name[..], &path].concat();
@@ -220,7 +220,8 @@ impl Names {
     }
 }
 
-/// The inode number, type code and name of the entry at a byte, and the offset of the next entry.
+/// The inode number, the type code and the name of the entry at byte `at`, and the offset of the next entry. `None` if the entry is
+/// invalid.
 fn entry(content: &[u8], at: usize, size: BlockSize) -> Option<(u32, u8, &[u8], usize)> {
     let (raw, rest) = RawDirEntry::ref_from_prefix(content.get(at..)?).ok()?;
     let len = record_length(raw.rec_len.get(), size);

@@ -1,4 +1,4 @@
-//! The inodes of deleted files, from the inode tables and from older copies of the tables' blocks in the log.
+//! The inodes of deleted files, from the inode tables and from older copies of inode-table blocks in the log.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,22 +14,24 @@ use crate::fs::ext4::jbd2::History;
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// The maximum number of old inodes. They take 350 MiB.
+/// The maximum number of old inodes in memory. This number needs 350 MiB.
 const MAX_VERSIONS: usize = 1 << 20;
 
 /// The last version of an inode before it was deleted.
 pub(super) struct Version {
     number: u32,
     bytes: Box<[u8]>,
-    /// The index of the transaction that holds the version. For a version in the inode table, the index after the last transaction.
+    /// The index of the transaction that contains the version. For a version in the inode table, this is one more than the index of the
+    /// last transaction.
     pub(super) last: usize,
-    /// The version is read from the volume in the state before this transaction; `None` for the current volume.
+    /// The file is read from the volume in its state before this transaction. `None` means the current state.
     pub(super) view_end: Option<usize>,
     /// `i_dtime`, if it is known.
     pub(super) deleted: Option<u32>,
 }
 
-/// The identity of a file among the files with the same inode number. The generation is not sufficient, because it is 0 for all files made by mke2fs.
+/// The identity of a file, which differs between files with the same inode number. The number and the generation do not identify a file,
+/// because the generation is 0 for all files that mke2fs made.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Identity {
     number: u32,
@@ -38,14 +40,14 @@ struct Identity {
 }
 
 impl Version {
-    /// The inode of this version, decoded in the view of the volume to which it belongs.
+    /// Decodes the inode of this version. `fs` must be the volume in its state before transaction `view_end`.
     pub(super) fn decode(&self, fs: &Arc<Ext4>) -> Result<Inode> {
         let number = InodeNo(u64::from(self.number));
         Inode::decode(fs, number, &self.bytes, PLACE.inode(number), |_| Ok(()))
     }
 }
 
-/// The last versions of all deleted files, of every type.
+/// The last versions of all deleted files. Files of all types are included.
 pub(super) fn versions(fs: &Arc<Ext4>, history: &History) -> Result<Vec<Version>> {
     let (mut found, tables) = (Found::default(), Tables::of(fs)?);
     for (index, past) in history.transactions.iter().enumerate() {
@@ -70,14 +72,15 @@ pub(super) fn versions(fs: &Arc<Ext4>, history: &History) -> Result<Vec<Version>
 #[derive(Default)]
 struct Found {
     versions: HashMap<Identity, Version>,
-    /// The first transaction after which a file no longer exists.
+    /// The first transaction after which a file does not exist.
     ends: HashMap<Identity, usize>,
-    /// The file that each inode number belongs to at present.
+    /// For each inode number, the file that has this number after the last transaction that was read.
     current: HashMap<u32, Identity>,
 }
 
 impl Found {
-    /// Adds a block of inodes in the state after a transaction.
+    /// Adds the inodes of an inode-table block, in the state after transaction `index`. `first` is the number of the first inode in the
+    /// block.
     fn add_copy(&mut self, fs: &Ext4, first: u32, content: &[u8], index: usize) -> Result<()> {
         for (number, bytes) in (first..).zip(content.chunks_exact(fs.superblock.inode_size.into()))
         {
@@ -104,7 +107,7 @@ impl Found {
 
     fn insert(&mut self, identity: Identity, bytes: &[u8], last: usize) -> Result<()> {
         if self.versions.len() >= MAX_VERSIONS {
-            let what = format!("more than {MAX_VERSIONS} inodes are in the log");
+            let what = format!("the log contains more than {MAX_VERSIONS} inodes");
             return Err(Error::new(ErrorKind::LimitExceeded, what));
         }
         let (number, bytes) = (identity.number, bytes.into());
@@ -113,7 +116,8 @@ impl Found {
         Ok(())
     }
 
-    /// Adds the current state of the inode tables. Files that are in use there were not deleted; deleted inodes may still have their maps.
+    /// Adds the inodes in the current inode tables. A file that is in use in the tables was not deleted and is removed from the result. A
+    /// deleted inode in the tables may still contain its map.
     fn add_tables(&mut self, fs: &Ext4, last: usize) -> Result<()> {
         let sb = &fs.superblock;
         let size = usize::from(sb.inode_size);
@@ -144,7 +148,7 @@ impl Found {
 
     fn add_slot(&mut self, number: u32, bytes: &[u8], used: bool, last: usize) -> Result<()> {
         let Some((identity, raw)) = identity(number, bytes) else { return Ok(()) };
-        // An orphan has not been deleted yet.
+        // An orphan, which is marked as used, has not been deleted yet.
         if used || raw.i_links_count.get() > 0 {
             self.versions.remove(&identity);
             return Ok(());
@@ -160,7 +164,7 @@ impl Found {
     }
 }
 
-/// The identity of the file of an inode; `None` for an inode that was never used.
+/// The identity of the file to which an inode belongs; `None` for an inode that was never used.
 fn identity(number: u32, bytes: &[u8]) -> Option<(Identity, &RawInode)> {
     let (raw, rest) = RawInode::ref_from_prefix(bytes).ok()?;
     let extra = RawInodeExtra::ref_from_prefix(rest).ok().map(|(extra, _)| extra);
@@ -170,7 +174,7 @@ fn identity(number: u32, bytes: &[u8]) -> Option<(Identity, &RawInode)> {
     (raw.i_mode.get() != 0).then_some((identity, raw))
 }
 
-/// Whether the inode still has its content. Linux sets the size to 0 before it removes the blocks.
+/// Whether the inode still contains its block map. Linux sets the size to 0 before it clears the map.
 fn is_usable(raw: &RawInode) -> bool {
     let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
     let size = raw.i_size_lo.get() != 0 || raw.i_size_high.get() != 0;

@@ -14,11 +14,14 @@ const NAMED: [u32; 2] = [0x02, 0x08];
 pub(super) fn to_xattr(bytes: &[u8], place: Place) -> Result<Vec<u8>> {
     let place = place.field("acl_cnt");
     let Some((count, rest)) = bytes.split_first_chunk() else {
-        return Err(place.corrupt("an access control list of less than 4 bytes"));
+        return Err(place.corrupt("the access control list has less than 4 bytes"));
     };
     let count = u32::from_be_bytes(*count) as usize;
     let Ok((entries, _)) = <[RawAclEntry]>::ref_from_prefix_with_elems(rest, count) else {
-        return Err(place.corrupt(format!("{count} entries in {} bytes", rest.len())));
+        return Err(place.corrupt(format!(
+            "the access control list of {count} entries does not fit into {} bytes",
+            rest.len()
+        )));
     };
     let mut value = VERSION.to_le_bytes().to_vec();
     for entry in entries {

@@ -36,11 +36,11 @@ impl XfsInode {
             }
             levels += 1;
             if levels > MAX_LEVELS {
-                return Err(place.corrupt("their index has too many levels"));
+                return Err(place.corrupt("the attribute index has too many levels"));
             }
             let header = if is_v5 { NODE_HEADER_V5 } else { NODE_HEADER };
             let Ok((first, _)) = RawHashEntry::ref_from_prefix(&content[header..]) else {
-                return Err(place.corrupt("their index is cut short"));
+                return Err(place.corrupt("the attribute index is truncated"));
             };
             number = u64::from(first.address.get());
         };
@@ -51,7 +51,9 @@ impl XfsInode {
         for _ in 0..most {
             let magic = u16::from_be_bytes(array(&content, 8));
             if magic != if is_v5 { LEAF_V5 } else { LEAF } {
-                return Err(place.field("magic").corrupt(format!("{magic:#06x} of a leaf")));
+                return Err(place.field("magic").corrupt(format!(
+                    "the magic number {magic:#06x} is not that of an attribute leaf"
+                )));
             }
             self.leaf(fork, map, &content, found)?;
             number = u64::from(u32::from_be_bytes(array(&content, 0)));
@@ -60,7 +62,7 @@ impl XfsInode {
             }
             content = self.attribute_block(fork, map, number)?;
         }
-        Err(place.field("forw").corrupt("the leaves form a circular chain"))
+        Err(place.field("forw").corrupt("the chain of attribute leaves is circular"))
     }
 
     fn attribute_block(
@@ -71,7 +73,7 @@ impl XfsInode {
     ) -> Result<crate::fs::block::Block> {
         let place = Place::new("attribute leaf").inode(self.stat.inode);
         let Some(blocks) = self.fs_blocks(fork, map, number, 1)? else {
-            return Err(place.corrupt(format!("block {number} of the attributes is a hole")));
+            return Err(place.corrupt(format!("block {number} of the attribute fork is a hole")));
         };
         let content = self.fs.metadata.blocks(&blocks)?;
         let place = place.block(blocks[0]);
@@ -93,7 +95,9 @@ impl XfsInode {
         let count = usize::from(u16::from_be_bytes(array(content, links)));
         let Ok((entries, _)) = <[RawEntry]>::ref_from_prefix_with_elems(&content[header..], count)
         else {
-            return Err(place.field("count").corrupt(format!("{count} entries in one block")));
+            return Err(place
+                .field("count")
+                .corrupt(format!("the {count} entries exceed the block")));
         };
         for entry in entries {
             let at = usize::from(entry.nameidx.get());

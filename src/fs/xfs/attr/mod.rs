@@ -47,7 +47,9 @@ impl XfsInode {
             Format::Local => self.short_attributes(&fork.bytes, found),
             Format::Extents if fork.extents == 0 => Ok(()),
             Format::Extents | Format::Tree => self.leaf_attributes(fork, found),
-            Format::Device => Err(place.field("di_aformat").corrupt("it is a device's")),
+            Format::Device => Err(place
+                .field("di_aformat")
+                .corrupt("the attribute fork has the format of a device")),
         }
     }
 }
@@ -59,7 +61,7 @@ struct Attributes {
 }
 
 impl Attributes {
-    /// Adds an attribute, if the system calls show it. `value` is called only in that case.
+    /// Adds an attribute, if the system calls show it. `value` is called only if the attribute is added.
     fn add(
         &mut self,
         name: &[u8],
@@ -71,7 +73,7 @@ impl Attributes {
             return Ok(());
         }
         if name.is_empty() {
-            return Err(place.field("namelen").corrupt("a name of 0 bytes"));
+            return Err(place.field("namelen").corrupt("an attribute's name has length 0"));
         }
         if bits & (flags::ROOT | flags::SECURE) == flags::ROOT | flags::SECURE {
             return Err(place.field("flags").corrupt(format!("{bits:#x}")));
@@ -88,7 +90,7 @@ impl Attributes {
 }
 
 fn too_many() -> Error {
-    Error::new(ErrorKind::LimitExceeded, "attributes of more than 16 MiB")
+    Error::new(ErrorKind::LimitExceeded, "the attributes have more than 16 MiB")
 }
 
 impl Attribute {

@@ -25,7 +25,9 @@ impl XfsInode {
         let mut number = u64::from(first);
         while content.len() < len {
             let Some(blocks) = self.fs_blocks(fork, map, number, 1)? else {
-                return Err(place.corrupt(format!("block {number} of it is a hole")));
+                return Err(
+                    place.corrupt(format!("block {number} of the attribute's value is a hole"))
+                );
             };
             self.remote_part(&blocks, len, REMOTE, &mut content, place)?;
             number += 1;
@@ -56,8 +58,11 @@ impl XfsInode {
         }
         self.fs.check_header(&block, Header::REMOTE, blocks, self.stat.inode, place)?;
         if field(4) as usize != done || field(8) as usize != part {
-            let what =
-                format!("{} bytes from byte {} on, not {part} from {done}", field(8), field(4));
+            let what = format!(
+                "the block contains {} bytes from byte {} on, but should contain {part} bytes from byte {done} on",
+                field(8),
+                field(4)
+            );
             return Err(place.field("offset").corrupt(what));
         }
         content.extend_from_slice(&block[REMOTE_HEADER..REMOTE_HEADER + part]);

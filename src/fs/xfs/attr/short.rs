@@ -10,11 +10,11 @@ use crate::fs::xfs::inode::XfsInode;
 impl XfsInode {
     pub(super) fn short_attributes(&self, bytes: &[u8], found: &mut Attributes) -> Result<()> {
         let place = Place::new("short attributes").inode(self.stat.inode);
-        let cut = || place.corrupt("they are cut short");
+        let cut = || place.corrupt("the list of attributes is truncated");
         let Ok((header, _)) = RawShort::ref_from_prefix(bytes) else { return Err(cut()) };
         let size = usize::from(header.totsize.get());
         let Some(mut rest) = bytes.get(size_of::<RawShort>()..size) else {
-            let what = format!("{size} bytes of {}", bytes.len());
+            let what = format!("the list has {size} bytes, but the fork has {}", bytes.len());
             return Err(place.field("totsize").corrupt(what));
         };
         for _ in 0..header.count {

@@ -13,7 +13,7 @@ use super::hash_tree::IndexBlock;
 use super::map::Map;
 use crate::fs::check::{Kind, Severity};
 
-/// The number of bytes of an entry with a remote value, without its name. It is two more than the fields need.
+/// The number of bytes of an entry with a remote value, without its name. The number is two more than the fields need.
 const REMOTE_ENTRY: usize = 11;
 
 /// The state of the check of one inode's leaves, which are checked in order.
@@ -36,7 +36,8 @@ impl<'l> Leaves<'l> {
         let (bytes, place) = (&block.content[..], block.place);
         let is_v5 = checker.fs.superblock.is_v5();
         if block.magic != if is_v5 { LEAF_V5 } else { LEAF } {
-            let what = format!("{:#06x} of a leaf", block.magic);
+            let what =
+                format!("the magic number {:#06x} is not that of an attribute leaf", block.magic);
             checker.findings.add(place.field("magic"), Kind::Damaged { what });
             return None;
         }
@@ -47,7 +48,7 @@ impl<'l> Leaves<'l> {
         let count = usize::from(counts.count.get());
         let entries = <[RawEntry]>::ref_from_prefix_with_elems(&bytes[header..], count);
         let Ok((entries, _)) = entries else {
-            let what = format!("{count} entries in one block");
+            let what = format!("the {count} entries exceed the block");
             checker.findings.add(place.field("count"), Kind::Damaged { what });
             return None;
         };
@@ -56,7 +57,8 @@ impl<'l> Leaves<'l> {
         for entry in entries {
             let hash = entry.hashval.get();
             if hash < self.previous {
-                checker.wrong(place.field("hashval"), format!("{hash:#x} is out of order"));
+                checker
+                    .wrong(place.field("hashval"), format!("the hash {hash:#x} is out of order"));
             }
             if hash != self.previous {
                 self.alike.clear();
@@ -69,7 +71,7 @@ impl<'l> Leaves<'l> {
                 continue;
             };
             if at < table_end || !at.is_multiple_of(ALIGN) {
-                let what = format!("a name at byte {at}");
+                let what = format!("the name at byte {at} overlaps the entries, or is not aligned");
                 checker.findings.add(place.field("nameidx"), Kind::Damaged { what });
             }
             used.push((at, at + len.next_multiple_of(ALIGN)));
@@ -78,7 +80,8 @@ impl<'l> Leaves<'l> {
         entries.last().map(|entry| entry.hashval.get())
     }
 
-    /// Checks an entry. Returns the number of bytes of the entry's name and of a local value, or `None` if they are not within the block.
+    /// Checks an entry. Returns the number of bytes of the entry's name and of a local value, or `None` if these bytes are not within the
+    /// block.
     fn entry(
         &mut self,
         checker: &mut Checker<'_>,
@@ -90,11 +93,16 @@ impl<'l> Leaves<'l> {
         let bytes = block.content.get(at..)?;
         let known = flags::LOCAL | flags::ROOT | flags::SECURE | flags::PARENT | flags::INCOMPLETE;
         if bits & !known != 0 {
-            checker.wrong(place.field("flags"), format!("{bits:#x} of an attribute"));
+            checker.wrong(
+                place.field("flags"),
+                format!("the attribute has unknown flags in {bits:#x}"),
+            );
         }
         if bits & flags::INCOMPLETE != 0 {
             // A crash can leave an attribute with the `INCOMPLETE` flag. Linux skips such an attribute.
-            let what = Kind::Damaged { what: "an attribute whose change did not end".into() };
+            let what = Kind::Damaged {
+                what: "the attribute is incomplete, because its change was interrupted".into(),
+            };
             checker.findings.add_as(Severity::Note, place.field("flags"), what);
         }
         let (name, value, len);
@@ -159,7 +167,7 @@ impl<'l> Leaves<'l> {
         let lowest = used.first().map_or(size, |(start, _)| *start);
         // If there are holes between names, `firstused` may be outdated and lower than the first name.
         if first > lowest || first < table_end || counts.holes == 0 && first != lowest {
-            let what = format!("{first}, while the first name is at byte {lowest}");
+            let what = format!("the value is {first}, but the first name is at byte {lowest}");
             checker.wrong(place.field("firstused"), what);
         }
         for run in counts.freemap {
@@ -170,7 +178,7 @@ impl<'l> Leaves<'l> {
             if end > size || !aligned || len > 0 && (start < table_end || overlaps) {
                 checker.wrong(
                     place.field("freemap"),
-                    format!("{len} bytes from byte {start} on are in use"),
+                    format!("the {len} bytes from byte {start} on are listed as free, but are in use or not valid"),
                 );
             }
         }

@@ -22,7 +22,7 @@ impl Checker<'_> {
     ) -> Option<Vec<u8>> {
         let place = found.part("attribute value");
         if len > LONGEST_VALUE || first == 0 {
-            let what = format!("{len} bytes from block {first} of the fork on");
+            let what = format!("a value of {len} bytes at block {first} of the fork is not valid");
             self.findings.add(place, Kind::Damaged { what });
             return None;
         }

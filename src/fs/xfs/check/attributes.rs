@@ -37,7 +37,7 @@ impl Checker<'_> {
         let Ok((header, _)) = RawShort::ref_from_prefix(bytes) else { return };
         let size = usize::from(header.totsize.get());
         let Some(mut rest) = bytes.get(size_of::<RawShort>()..size) else {
-            let what = format!("{size} bytes of {}", bytes.len());
+            let what = format!("the list has {size} bytes, but the fork has {}", bytes.len());
             return self.findings.add(place.field("totsize"), Kind::Damaged { what });
         };
         let mut names: Vec<(u8, &[u8])> = Vec::new();
@@ -47,7 +47,7 @@ impl Checker<'_> {
                 Some((entry, content.split_at_checked(len)?))
             });
             let Some((entry, (content, after))) = entry else {
-                let what = "they are cut short".into();
+                let what = "the list of attributes is truncated".into();
                 return self.findings.add(place, Kind::Damaged { what });
             };
             let (name, value) = content.split_at(entry.namelen.into());
@@ -55,7 +55,7 @@ impl Checker<'_> {
             if entry.flags & !allowed != 0 {
                 self.wrong(
                     place.field("flags"),
-                    format!("{:#x} of an attribute in the inode", entry.flags),
+                    format!("the attribute in the inode has unknown flags in {:#x}", entry.flags),
                 );
             }
             self.check_attribute(place, entry.flags, name, value);
@@ -76,11 +76,12 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the flags, the name and the value of an attribute, regardless of where it is stored.
+    /// Checks the flags, the name and the value of an attribute, regardless of where the attribute is stored.
     pub(super) fn check_attribute(&mut self, place: Place, bits: u8, name: &[u8], value: &[u8]) {
         let spaces = flags::ROOT | flags::SECURE | flags::PARENT;
         if (bits & spaces).count_ones() > 1 {
-            let (stored, rule) = (bits.into(), "a name of several spaces");
+            let (stored, rule) =
+                (bits.into(), "the attribute's name belongs to several name spaces");
             self.findings.add(place.field("flags"), Kind::Invalid { stored, rule });
         }
         if !Self::is_parent(bits) && (name.is_empty() || name.contains(&0)) {
@@ -88,7 +89,7 @@ impl Checker<'_> {
             self.findings.add(place, Kind::BadName { name });
         }
         if bits & spaces == flags::ROOT && ACLS.contains(&name) && !is_acl(value) {
-            let what = "an access control list that cannot be read".into();
+            let what = "the access control list cannot be decoded".into();
             self.findings.add(place, Kind::Damaged { what });
         }
     }

@@ -24,7 +24,7 @@ pub(super) struct Record {
 }
 
 impl Checker<'_> {
-    /// Checks the chunks of a group and records them.
+    /// Checks the chunks of a group and adds them to the table of inodes.
     pub(super) fn check_chunks(&mut self, group: u32, found: &Walked) -> Vec<Record> {
         let geometry = self.fs.superblock.geometry;
         let site = FindingSite::of_group(group, Place::new("inode tree").field("record"));
@@ -53,7 +53,7 @@ impl Checker<'_> {
             if start < end {
                 self.wrong(
                     site,
-                    format!("the chunk of inode {start} of the group overlaps the previous chunk"),
+                    format!("the chunk at inode {start} of the group overlaps the previous chunk"),
                 );
                 continue;
             }
@@ -93,10 +93,7 @@ impl Checker<'_> {
         self.findings.expect(field("ir_count"), count, (!holes).count_ones());
         self.findings.expect(field("ir_freecount"), free_count, (free & !holes).count_ones());
         if holes & !free != 0 {
-            self.wrong(
-                field("ir_free"),
-                format!("inodes of chunk {start} that do not exist are not free"),
-            );
+            self.wrong(field("ir_free"), format!("chunk {start} marks inodes in a hole as used"));
         }
         if mask == u16::MAX {
             self.wrong(field("ir_holemask"), format!("chunk {start} has no inodes"));
@@ -113,7 +110,7 @@ impl Checker<'_> {
         if aligned && unit > 1 && !block.is_multiple_of(unit) {
             self.wrong(
                 site,
-                format!("the chunk at block {block} of the group is not aligned to {unit}"),
+                format!("the chunk at block {block} of the group is not aligned to {unit} blocks"),
             );
         }
     }
@@ -169,19 +166,25 @@ impl Checker<'_> {
                     }
                     rest = &rest[at..];
                     if rest[0].start != record.start {
-                        self.wrong(site, format!("it lacks chunk {} of the group", record.start));
+                        self.wrong(
+                            site,
+                            format!("the tree lacks chunk {} of the group", record.start),
+                        );
                         continue;
                     }
                     if rest[0] != *record {
                         self.wrong(
                             site,
-                            format!("chunk {} differs from the inode tree's", record.start),
+                            format!(
+                                "chunk {} differs from the same chunk in the inode tree",
+                                record.start
+                            ),
                         );
                     }
                     rest = &rest[1..];
                 }
                 None => {
-                    self.wrong(site, format!("it lacks chunk {} of the group", record.start));
+                    self.wrong(site, format!("the tree lacks chunk {} of the group", record.start));
                 }
             }
         }

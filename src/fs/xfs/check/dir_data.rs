@@ -55,7 +55,7 @@ impl Checker<'_> {
             number += 1;
         }
         if is_only && blocks != 1 {
-            let what = format!("{blocks} blocks of entries, and no index");
+            let what = format!("the directory has {blocks} blocks of entries, but no index");
             self.findings.add(dir.found.part("directory"), Kind::Damaged { what });
         }
     }
@@ -130,7 +130,9 @@ impl Checker<'_> {
             if u16::from_be_bytes(array(rest, 0)) == FREE_TAG {
                 let len = usize::from(u16::from_be_bytes(array(rest, 2)));
                 if len < ALIGN || !len.is_multiple_of(ALIGN) || len > rest.len() {
-                    let what = format!("{len} unused bytes at byte {at} of the block");
+                    let what = format!(
+                        "the length of {len} unused bytes at byte {at} of the block is not valid"
+                    );
                     self.findings.add(place.field("length"), Kind::Damaged { what });
                     dir.whole = false;
                     break;
@@ -138,7 +140,10 @@ impl Checker<'_> {
                 let tag = u16::from_be_bytes(array(rest, len - 2));
                 self.findings.expect(place.field("tag"), tag, at as u64);
                 if was_unused {
-                    self.wrong(place, format!("two unused runs meet at byte {at} of the block"));
+                    self.wrong(
+                        place,
+                        format!("two runs of unused bytes are adjacent at byte {at} of the block"),
+                    );
                 }
                 was_unused = true;
                 runs.push((at as u16, len as u16));
@@ -149,7 +154,9 @@ impl Checker<'_> {
             let len = usize::from(rest.get(8).copied().unwrap_or(0));
             let whole = self.fs.entry_len(len);
             if len == 0 || whole > rest.len() {
-                let what = format!("a name of {len} bytes at byte {at} of the block");
+                let what = format!(
+                    "the name of {len} bytes at byte {at} of the block is empty or exceeds the block"
+                );
                 self.findings.add(place.field("namelen"), Kind::Damaged { what });
                 dir.whole = false;
                 break;
@@ -182,7 +189,9 @@ impl Checker<'_> {
             // If several runs have the same length, the header may list any of them.
             let exists = length == 0 && offset == 0 || runs.contains(&(offset, length));
             if length != *expected || !exists {
-                let what = format!("{length} bytes from byte {offset} on, should have {expected}");
+                let what = format!(
+                    "the longest unused run is {length} bytes from byte {offset} on, but should have {expected} bytes"
+                );
                 self.wrong(place, what);
             }
         }

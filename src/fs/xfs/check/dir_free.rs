@@ -26,11 +26,14 @@ impl Checker<'_> {
                 first += 1 << log;
             }
         }
-        // Linux finds free space only in blocks of entries that the index records, so the index must cover all of them.
+        // Linux finds free space only in blocks of entries that the index records, so the index must cover all blocks of entries.
         let covered = (seen as usize).saturating_mul(per_block);
         if dir.whole && dir.bests.len() > covered {
             let place = dir.found.part("directory free space");
-            self.wrong(place, format!("it lacks the room of block {covered} and those after it"));
+            self.wrong(
+                place,
+                format!("the index lacks the free space of block {covered} and later blocks"),
+            );
         }
     }
 
@@ -74,8 +77,11 @@ impl Checker<'_> {
             .find(|index| rooms.get(*index).copied().unwrap_or(NO_BLOCK) != of(*index));
         if let Some(index) = wrong {
             let stored = rooms.get(index).copied().unwrap_or(NO_BLOCK);
-            let what =
-                format!("block {} has room {stored}, should be {}", start + index, of(index));
+            let what = format!(
+                "block {} has {stored} free bytes on record, but should have {}",
+                start + index,
+                of(index)
+            );
             self.wrong(place.field("bests"), what);
         }
     }

@@ -44,11 +44,14 @@ impl Checker<'_> {
                 if dir.whole && bests != dir.bests {
                     self.wrong(
                         place.field("bests"),
-                        "the recorded room of blocks differs from the blocks",
+                        "the recorded free space differs from that in the blocks",
                     );
                 }
                 if has_free {
-                    self.wrong(place, "a single leaf, and blocks of free room");
+                    self.wrong(
+                        place,
+                        "the directory has a single leaf, but also blocks of free space",
+                    );
                 }
             }
             None if whole => self.check_rooms(dir, free),
@@ -62,7 +65,7 @@ impl Checker<'_> {
         let is_v5 = self.fs.superblock.is_v5();
         let is_single = block.magic == if is_v5 { LEAF_ONE_V5 } else { LEAF_ONE };
         if !is_single && block.magic != if is_v5 { LEAF_V5 } else { LEAF } {
-            let what = format!("{:#06x} of a leaf", block.magic);
+            let what = format!("the magic number {:#06x} is not that of a leaf", block.magic);
             self.findings.add(place.field("magic"), Kind::Damaged { what });
             return None;
         }
@@ -74,7 +77,7 @@ impl Checker<'_> {
             let rooms = u32::from_be_bytes(array(bytes, end - 4)) as usize;
             let Some(start) = rooms.checked_mul(2).and_then(|len| (end - 4).checked_sub(len))
             else {
-                let what = format!("{rooms} rooms of blocks");
+                let what = format!("the {rooms} entries of free space exceed the block");
                 self.findings.add(place.field("bestcount"), Kind::Damaged { what });
                 return None;
             };
@@ -84,7 +87,7 @@ impl Checker<'_> {
         }
         let area = bytes.get(header..end).unwrap_or_default();
         let Ok((raws, _)) = <[RawHashEntry]>::ref_from_prefix_with_elems(area, count) else {
-            let what = format!("{count} entries in {} bytes", area.len());
+            let what = format!("{count} entries do not fit into {} bytes", area.len());
             self.findings.add(place.field("count"), Kind::Damaged { what });
             return None;
         };
@@ -105,7 +108,7 @@ impl Checker<'_> {
         for raw in raws {
             let hash = raw.hashval.get();
             if hash < *previous {
-                self.wrong(place.field("hashval"), format!("{hash:#x} is out of order"));
+                self.wrong(place.field("hashval"), format!("the hash {hash:#x} is out of order"));
             }
             *previous = hash;
             match raw.address.get() {

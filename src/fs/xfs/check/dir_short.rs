@@ -28,7 +28,7 @@ impl Checker<'_> {
         let bytes = dir.found.data().get(..size).unwrap_or_default();
         let mut reader = Reader(bytes);
         if self.short_entries(dir, &mut reader).is_none() {
-            let what = "it is cut short".into();
+            let what = "the list of entries is truncated".into();
             self.findings.add(place, Kind::Damaged { what });
         } else if !reader.0.is_empty() {
             let what = format!("{} bytes follow the last entry", reader.0.len());
@@ -68,10 +68,11 @@ impl Checker<'_> {
             self.check_entry(dir, &Entry { name, target, file_type, address }, place);
         }
         self.findings.expect(place.field("i8count"), large, larger);
-        // When a directory becomes too large for the inode, its entries move to one block. They must fit there together with a hash index.
+        // When a directory becomes too large for the inode, its entries move to one block. The entries and a hash index must fit into that
+        // block.
         let index = (count as usize + 2) * 8 + 8;
         if next + index > self.fs.superblock.geometry.dir_block() {
-            let what = format!("entries up to byte {next} do not fit into a block");
+            let what = format!("the entries up to offset {next} would not fit into a block");
             self.findings.add(place.field("offset"), Kind::Damaged { what });
         }
         Some(())

@@ -24,7 +24,7 @@ pub(super) struct Dir<'d> {
     at: usize,
     /// The names so far, to detect duplicates.
     names: HashSet<Vec<u8>>,
-    /// The hash and the address of each name. The hash index must contain exactly these.
+    /// The hash and the address of each name. The hash index must contain exactly these pairs.
     pub(super) hashes: Vec<(u32, u32)>,
     /// The longest unused run of each block of entries.
     pub(super) bests: Vec<u16>,
@@ -44,7 +44,7 @@ pub(super) struct Entry<'e> {
 }
 
 impl Checker<'_> {
-    /// Reads all directories. The first pass checks them. A second pass, if necessary, collects names for parent pointers.
+    /// Reads all directories. The first pass checks the directories. A second pass, if necessary, collects names for parent pointers.
     pub(super) fn check_directories(&mut self) {
         let count = self.directories.len();
         for at in 0..count {
@@ -115,7 +115,7 @@ impl Checker<'_> {
             end = piece.first + u64::from(piece.len);
         }
         if broken || start.is_some() && odd(end) {
-            let what = format!("a block of {unit} blocks has a hole");
+            let what = format!("a directory block of {unit} file-system blocks has a hole");
             self.findings.add(dir.found.part("directory"), Kind::Damaged { what });
         }
     }
@@ -149,7 +149,10 @@ impl Checker<'_> {
             if which == 1 {
                 self.directories[dir.at].dot_dot = entry.target;
             } else if entry.target != number {
-                self.wrong(place, format!(". leads to inode {}, should be {number}", entry.target));
+                self.wrong(
+                    place,
+                    format!(". names inode {}, but should name inode {number}", entry.target),
+                );
             }
             self.check_type(entry, Some(FileType::Directory), place);
             return;
@@ -181,8 +184,8 @@ impl Checker<'_> {
         if is_metadata != dir.found.is_metadata() {
             let name = String::from_utf8_lossy(&name);
             let what = match is_metadata {
-                true => format!("{name:?} names inode {target}, of a metadata directory"),
-                false => format!("{name:?} names inode {target}, of no metadata directory"),
+                true => format!("{name:?} names inode {target}, which is a metadata inode"),
+                false => format!("{name:?} names inode {target}, which is not a metadata inode"),
             };
             self.wrong(place, what);
         }

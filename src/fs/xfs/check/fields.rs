@@ -20,12 +20,12 @@ impl Checker<'_> {
     /// Reports wrong fields of an inode in use. Returns whether the inode's forks can be read.
     pub(super) fn check_core(&mut self, found: &Found) -> bool {
         let Some(file_type) = found.file_type() else {
-            let (stored, rule) = (found.mode().into(), "it names no file type");
+            let (stored, rule) = (found.mode().into(), "the mode contains no valid file type");
             self.findings.add(found.place("di_mode"), Kind::Invalid { stored, rule });
             return false;
         };
         if found.links() > MOST_LINKS {
-            let (stored, rule) = (found.links().into(), "too many links");
+            let (stored, rule) = (found.links().into(), "the link count is too large");
             self.findings.add(found.place("di_nlink"), Kind::Invalid { stored, rule });
         }
         self.check_size(found, file_type);
@@ -44,7 +44,7 @@ impl Checker<'_> {
     /// Checks fields that must be valid in every inode, whether free or in use.
     pub(super) fn check_any(&mut self, found: &Found) {
         if found.size() > i64::MAX as u64 {
-            let (stored, rule) = (found.size(), "a negative size");
+            let (stored, rule) = (found.size(), "the size is negative");
             self.findings.add(found.place("di_size"), Kind::Invalid { stored, rule });
         }
         let next = found.raw.di_next_unlinked.get();
@@ -52,7 +52,7 @@ impl Checker<'_> {
         let group = (found.block.0 / u64::from(geometry.group_blocks)) as u32;
         let inside = u64::from(next) >> geometry.inodes_per_block_log < geometry.group_len(group);
         if next != NONE && !inside {
-            let (stored, rule) = (next.into(), "outside the group");
+            let (stored, rule) = (next.into(), "the inode is outside the group");
             self.findings.add(found.place("di_next_unlinked"), Kind::Invalid { stored, rule });
         }
         self.check_counts(found);
@@ -65,12 +65,12 @@ impl Checker<'_> {
         let (room, offset) = (found.literal().len(), usize::from(raw.di_forkoff) * 8);
         let is_device = raw.di_format == format::DEVICE;
         if offset >= room || is_device && !matches!(offset, 0 | 8) {
-            let (stored, rule) = (raw.di_forkoff.into(), "it leaves no room for a fork");
+            let (stored, rule) = (raw.di_forkoff.into(), "the offset leaves no space for a fork");
             self.findings.add(found.place("di_forkoff"), Kind::Invalid { stored, rule });
         }
         self.findings.expect(found.place("di_flags"), raw.di_flags.get(), 0_u32);
         if found.flags2() & !flags2::ALL != 0 {
-            let (stored, rule) = (found.flags2(), "flags that no inode has");
+            let (stored, rule) = (found.flags2(), "the field has unknown flags");
             self.findings.add(found.place("di_flags2"), Kind::Invalid { stored, rule });
         }
         self.findings.expect(found.place("di_nblocks"), raw.di_nblocks.get(), 0_u64);
@@ -79,7 +79,8 @@ impl Checker<'_> {
         }
         let (data, attributes) = found.extents();
         if data.saturating_add(attributes) > raw.di_nblocks.get() {
-            let (stored, rule) = (data.saturating_add(attributes), "more extents than blocks");
+            let (stored, rule) =
+                (data.saturating_add(attributes), "the inode has more extents than blocks");
             self.findings.add(found.place("di_nextents"), Kind::Invalid { stored, rule });
         }
     }
@@ -92,10 +93,10 @@ impl Checker<'_> {
         };
         match file_type {
             FileType::Directory | FileType::Symlink if size == 0 && found.links() > 0 => {
-                invalid("a directory or link must have content");
+                invalid("a directory or symbolic link must not be empty");
             }
             FileType::Symlink if size > LONGEST_TARGET => {
-                invalid("a target of more than 1024 bytes");
+                invalid("the target of the symbolic link has more than 1024 bytes");
             }
             FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket
                 if size != 0 =>
@@ -128,7 +129,7 @@ impl Checker<'_> {
             wrong |= flags::NEW_BITMAP;
         }
         if bits & wrong != 0 {
-            let (stored, rule) = (bits.into(), "flags that such an inode does not have");
+            let (stored, rule) = (bits.into(), "flags are set that are not valid for this inode");
             self.findings.add(found.place("di_flags"), Kind::Invalid { stored, rule });
         }
         let mut allowed = flags2::DAX;
@@ -155,7 +156,7 @@ impl Checker<'_> {
             allowed &= !flags2::DAX;
         }
         if more & !allowed != 0 {
-            let (stored, rule) = (more, "flags that such an inode does not have");
+            let (stored, rule) = (more, "flags are set that are not valid for this inode");
             self.findings.add(found.place("di_flags2"), Kind::Invalid { stored, rule });
         }
     }
@@ -170,13 +171,14 @@ impl Checker<'_> {
             _ => false,
         };
         if has_hint != (hint != 0) {
-            let (stored, rule) = (hint.into(), "it contradicts the flags");
+            let (stored, rule) = (hint.into(), "the size hint contradicts the flags");
             self.findings.add(found.place("di_extsize"), Kind::Invalid { stored, rule });
         }
         let is_realtime = bits & (flags::REALTIME | flags::REALTIME_INHERIT) != 0;
         let unit = self.superblock.sb_rextsize.get().max(1);
         if has_hint && is_realtime && !hint.is_multiple_of(unit) {
-            let (stored, rule) = (hint.into(), "it is not a multiple of a realtime extent");
+            let (stored, rule) =
+                (hint.into(), "the size hint is not a multiple of a realtime extent");
             self.findings.add(found.place("di_extsize"), Kind::Invalid { stored, rule });
         }
         let Some(v3) = &found.v3 else { return };
@@ -186,7 +188,7 @@ impl Checker<'_> {
         }
         let has_hint = v3.di_flags2.get() & flags2::COPY_SIZE != 0;
         if has_hint != (hint != 0) {
-            let (stored, rule) = (hint.into(), "it contradicts the flags");
+            let (stored, rule) = (hint.into(), "the size hint contradicts the flags");
             self.findings.add(found.place("di_cowextsize"), Kind::Invalid { stored, rule });
         }
     }
@@ -198,7 +200,7 @@ impl Checker<'_> {
         let copies = found.v3.as_ref().filter(has_hint).map_or(0, |v3| v3.di_cowextsize.get());
         let hints = [("di_extsize", found.raw.di_extsize.get()), ("di_cowextsize", copies)];
         for (name, hint) in hints.into_iter().filter(|(_, hint)| *hint > most) {
-            let (stored, rule) = (hint.into(), "it exceeds the longest extent");
+            let (stored, rule) = (hint.into(), "the size hint exceeds the longest extent");
             self.findings.add(found.place(name), Kind::Invalid { stored, rule });
         }
     }
@@ -217,7 +219,8 @@ impl Checker<'_> {
         ];
         for (name, time) in times {
             if time as u32 >= NANOSECONDS {
-                let (stored, rule) = (u64::from(time as u32), "nanoseconds of a second or more");
+                let (stored, rule) =
+                    (u64::from(time as u32), "the nanoseconds are a second or more");
                 self.findings.add(found.place(name), Kind::Invalid { stored, rule });
             }
         }
@@ -239,7 +242,7 @@ impl Checker<'_> {
         let (room, offset) = (found.literal().len(), usize::from(raw.di_forkoff) * 8);
         let is_device = raw.di_format == format::DEVICE;
         if offset >= room || is_device && !matches!(offset, 0 | 8) {
-            let (stored, rule) = (raw.di_forkoff.into(), "it leaves no room for a fork");
+            let (stored, rule) = (raw.di_forkoff.into(), "the offset leaves no space for a fork");
             findings.add(found.place("di_forkoff"), Kind::Invalid { stored, rule });
             return false;
         }
@@ -265,8 +268,11 @@ impl Checker<'_> {
         };
         let mut good = fits;
         if !fits {
-            let what =
-                format!("format {} with {data} extents and {} bytes", raw.di_format, found.size());
+            let what = format!(
+                "format {} is not valid with {data} extents and a size of {} bytes",
+                raw.di_format,
+                found.size()
+            );
             findings.add(found.place("di_format"), Kind::Damaged { what });
         }
         match found.attributes() {
@@ -283,7 +289,8 @@ impl Checker<'_> {
                     _ => false,
                 };
                 if !fits {
-                    let what = format!("format {} with {attributes} extents", raw.di_aformat);
+                    let what =
+                        format!("format {} is not valid with {attributes} extents", raw.di_aformat);
                     findings.add(found.place("di_aformat"), Kind::Damaged { what });
                     good = false;
                 }
@@ -297,7 +304,8 @@ impl Checker<'_> {
         let stored = found.raw.di_aformat;
         // In the inodes of a new chunk, the format is 0.
         if !matches!(stored, 0 | format::EXTENTS) {
-            let (stored, rule) = (stored.into(), "a format without a fork");
+            let (stored, rule) =
+                (stored.into(), "the attribute fork has a format, but does not exist");
             self.findings.add(found.place("di_aformat"), Kind::Invalid { stored, rule });
         }
     }

@@ -97,7 +97,10 @@ impl Checker<'_> {
         if found.file_type() != Some(FileType::Regular)
             && data.pieces.iter().any(|piece| piece.unwritten)
         {
-            self.wrong(found.place("extent"), "an unwritten extent of a directory or link");
+            self.wrong(
+                found.place("extent"),
+                "a directory or symbolic link has an unwritten extent",
+            );
         }
         if found.attributes().is_some() {
             self.check_attributes(found, &attributes);
@@ -138,10 +141,12 @@ impl Checker<'_> {
             _ => self.remote_target(found, data, len),
         };
         match target {
-            Some(target) if target.contains(&0) => self.wrong(place, "its target contains a NUL"),
+            Some(target) if target.contains(&0) => {
+                self.wrong(place, "the target of the symbolic link contains a NUL");
+            }
             Some(_) => {}
             None => {
-                let what = format!("its blocks do not hold its {len} bytes");
+                let what = format!("the blocks do not contain the target's {len} bytes");
                 self.findings.add(place, Kind::Damaged { what });
             }
         }

@@ -139,13 +139,13 @@ impl Xfs {
             return None;
         };
         if raw.di_magic.get() != MAGIC {
-            let what = "no inode is there".into();
+            let what = "the magic number is not that of an inode".into();
             findings.add(place.field("di_magic"), Kind::Damaged { what });
             return None;
         }
         let version = raw.di_version;
         if (version == 3) != sb.is_v5() || !(1..=3).contains(&version) {
-            let (stored, rule) = (version.into(), "a version that this volume does not have");
+            let (stored, rule) = (version.into(), "the version is not valid on this volume");
             findings.add(place.field("di_version"), Kind::Invalid { stored, rule });
             return None;
         }

@@ -74,7 +74,7 @@ impl Checker<'_> {
         };
         let Ok((raw, _)) = RawFree::read_from_prefix(&bytes) else { return };
         if raw.agf_magicnum != FREE_MAGIC {
-            let what = "it is not XAGF".into();
+            let what = "the magic number is not XAGF".into();
             return self.findings.add(field("agf_magicnum"), Kind::Damaged { what });
         }
         let sb = &self.fs.superblock;
@@ -134,7 +134,7 @@ impl Checker<'_> {
         };
         let Ok((raw, _)) = RawInodes::read_from_prefix(&bytes) else { return };
         if raw.agi_magicnum != INODES_MAGIC {
-            let what = "it is not XAGI".into();
+            let what = "the magic number is not XAGI".into();
             return self.findings.add(field("agi_magicnum"), Kind::Damaged { what });
         }
         let sb = &self.fs.superblock;
@@ -176,7 +176,7 @@ impl Checker<'_> {
         for (name, number) in [("agi_newino", &raw.agi_newino), ("agi_dirino", &raw.agi_dirino)] {
             let number = number.get();
             if number != NONE && !inside(number) {
-                let (stored, rule) = (number.into(), "outside the group");
+                let (stored, rule) = (number.into(), "the inode is outside the group");
                 self.findings.add(field(name), Kind::Invalid { stored, rule });
             }
         }

@@ -53,7 +53,9 @@ impl Checker<'_> {
         let Some(root) = self.index_block(&mut walk, index.root) else { return false };
         let level = if self.is_node(&root) { self.index_level(&root) } else { 0 };
         if level > MAX_LEVELS || self.is_node(&root) && level == 0 {
-            let what = Kind::Damaged { what: format!("the root has level {level}") };
+            let what = Kind::Damaged {
+                what: format!("the root of the index has the invalid level {level}"),
+            };
             self.findings.add(root.place.field("level"), what);
             return false;
         }
@@ -63,7 +65,7 @@ impl Checker<'_> {
         for (_, next) in walk.last.into_iter().flatten() {
             if next != 0 {
                 let place = index.found.part(index.structure).field("forw");
-                self.wrong(place, format!("block {next} follows the last one"));
+                self.wrong(place, format!("the last block of a level has the next block {next}"));
             }
         }
         whole
@@ -82,7 +84,7 @@ impl Checker<'_> {
         let index = walk.index;
         let place = index.found.part(index.structure);
         if !walk.seen.insert(number) {
-            let what = format!("block {number} of the fork is in it twice");
+            let what = format!("block {number} of the fork is in the index twice");
             self.findings.add(place, Kind::Damaged { what });
             return None;
         }
@@ -109,7 +111,8 @@ impl Checker<'_> {
         let is_node = self.is_node(block);
         if is_node != (level > 0) || is_node && self.index_level(block) != level {
             *whole = false;
-            let what = format!("magic {:#06x} at level {level}", block.magic);
+            let what =
+                format!("the magic number {:#06x} is not valid at level {level}", block.magic);
             self.findings.add(block.place.field("magic"), Kind::Damaged { what });
             return None;
         }
@@ -133,7 +136,7 @@ impl Checker<'_> {
         let entries = <[RawHashEntry]>::ref_from_prefix_with_elems(&content[header..], count);
         let Some((entries, _)) = entries.ok().filter(|_| count > 0) else {
             *whole = false;
-            let what = format!("{count} children of a node");
+            let what = format!("the number of children, {count}, is 0 or exceeds the block");
             self.findings.add(block.place.field("count"), Kind::Damaged { what });
             return None;
         };
@@ -141,7 +144,10 @@ impl Checker<'_> {
         for entry in entries {
             let (hash, child) = (entry.hashval.get(), u64::from(entry.address.get()));
             if hash < previous {
-                self.wrong(block.place.field("hashval"), format!("{hash:#x} is out of order"));
+                self.wrong(
+                    block.place.field("hashval"),
+                    format!("the hash {hash:#x} is out of order"),
+                );
             }
             previous = hash;
             let Some(below) = self.index_block(walk, child) else {

@@ -29,7 +29,7 @@ impl Checker<'_> {
         let start = if is_v5 { size_of::<RawList>() } else { 0 };
         if is_v5 && let Ok((list, _)) = RawList::ref_from_prefix(&bytes) {
             if list.agfl_magicnum != LIST_MAGIC {
-                let what = "it is not XAFL".into();
+                let what = "the magic number is not XAFL".into();
                 self.findings.add(field("agfl_magicnum"), Kind::Damaged { what });
             }
             if !replayed {
@@ -43,13 +43,15 @@ impl Checker<'_> {
         let [first, last, count] =
             [&raw.agf_flfirst, &raw.agf_fllast, &raw.agf_flcount].map(|field| field.get());
         if first >= size || last >= size || count > size {
-            let what = format!("entries {first} to {last}, {count} of them, in a list of {size}");
+            let what = format!(
+                "the list of {size} entries cannot contain {count} entries from {first} to {last}"
+            );
             let place = header.place.field("agf_flfirst");
             self.findings.add(FindingSite { place, ..header }, Kind::Damaged { what });
             return 0;
         }
         let held = (last + size - first) % size + 1;
-        // In an empty list, as in a full list, the index of the last entry is one before the index of the first.
+        // In an empty list, as in a full list, the index of the last entry is one less than the index of the first entry.
         if count != held && !(count == 0 && held == size) {
             let place = header.place.field("agf_flcount");
             self.findings.expect(FindingSite { place, ..header }, count, held);

@@ -133,12 +133,12 @@ impl Xfs {
         let place = walk.found.place("bb_level");
         let Ok((root, rest)) = RawRoot::ref_from_prefix(bytes) else {
             walk.map.whole = false;
-            return walk.findings.wrong(place, "the root of a map is cut short");
+            return walk.findings.wrong(place, "the root of the extent tree is truncated");
         };
         let (level, count) = (root.bb_level.get(), usize::from(root.bb_numrecs.get()));
         if level == 0 || level > MAX_LEVELS {
             walk.map.whole = false;
-            let what = format!("the root of a map has level {level}");
+            let what = format!("the root of the extent tree has the invalid level {level}");
             return walk.findings.add(place, Kind::Damaged { what });
         }
         walk.last = vec![None; level.into()];
@@ -146,7 +146,7 @@ impl Xfs {
         for (_, right) in walk.last.clone().into_iter().flatten() {
             if right != NONE {
                 let place = walk.found.part("node of extents").field("bb_rightsib");
-                walk.findings.wrong(place, "a block follows the last one");
+                walk.findings.wrong(place, "the last block of a level has a right sibling");
             }
         }
     }
@@ -209,7 +209,7 @@ impl Xfs {
         let Ok((raw, _)) = RawHeader::ref_from_prefix(&content) else { return None };
         if u32::from_be_bytes(raw.bb_magic) != if is_v5 { MAP_V5 } else { MAP } {
             walk.map.whole = false;
-            let what = "it is of no map".into();
+            let what = "the magic number is not that of an extent tree".into();
             walk.findings.add(place.field("bb_magic"), Kind::Damaged { what });
             return None;
         }
@@ -251,7 +251,9 @@ impl Xfs {
             let end = first + u64::from(len);
             if len == 0 || end > walk.limit {
                 walk.map.whole = false;
-                let what = format!("{len} blocks from block {first} of the file on");
+                let what = format!(
+                    "the extent of {len} blocks from block {first} of the file on is not valid"
+                );
                 walk.findings.add(place, Kind::Damaged { what });
                 continue;
             }

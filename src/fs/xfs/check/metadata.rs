@@ -56,7 +56,7 @@ impl Checker<'_> {
             _ => false,
         };
         if !fits {
-            let (stored, rule) = (kind.into(), "no kind of such a metadata file");
+            let (stored, rule) = (kind.into(), "the type is not valid for this metadata file");
             self.findings.add(found.place("di_metatype"), Kind::Invalid { stored, rule });
         }
         let required = if is_directory { flags::METADATA_DIRECTORY } else { flags::METADATA };
@@ -73,7 +73,8 @@ impl Checker<'_> {
         self.findings.expect(found.place("di_dmevmask"), raw.di_dmevmask.get(), 0_u32);
         self.findings.expect(found.place("di_dmstate"), raw.di_dmstate.get(), 0_u32);
         if found.flags2() & flags2::DAX != 0 {
-            let (stored, rule) = (found.flags2(), "flags that such an inode does not have");
+            let (stored, rule) =
+                (found.flags2(), "flags are set that are not valid for this inode");
             self.findings.add(found.place("di_flags2"), Kind::Invalid { stored, rule });
         }
     }
@@ -134,7 +135,7 @@ impl Checker<'_> {
                     continue;
                 }
                 missing += 1;
-                let what = format!("it lacks the file {name} of a realtime group");
+                let what = format!("the directory lacks the file {name} of a realtime group");
                 let place = PLACE.inode(directory.unwrap_or(root));
                 self.findings.add(place, Kind::Damaged { what });
             }

@@ -105,7 +105,7 @@ impl<'a> Checker<'a> {
         fs.metadata.read_at(DevOffset(0), &mut bytes)?;
         let superblock = RawSuperblock::read_from_prefix(&bytes);
         let Ok((superblock, _)) = superblock else {
-            return Err(Place::new("superblock").corrupt("it is cut short"));
+            return Err(Place::new("superblock").corrupt("the superblock is truncated"));
         };
         Ok(Self {
             fs,
@@ -155,11 +155,13 @@ impl<'a> Checker<'a> {
         let realtime = self.fs.superblock.realtime();
         let has_superblock = realtime.is_some_and(Realtime::has_superblock);
         if has_superblock && self.fs.realtime_start.is_none() {
-            let what = "the superblock of the realtime device, which is not given";
+            let what =
+                "the superblock of the realtime device, because the option --realtime is missing";
             self.findings.add(Place::new("superblock"), Kind::NotChecked { what });
         }
         for (what, count) in &log.unfinished {
-            let what = format!("{count} times {what}: the next mount finishes that");
+            let what =
+                format!("unfinished: {what} ({count} times); the next mount completes these");
             self.findings.add_as(Severity::Note, place, Kind::Damaged { what });
         }
     }
@@ -175,8 +177,8 @@ impl<'a> Checker<'a> {
         self.findings.add(site, what);
     }
 
-    /// Adds a finding about the use of blocks. If the log contains unfinished operations, the finding is only a note, because they can
-    /// explain it.
+    /// Adds a finding about the use of blocks. If the log contains unfinished operations, the finding is only a note, because these
+    /// operations can explain the difference.
     fn add_of_space(&mut self, site: impl Into<FindingSite>, what: Kind) {
         if self.is_unfinished() {
             self.findings.add_as(Severity::Note, site, what);

@@ -22,7 +22,7 @@ impl Checker<'_> {
         let root = self.fs.superblock.root;
         let is_root = self.inodes.get(root);
         if is_root.is_none_or(|state| state.file_type != Some(FileType::Directory)) {
-            let what = Kind::Damaged { what: "the root is not a directory".into() };
+            let what = Kind::Damaged { what: "the root inode is not a directory".into() };
             self.findings.add_as(Severity::Fatal, PLACE.inode(root), what);
         }
         for number in self.fs.superblock.internal.clone() {
@@ -106,13 +106,17 @@ impl Checker<'_> {
             let is_directory = state.file_type == Some(FileType::Directory);
             if state.unlinked {
                 if state.names > 0 {
-                    let what = format!("an inode in an unlinked list has {} names", state.names);
+                    let what =
+                        format!("the inode is in an unlinked list, but has {} names", state.names);
                     self.wrong(place, what);
                 }
                 continue;
             }
             if state.links == 0 {
-                self.wrong(place, "an inode in use has no links, and is in no unlinked list");
+                self.wrong(
+                    place,
+                    "the inode is in use, but has no links and is in no unlinked list",
+                );
             }
             if state.names == 0 && !is_directory {
                 self.findings.add(place, Kind::Unconnected);

@@ -36,9 +36,9 @@ impl Space {
 pub(super) struct Owned {
     pub(super) start: u32,
     pub(super) len: u32,
-    /// The owner as the tree of owners encodes it, or [`FREE`].
+    /// The owner in the encoding of the tree of owners, or [`FREE`].
     pub(super) owner: u64,
-    /// The offset as the tree of owners encodes it: the block of the file, with flag bits.
+    /// The offset in the encoding of the tree of owners: the block of the file, with flag bits.
     pub(super) offset: u64,
 }
 
@@ -200,7 +200,7 @@ impl Checker<'_> {
             self.findings.add(site, Kind::MarkedFree { first, count });
         } else {
             let what = format!(
-                "block {first} of the group, {count} blocks: {} and {} use it",
+                "{count} blocks from block {first} of the group on are used by {} and by {}",
                 one.name(),
                 other.name()
             );
@@ -217,7 +217,7 @@ impl Checker<'_> {
             {
                 state.shares = true;
                 let place = Place::new("inode").inode(number).field("di_flags2");
-                self.wrong(place, "it shares blocks, and has no mark of that");
+                self.wrong(place, "the inode shares blocks, but the flag reflink is not set");
             }
         }
     }

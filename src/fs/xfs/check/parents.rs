@@ -101,7 +101,7 @@ impl Checker<'_> {
         hash: Option<u32>,
     ) {
         if !self.fs.has_parents() {
-            let what = "a parent pointer, which this volume does not have";
+            let what = "the attribute is a parent pointer, but the feature parent is not set";
             return self.wrong(place.field("flags"), what);
         }
         if name.is_empty() || name.len() > LONGEST_NAME || name.contains(&b'/') || name.contains(&0)
@@ -110,7 +110,7 @@ impl Checker<'_> {
             self.findings.add(place, Kind::BadName { name });
         }
         let Some(raw) = value.and_then(|value| RawParent::ref_from_bytes(value).ok()) else {
-            let what = "a parent pointer without a directory's number and generation".into();
+            let what = "the parent pointer is without a directory's number and generation".into();
             return self.findings.add(place.field("valuelen"), Kind::Damaged { what });
         };
         let (number, generation) = (raw.p_ino.get(), raw.p_gen.get());
@@ -136,7 +136,7 @@ impl Checker<'_> {
             });
             if !fits {
                 let place = Place::new("intent of an attribute").inode(number);
-                self.wrong(place, "the inode is not in use, or is of another generation");
+                self.wrong(place, "the inode is not in use, or has another generation");
             }
         }
     }
@@ -179,7 +179,7 @@ impl Checker<'_> {
             self.compare_parents(number, both);
         }
         for number in more {
-            let what = "its parent pointers differ from its names".into();
+            let what = "the parent pointers of the inode differ from its names".into();
             self.findings.add(pointers_of(number), Kind::Records { what });
         }
     }
@@ -215,7 +215,7 @@ impl Checker<'_> {
         self.compare_records(pointers_of(number), (recorded, found), told, Self::add);
         let doubled = attributes.windows(2).find(|pair| pair[0] == pair[1]);
         if let Some([link, _]) = doubled {
-            let what = format!("it has {} more than once", link.told());
+            let what = format!("the inode has {} more than once", link.told());
             self.findings.add(pointers_of(number), Kind::Records { what });
         }
     }

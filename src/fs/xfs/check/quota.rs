@@ -92,7 +92,7 @@ impl Checker<'_> {
         let has_tree = self.fs.superblock.metadata_root.is_some();
         if has_quota && !has_tree && files.iter().all(|file| matches!(file.number, 0 | u64::MAX)) {
             let place = Place::new("superblock").field("sb_versionnum");
-            self.findings.wrong(place, "it has quota, but no quota file");
+            self.findings.wrong(place, "the quota bit is set, but there is no quota file");
         }
         let accounts = std::mem::take(&mut self.accounts);
         for (file, usage) in files.into_iter().zip(accounts.0) {
@@ -107,7 +107,7 @@ impl Checker<'_> {
         let number = InodeNo(file.number);
         let place = Place::new(file.name).inode(number);
         let Some(found) = self.again(number) else {
-            let what = "it has no inode".into();
+            let what = "the inode of the quota file does not exist".into();
             return self.findings.add(place, Kind::Damaged { what });
         };
         // The entries are stored past the end of the file, so the file's size is 0.
@@ -117,7 +117,7 @@ impl Checker<'_> {
         // Changes of usage in the log are not applied, because a mount after a crash counts usage again.
         let compares = file.counted && !self.fs.log().recovered && map.whole;
         if file.counted && !compares {
-            let what = "usage, after a crash";
+            let what = "the usage, because the next mount counts it again after a crash";
             self.findings.add(place, Kind::NotChecked { what });
         }
         for piece in &map.pieces {
@@ -150,7 +150,7 @@ impl Checker<'_> {
             let Ok(raw) = RawQuota::ref_from_bytes(bytes) else { continue };
             let id = first + index as u64;
             if raw.d_magic.get() != MAGIC || raw.d_version != 1 {
-                let what = format!("no entry of id {id}");
+                let what = format!("the entry of id {id} is not valid");
                 self.findings.add(place.field("d_magic"), Kind::Damaged { what });
                 continue;
             }

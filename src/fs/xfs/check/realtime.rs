@@ -34,7 +34,7 @@ struct Layout {
     has_headers: bool,
     /// The number of words in a block.
     words: u64,
-    /// The number of blocks in a bitmap. It is the same for all groups, including a shorter last group.
+    /// The number of blocks in a bitmap. The number is the same for all groups, including a shorter last group.
     blocks: u64,
     /// The number of size classes (powers of two of extents) in a summary.
     levels: u64,
@@ -45,7 +45,7 @@ impl Layout {
         let has_headers = realtime.has_groups();
         let header = if has_headers { HEADER } else { 0 };
         let words = (block.saturating_sub(header) / size_of::<u32>()) as u64;
-        // If there is only one group and it is short, its bitmap and its summary have the length for a full group.
+        // If the only group is short, its bitmap and its summary still have the length for a full group.
         let extents = realtime.most_extents();
         let blocks = realtime.bitmap_blocks(block);
         Self { has_headers, words, blocks, levels: u64::from(extents.max(1).ilog2()) + 1 }
@@ -172,7 +172,7 @@ impl Checker<'_> {
             return;
         }
         if realtime.group_len(0) > u32::MAX.into() {
-            let what = "space of a realtime device of 2^32 blocks and more";
+            let what = "the space of the realtime device, because it has 2^32 blocks or more";
             return self.findings.add(Place::new("superblock"), Kind::NotChecked { what });
         }
         if realtime.has_superblock() {
@@ -220,13 +220,14 @@ impl Checker<'_> {
                 after |= free.word(word);
             }
             if free.runs.len() > self.runs_left {
-                let what = "a realtime device with millions of free extents";
+                let what =
+                    "the space of the realtime device, because it has millions of free extents";
                 self.findings.add(bitmap.0.part("realtime bitmap"), Kind::NotChecked { what });
                 return None;
             }
         }
         if after != 0 {
-            self.wrong(bitmap.0.part("realtime bitmap"), "bits after its last extent are set");
+            self.wrong(bitmap.0.part("realtime bitmap"), "bits after the last extent are set");
         }
         let runs = free.end();
         self.runs_left -= runs.len();

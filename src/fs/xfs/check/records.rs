@@ -20,12 +20,16 @@ impl Checker<'_> {
         for (some, others, verb) in [(found, recorded, "lacks"), (recorded, found, "has")] {
             let differ = || some.iter().filter(|record| others.binary_search(record).is_err());
             for record in differ().take(TOLD) {
-                let what = format!("it {verb} {}", told(record));
+                let what = format!("the structure {verb} {}", told(record));
                 add(self, site, Kind::Records { what });
             }
             let more = differ().skip(TOLD).count();
             if more > 0 {
-                add(self, site, Kind::Records { what: format!("it {verb} {more} more records") });
+                add(
+                    self,
+                    site,
+                    Kind::Records { what: format!("the structure {verb} {more} more records") },
+                );
             }
         }
     }

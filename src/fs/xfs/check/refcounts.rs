@@ -77,7 +77,7 @@ impl Checker<'_> {
                 self.findings.expect(site, count, 1_u32);
                 self.claim(space, (start, len), owner::COPIES, 0);
             } else if count < 2 {
-                self.wrong(site, format!("the run at block {start} has count {count}"));
+                self.wrong(site, format!("the run at block {start} has count {count}, but shared blocks have 2 or more"));
             } else {
                 add(&mut runs, Shared { start, end: run_end as u32, count });
             }

@@ -1,4 +1,4 @@
-//! Checks the tree of owners. A record contains a run of blocks, the owner, and the offset in the file.
+//! Checks the tree of owners (reverse mapping). A record contains a run of blocks, the owner, and the offset in the file.
 
 use zerocopy::FromBytes;
 
@@ -85,7 +85,7 @@ impl Checker<'_> {
                 self.findings.add(site, what);
             } else if run.owner == FREE || odd {
                 let what = format!(
-                    "block {} has owner {:#x} at offset {:#x}",
+                    "the record of block {} has the invalid owner {:#x} or offset {:#x}",
                     run.start, run.owner, run.offset
                 );
                 self.wrong(site, what);

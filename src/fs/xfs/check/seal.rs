@@ -8,7 +8,7 @@ use crate::fs::check::{FindingSite, Findings};
 use crate::fs::xfs::Xfs;
 use crate::units::{FsBlock, InodeNo};
 
-const OTHER_VOLUME: &str = "it belongs to another volume";
+const OTHER_VOLUME: &str = "the UUID is that of another volume";
 
 impl Xfs {
     /// Reports wrong fields in the header of a structure that belongs to an inode. `blocks` are the blocks of the structure.
@@ -91,7 +91,8 @@ impl Xfs {
         if self.metadata.is_past_head(lsn) {
             let (head, mut site) = (self.metadata.head, site.into());
             site.place = site.place.field("lsn");
-            findings.wrong(site, format!("{lsn:#x} is past the head of the log, {head:#x}"));
+            findings
+                .wrong(site, format!("the LSN {lsn:#x} is past the head of the log, {head:#x}"));
         }
     }
 }

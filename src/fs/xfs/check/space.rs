@@ -41,7 +41,7 @@ impl Checker<'_> {
             if end.is_some_and(|end| u64::from(start) <= end) {
                 self.wrong(
                     site,
-                    format!("block {start} follows an extent that ends there, or past it"),
+                    format!("the extent at block {start} is adjacent to the previous extent, or overlaps it"),
                 );
             }
             end = Some(after);
@@ -60,8 +60,9 @@ impl Checker<'_> {
             let lacks = sorted.iter().filter(|run| other.binary_search(run).is_err()).count();
             let more = other.iter().filter(|run| sorted.binary_search(run).is_err()).count();
             if lacks + more > 0 || sorted.len() != other.len() {
-                let what =
-                    format!("it lacks {lacks} extents of the tree by place, and has {more} others");
+                let what = format!(
+                    "the tree lacks {lacks} extents of the tree by place, and has {more} other extents"
+                );
                 self.wrong(site, what);
             }
         }

@@ -70,7 +70,7 @@ impl Checker<'_> {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else { return };
         if raw.sb_magicnum.get() != MAGIC {
-            return self.wrong(field("sb_magicnum"), "it is not XFSB");
+            return self.wrong(field("sb_magicnum"), "the magic number is not XFSB");
         }
         let is_v5 = self.fs.superblock.is_v5();
         if is_v5 {
@@ -84,10 +84,10 @@ impl Checker<'_> {
             self.findings.expect(field(name), stored, expected);
         }
         if raw.sb_uuid != first.sb_uuid {
-            self.wrong(field("sb_uuid"), "it differs from the first superblock's");
+            self.wrong(field("sb_uuid"), "the UUID differs from that in the first superblock");
         }
         if is_v5 && raw.sb_meta_uuid != first.sb_meta_uuid {
-            self.wrong(field("sb_meta_uuid"), "it differs from the first superblock's");
+            self.wrong(field("sb_meta_uuid"), "the UUID differs from that in the first superblock");
         }
         self.check_stripes(site, raw);
         self.check_left_out(site, raw);
@@ -101,7 +101,10 @@ impl Checker<'_> {
         let rest = bytes.get(end..).unwrap_or_default();
         if let Some(at) = rest.iter().position(|byte| *byte != 0) {
             let at = end + at;
-            self.wrong(site, format!("its sector has nonzero bytes from byte {at} on"));
+            self.wrong(
+                site,
+                format!("the sector has nonzero bytes after the fields, from byte {at} on"),
+            );
         }
     }
 
@@ -131,13 +134,13 @@ impl Checker<'_> {
             self.findings.add(site, Kind::Invalid { stored: stored.into(), rule });
         };
         if unit != 0 && !raw.sb_agblocks.get().is_multiple_of(unit) {
-            invalid("sb_unit", unit, "the size of a group is not a multiple of it");
+            invalid("sb_unit", unit, "the size of a group is not a multiple of sb_unit");
         }
         if (unit == 0) != (width == 0) || unit != 0 && !width.is_multiple_of(unit) {
-            invalid("sb_width", width, "it is not a multiple of sb_unit");
+            invalid("sb_width", width, "the width is not a multiple of sb_unit");
         }
         if raw.sb_versionnum.get() & version::STRIPES == 0 && unit != 0 {
-            invalid("sb_unit", unit, "sb_versionnum has no stripe bit");
+            invalid("sb_unit", unit, "sb_unit is set, but not the stripe bit in sb_versionnum");
         }
     }
 
@@ -169,12 +172,12 @@ impl Checker<'_> {
             self.findings.expect(field("sb_rgblklog"), raw.sb_rgblklog, log);
         }
         if raw.sb_pad != [0; 7] {
-            self.wrong(field("sb_pad"), "it is not zeros");
+            self.wrong(field("sb_pad"), "the padding is not zero");
         }
         if self.fs.superblock.incompat.contains(Incompat::ZONED) {
             self.findings.expect(field("sb_frextents"), raw.sb_frextents.get(), 0_u64);
             let (stored, rule) =
-                (raw.sb_rtreserved.get(), "it exceeds the number of realtime blocks");
+                (raw.sb_rtreserved.get(), "the number exceeds the number of realtime blocks");
             if stored > raw.sb_rblocks.get() {
                 self.findings.add(field("sb_rtreserved"), Kind::Invalid { stored, rule });
             }
@@ -203,7 +206,7 @@ impl Checker<'_> {
             ("sb_gquotino", raw.sb_gquotino.get()),
             ("sb_pquotino", if self.fs.superblock.is_v5() { raw.sb_pquotino.get() } else { 0 }),
         ];
-        // On volumes with metadata directories, mkfs.xfs sets `sb_qflags`, because it enables quota.
+        // On volumes with metadata directories, mkfs.xfs enables quota and therefore sets `sb_qflags`.
         let has_tree = self.fs.superblock.metadata_root.is_some();
         for (name, stored) in fields.into_iter().filter(|_| raw.sb_inprogress == 1) {
             if stored != u64::MAX && !(has_tree && name == "sb_qflags") {

@@ -30,7 +30,7 @@ pub(super) struct Shape {
     pub(super) key: usize,
     /// Whether records can overlap. If so, a node also contains the highest key of each child.
     pub(super) overlaps: bool,
-    /// The owner of the tree's blocks, as the tree of owners encodes it.
+    /// The owner of the tree's blocks, in the encoding of the tree of owners.
     pub(super) owner: u64,
     pub(super) key_of_record: fn(&[u8]) -> Key,
     pub(super) key_of_key: fn(&[u8]) -> Key,
@@ -45,7 +45,7 @@ pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(array(bytes, at))
 }
 
-/// Free space by place.
+/// The tree of free space, sorted by position.
 pub(super) const BY_PLACE: Shape = Shape {
     name: "free space by place",
     magic: [*b"ABTB", *b"AB3B"],
@@ -58,7 +58,7 @@ pub(super) const BY_PLACE: Shape = Shape {
     high_of_record: |_| [0; 3],
 };
 
-/// Free space by length.
+/// The tree of free space, sorted by length.
 pub(super) const BY_LENGTH: Shape = Shape {
     name: "free space by length",
     magic: [*b"ABTC", *b"AB3C"],
@@ -67,7 +67,7 @@ pub(super) const BY_LENGTH: Shape = Shape {
     ..BY_PLACE
 };
 
-/// Chunks of inodes.
+/// The tree of inode chunks.
 pub(super) const INODES: Shape = Shape {
     name: "inode tree",
     magic: [*b"IABT", *b"IAB3"],
@@ -77,11 +77,11 @@ pub(super) const INODES: Shape = Shape {
     ..BY_PLACE
 };
 
-/// Chunks with free inodes.
+/// The tree of inode chunks that contain free inodes.
 pub(super) const FREE_INODES: Shape =
     Shape { name: "tree of free inodes", magic: [*b"FIBT", *b"FIB3"], ..INODES };
 
-/// Owners of blocks.
+/// The tree of block owners (reverse mapping).
 pub(super) const OWNERS: Shape = Shape {
     name: "tree of owners",
     magic: [*b"RMB3", *b"RMB3"],
@@ -94,7 +94,7 @@ pub(super) const OWNERS: Shape = Shape {
     high_of_record: super::rmap::high_key,
 };
 
-/// Reference counts of shared blocks.
+/// The tree of the reference counts of shared blocks.
 pub(super) const REFCOUNTS: Shape = Shape {
     name: "tree of reference counts",
     magic: [*b"R3FC", *b"R3FC"],
@@ -104,15 +104,15 @@ pub(super) const REFCOUNTS: Shape = Shape {
     ..BY_PLACE
 };
 
-/// Owners of realtime blocks.
+/// The tree of the owners of realtime blocks.
 pub(super) const REALTIME_OWNERS: Shape =
     Shape { name: "tree of realtime owners", magic: [*b"MAPR", *b"MAPR"], ..OWNERS };
 
-/// Reference counts of shared realtime blocks.
+/// The tree of the reference counts of shared realtime blocks.
 pub(super) const REALTIME_REFCOUNTS: Shape =
     Shape { name: "tree of realtime reference counts", magic: [*b"RCNT", *b"RCNT"], ..REFCOUNTS };
 
-/// The location of a tree. It determines the format of the tree's block numbers.
+/// The location of a tree. The location determines the format of the tree's block numbers.
 #[derive(Clone, Copy)]
 enum Home {
     Group(u32),
@@ -211,12 +211,15 @@ impl Checker<'_> {
     pub(super) fn walk_file_tree(&mut self, found: &Found, shape: &Shape) -> Walked {
         let place = found.part(shape.name);
         let Ok((root, rest)) = RawRoot::ref_from_prefix(found.data()) else {
-            self.wrong(place, "its root is cut short");
+            self.wrong(place, "the root of the tree is truncated");
             return Walked::default();
         };
         let (level, count) = (root.bb_level.get(), usize::from(root.bb_numrecs.get()));
         if u32::from(level) >= MAX_LEVELS {
-            self.wrong(place.field("bb_level"), format!("its root has level {level}"));
+            self.wrong(
+                place.field("bb_level"),
+                format!("the root of the tree has the invalid level {level}"),
+            );
             return Walked::default();
         }
         let mut walk = Walk::new(Home::File(found.number), shape, level.into());
@@ -224,7 +227,7 @@ impl Checker<'_> {
         let width = if level == 0 { shape.record } else { keys + pointer };
         let room = rest.len() / width;
         if count > room || count == 0 && level > 0 {
-            let what = format!("its root has {count} records, and room for {room}");
+            let what = format!("the root of the tree has {count} records, but space for {room}");
             self.wrong(place.field("bb_numrecs"), what);
             return Walked::default();
         }
@@ -246,7 +249,7 @@ impl Checker<'_> {
     ) -> Walked {
         let site = FindingSite::of_group(group, Place::new(shape.name));
         if levels == 0 || levels > MAX_LEVELS {
-            self.wrong(site, format!("it has {levels} levels"));
+            self.wrong(site, format!("the tree has an invalid number of levels, {levels}"));
             return Walked::default();
         }
         let mut walk = Walk::new(Home::Group(group), shape, levels as usize);
@@ -259,7 +262,10 @@ impl Checker<'_> {
         for (block, right) in walk.last.iter().flatten().copied() {
             if right != walk.home.none() {
                 let site = self.site_of(&walk, Some(block), "bb_rightsib");
-                self.wrong(site, format!("block {right} follows the last block"));
+                self.wrong(
+                    site,
+                    format!("the last block of a level has the right sibling {right}"),
+                );
             }
         }
         walk.found
@@ -313,7 +319,7 @@ impl Checker<'_> {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         if header.magic != walk.shape.magic[usize::from(is_v5)] {
             walk.found.whole = false;
-            let what = format!("{:02x?} does not belong to this tree", header.magic);
+            let what = format!("the magic number {:02x?} is not that of this tree", header.magic);
             self.findings.add(field("bb_magic"), Kind::Damaged { what });
             return None;
         }
@@ -338,8 +344,8 @@ impl Checker<'_> {
         let is_top = level as usize + 1 == walk.last.len();
         let least = match walk.home {
             Home::Group(_) if is_top => usize::from(level > 0),
-            // A root in an inode can have a single child. This child has more records than fit into the inode, but it may be less than half
-            // full.
+            // A root in an inode can have a single child. This child has more records than fit into the inode, but the child may be less
+            // than half full.
             Home::File(_) if is_top => 1,
             _ => room / 2,
         };
@@ -395,7 +401,7 @@ impl Checker<'_> {
                 ((walk.shape.key_of_record)(record), (walk.shape.high_of_record)(record));
             if walk.previous.is_some_and(|previous| previous >= key) {
                 let site = self.site_of(walk, block, "record");
-                self.wrong(site, format!("{} is out of order", shown(key)));
+                self.wrong(site, format!("the record {} is out of order", shown(key)));
             }
             walk.previous = Some(key);
             range = Some(range.map_or((key, high), |(low, most)| (low, most.max(high))));
@@ -421,14 +427,18 @@ impl Checker<'_> {
             let stored = (walk.shape.key_of_key)(&content[at..at + key]);
             let site = self.site_of(walk, block, "key");
             if stored != low {
-                let what = format!("key {index} is {}, should be {}", shown(stored), shown(low));
+                let what =
+                    format!("key {index} is {}, but should be {}", shown(stored), shown(low));
                 self.wrong(site, what);
             }
             if overlaps {
                 let stored = (walk.shape.key_of_key)(&content[at + key..at + width]);
                 if stored != high {
-                    let what =
-                        format!("high key {index} is {}, should be {}", shown(stored), shown(high));
+                    let what = format!(
+                        "high key {index} is {}, but should be {}",
+                        shown(stored),
+                        shown(high)
+                    );
                     self.wrong(site, what);
                 }
             }

@@ -6,7 +6,7 @@ use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
 use crate::units::InodeNo;
 
-/// The number of unlinked lists of a group. The list of an inode is the inode number modulo this number.
+/// The number of unlinked lists of a group. The number of an inode's list is the inode number modulo this constant.
 const LISTS: u32 = 64;
 
 impl Checker<'_> {
@@ -31,7 +31,7 @@ impl Checker<'_> {
             for (number, state) in (chunk.first..).zip(chunk.states.iter()) {
                 if state.has_next && !state.unlinked {
                     let place = Place::new("inode").inode(InodeNo(number));
-                    let what = "it is in no unlinked list, but points to a next inode";
+                    let what = "the inode is in no unlinked list, but points to a next inode";
                     self.findings.wrong(place.field("di_next_unlinked"), what);
                 }
             }
@@ -50,25 +50,30 @@ impl Checker<'_> {
             let site = FindingSite::of_group(group, place.inode(number));
             let inside = u64::from(next) >> log < geometry.group_len(group);
             if !inside || next % LISTS != list {
-                let what = format!("list {list} leads to inode {next} of the group");
+                let what = format!(
+                    "unlinked list {list} leads to inode {next} of the group, which cannot be in this list"
+                );
                 self.findings.add(site, Kind::Damaged { what });
                 break;
             }
             let state = self.inodes.get_mut(number).filter(|state| state.used);
             let Some(state) = state else {
-                let what = format!("list {list} has an inode that is not in use");
+                let what = format!("unlinked list {list} contains an inode that is not in use");
                 self.findings.add(site, Kind::Damaged { what });
                 break;
             };
             // An inode that is visited a second time ends the walk, so a circular list ends too.
             if std::mem::replace(&mut state.unlinked, true) {
-                let what = format!("list {list} meets an inode again");
+                let what = format!("unlinked list {list} contains an inode twice");
                 self.findings.add(site, Kind::Damaged { what });
                 break;
             }
             if state.links != 0 {
                 let links = state.links;
-                self.wrong(site, format!("an inode with {links} links is in list {list}"));
+                self.wrong(
+                    site,
+                    format!("the inode has {links} links, but is in unlinked list {list}"),
+                );
             }
             count += 1;
             let Some(found) = self.again(number) else { break };

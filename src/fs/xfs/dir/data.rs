@@ -13,7 +13,7 @@ use crate::fs::xfs::header::{Header, array};
 use crate::fs::xfs::inode::XfsInode;
 use crate::units::InodeNo;
 
-/// The kind of structure (blocks of entries) under which a verified checksum is remembered.
+/// The number of the kind "block of directory entries" in the record of verified checksums ([`Part`]).
 const KIND: u8 = 3;
 
 /// A checked block of entries. If the block is the directory's only block, the index follows the entries.
@@ -49,12 +49,12 @@ impl XfsInode {
         }
         let place = place.field("count");
         let Ok((before, tail)) = RawBlockTail::ref_from_suffix(&bytes[start..]) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the directory block is truncated"));
         };
         let count = tail.count.get() as usize;
         let Ok((entries, index)) = <[RawHashEntry]>::ref_from_suffix_with_elems(before, count)
         else {
-            return Err(place.corrupt(format!("{count} entries of the index in one block")));
+            return Err(place.corrupt(format!("the {count} entries of the index exceed the block")));
         };
         Ok(Data { bytes: &bytes[..start + entries.len()], start, is_only, index, place })
     }
@@ -66,7 +66,9 @@ impl Data<'_> {
         let within = at >= self.start && at < self.bytes.len() && at.is_multiple_of(ALIGN);
         let entry = if within { self.parse(inode, base, at)? } else { None };
         entry.ok_or_else(|| {
-            self.place.field("address").corrupt(format!("no entry is at byte {at} of the block"))
+            self.place.field("address").corrupt(format!(
+                "the index points to byte {at} of the block, where no entry begins"
+            ))
         })
     }
 
@@ -80,7 +82,9 @@ impl Data<'_> {
             } else {
                 let len = usize::from(u16::from_be_bytes(array(self.bytes, at + 2)));
                 if len < ALIGN || !len.is_multiple_of(ALIGN) || len > self.bytes.len() - at {
-                    let what = format!("{len} unused bytes at byte {at} of the block");
+                    let what = format!(
+                        "the length of {len} unused bytes at byte {at} of the block is not valid"
+                    );
                     return Err(self.place.field("length").corrupt(what));
                 }
                 at += len;
@@ -99,19 +103,24 @@ impl Data<'_> {
         let len = usize::from(rest.get(8).copied().unwrap_or(0));
         let whole = fs.entry_len(len);
         if len == 0 || whole > rest.len() {
-            let what = format!("a name of {len} bytes at byte {at} of the block");
+            let what = format!(
+                "the name of {len} bytes at byte {at} of the block is empty or exceeds the block"
+            );
             return Err(self.place.field("namelen").corrupt(what));
         }
         let name = &rest[9..9 + len];
         if name.contains(&b'/') || name.contains(&0) {
-            return Err(self.place.field("name").corrupt(format!("at byte {at} of the block")));
+            return Err(self
+                .place
+                .field("name")
+                .corrupt(format!("the name at byte {at} of the block contains a slash or a NUL")));
         }
         let tag = usize::from(u16::from_be_bytes(array(rest, whole - 2)));
         if tag != at {
             return Err(self
                 .place
                 .field("tag")
-                .corrupt(format!("{tag} at byte {at} of the block")));
+                .corrupt(format!("the tag of the entry at byte {at} of the block is {tag}")));
         }
         let number = base + (at / ALIGN) as u64;
         Ok(Some(Entry {

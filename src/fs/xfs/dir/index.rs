@@ -15,7 +15,7 @@ use crate::fs::xfs::inode::XfsInode;
 use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
-/// The kind of structure (blocks of the hash index) under which a verified checksum is remembered.
+/// The number of the kind "block of a hash index" in the record of verified checksums ([`Part`]).
 const KIND: u8 = 4;
 /// The maximum number of levels of an index.
 const MAX_LEVELS: usize = 5;
@@ -38,7 +38,7 @@ impl XfsInode {
         let place = Place::new("directory").inode(self.stat.inode);
         if self.stat.size == self.fs.superblock.geometry.dir_block() as u64 {
             let Some(block) = self.dir_block(map, 0)? else {
-                return Err(place.corrupt("its only block is a hole"));
+                return Err(place.corrupt("the only block of the directory is a hole"));
             };
             // A directory with a separate index can also have a single block of entries.
             let data = self.data_block(&block)?;
@@ -47,8 +47,8 @@ impl XfsInode {
             }
         }
         let mut leaf = self.find_leaf(map, hash)?;
-        // Entries with the same hash can continue in the next leaf. The loop makes at most as many steps as the file has blocks, so it also
-        // ends for a circular chain.
+        // Entries with the same hash can continue in the next leaf. The loop makes at most as many steps as the file has blocks, so a
+        // circular chain ends the loop too.
         for _ in 0..=self.stat.blocks {
             let header = self.index_header();
             let entries = Self::index_entries(&leaf, header, place)?;
@@ -65,10 +65,12 @@ impl XfsInode {
             }
             leaf = self.index_block(map, leaf.next)?;
             if leaf.level != 0 {
-                return Err(place.field("forw").corrupt("the leaf after a leaf is a node"));
+                return Err(place
+                    .field("forw")
+                    .corrupt("the block after a leaf is a node, not a leaf"));
             }
         }
-        Err(place.field("forw").corrupt("the leaves form a circular chain"))
+        Err(place.field("forw").corrupt("the chain of leaves is circular"))
     }
 
     /// Looks for a name in the only block of a directory. This block contains the index.
@@ -96,11 +98,11 @@ impl XfsInode {
         let (number, at) = (byte / size as u64, (byte % size as u64) as usize);
         let place = Place::new("directory index").inode(self.stat.inode).field("address");
         if byte >= LEAF_OFFSET {
-            return Err(place.corrupt(format!("byte {byte} is not among the entries")));
+            return Err(place.corrupt(format!("byte {byte} of the directory is past the entries")));
         }
         let log = self.fs.superblock.geometry.dir_block_log;
         let Some(block) = self.dir_block(map, number << log)? else {
-            return Err(place.corrupt(format!("byte {byte} is in a hole")));
+            return Err(place.corrupt(format!("byte {byte} of the directory is in a hole")));
         };
         let base = number * (size / ALIGN) as u64;
         let entry = self.data_block(&block)?.entry_at(self, base, at)?;
@@ -124,23 +126,25 @@ impl XfsInode {
             let at = children.partition_point(|entry| entry.hashval.get() < hash);
             // If the hash is greater than all hashes in the index, the search ends in the last leaf.
             let Some(child) = children.get(at).or(children.last()) else {
-                return Err(place.field("count").corrupt("a node without children"));
+                return Err(place.field("count").corrupt("the node has no children"));
             };
             (number, above) = (child.address.get().into(), Some(block.level));
         }
-        Err(Place::new("directory index").inode(self.stat.inode).corrupt("it has too many levels"))
+        Err(Place::new("directory index")
+            .inode(self.stat.inode)
+            .corrupt("the index has too many levels"))
     }
 
     /// Reads and checks the block of the index that begins at block `number` of the file.
     fn index_block(&self, map: Option<&ExtentMap>, number: u64) -> Result<IndexBlock> {
         let place = Place::new("directory index").inode(self.stat.inode);
         let Some(block) = self.dir_block(map, number)? else {
-            return Err(place.corrupt(format!("block {number} of the file is a hole")));
+            return Err(place.corrupt(format!("block {number} of the directory is a hole")));
         };
         let (first, bytes) = (block.blocks[0], &block.content[..]);
         let place = place.block(first);
         let Ok((links, _)) = RawLinks::ref_from_prefix(bytes) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the block of the index is truncated"));
         };
         let is_v5 = self.fs.superblock.is_v5();
         let is_node = match (links.magic.get(), is_v5) {
@@ -169,7 +173,7 @@ impl XfsInode {
         let entries = <[RawHashEntry]>::ref_from_prefix_with_elems(bytes, block.count);
         entries.map(|(entries, _)| entries).map_err(|_| {
             place.field("count").corrupt(format!(
-                "{} entries in {} bytes",
+                "{} entries do not fit into {} bytes",
                 block.count,
                 bytes.len()
             ))

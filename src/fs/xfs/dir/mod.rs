@@ -17,8 +17,8 @@ use crate::units::{FsBlock, InodeNo};
 
 const LONGEST_NAME: usize = 255;
 
-/// An entry and its address, in units of 8 bytes from the start of the directory. An entry in the inode has the address that it would have
-/// in a block.
+/// An entry and its address, in units of 8 bytes from the start of the directory. An entry in the inode gets the address that an entry in a
+/// block would have.
 struct Entry {
     name: Vec<u8>,
     inode: InodeNo,

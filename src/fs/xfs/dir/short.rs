@@ -34,7 +34,9 @@ impl XfsInode {
             let file_type = if has_type { self.fs.file_type(reader.byte()?) } else { None };
             let inode = reader.inode(wide)?;
             if len == 0 || name.contains(&b'/') || name.contains(&0) {
-                return Err(place.field("name").corrupt("it is not the name of a file"));
+                return Err(place
+                    .field("name")
+                    .corrupt("the name is empty, or contains a slash or a NUL"));
             }
             if at < next || !at.is_multiple_of(ALIGN) {
                 return Err(place.field("offset").corrupt(format!("{at} after {next}")));
@@ -59,7 +61,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         let Some((taken, rest)) = self.bytes.split_at_checked(len) else {
-            return Err(self.place.corrupt("it is cut short"));
+            return Err(self.place.corrupt("the list of entries is truncated"));
         };
         self.bytes = rest;
         Ok(taken)

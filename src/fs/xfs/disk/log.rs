@@ -70,7 +70,7 @@ pub(crate) mod buffer {
     pub(crate) const INODES: u16 = 0x1;
     /// The blocks were freed, so earlier content in the log must not be applied.
     pub(crate) const CANCEL: u16 = 0x2;
-    /// Bytes for each bit of the map.
+    /// The number of buffer bytes that each bit of an item's map describes.
     pub(crate) const CHUNK: usize = 128;
 }
 

@@ -1,7 +1,8 @@
 //! XFS's on-disk structures.
 //!
-//! Every struct here has the size and the offsets from the book "XFS Algorithms & Data Structures". They are checked at compile time.
-//! Integers are big-endian, except checksums. The values in these structures are unchecked; other modules convert them into checked types.
+//! Every struct here has the size and the offsets from the book "XFS Algorithms & Data Structures". Sizes and offsets are checked at
+//! compile time. Integers are big-endian, except checksums. The values in these structures are unchecked; other modules convert them into
+//! checked types.
 
 pub(crate) mod attr;
 pub(crate) mod btree;

@@ -48,7 +48,7 @@ pub(crate) struct RawChunk {
 
 layout!(RawChunk: 16 { ir_holemask @ 4, ir_freecount @ 7, ir_free @ 8 });
 
-/// A record in the tree of owners. In a key, there is no block count, and the offset has no flag for unwritten extents.
+/// A record in the tree of owners (reverse mapping). In a key, there is no block count, and the offset has no flag for unwritten extents.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawOwner {

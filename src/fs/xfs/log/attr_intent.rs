@@ -24,7 +24,7 @@ pub(super) fn add_attributes(
     let Some(Ok((raw, _))) =
         regions.first().map(|bytes| RawAttributeIntent::ref_from_prefix(bytes))
     else {
-        return Err(PLACE.corrupt("it is cut short"));
+        return Err(PLACE.corrupt("the item is truncated"));
     };
     let inode = InodeNo(raw.alfi_ino.get());
     let place = PLACE.inode(inode);
@@ -41,7 +41,8 @@ pub(super) fn add_attributes(
         _ => false,
     };
     if !fits {
-        let what = format!("operation {operation:#x} of an attribute with flags {bits:#x}");
+        let what =
+            format!("operation {operation:#x} is not valid for an attribute with flags {bits:#x}");
         return Err(place.field("alfi_op_flags").corrupt(what));
     }
     let is_replacement = operation == attribute::REPLACE_PARENT;
@@ -52,7 +53,9 @@ pub(super) fn add_attributes(
         _ => value_len > LONGEST_VALUE,
     };
     if is_long {
-        return Err(place.field("alfi_value_len").corrupt(format!("a value of {value_len} bytes")));
+        return Err(place
+            .field("alfi_value_len")
+            .corrupt(format!("the length of the value, {value_len} bytes, is not valid")));
     }
     // If a parent pointer is replaced, this field contains the lengths of the old name and of the new name.
     let (name_len, new_len) =
@@ -62,20 +65,20 @@ pub(super) fn add_attributes(
         0 => Ok(Vec::new()),
         len => {
             let bytes = parts.next().and_then(|bytes| bytes.get(..len));
-            bytes.map(<[u8]>::to_vec).ok_or_else(|| place.corrupt("a name or value is cut short"))
+            bytes.map(<[u8]>::to_vec).ok_or_else(|| place.corrupt("a name or a value is truncated"))
         }
     };
     let (name, new_name) = (part(name_len)?, part(new_len)?);
     let value = part(value_len)?;
     let new_value = part(if is_replacement { value_len } else { 0 })?;
     if parts.next().is_some() {
-        return Err(place.corrupt("it has more than its names and values"));
+        return Err(place.corrupt("the item has more than its names and values"));
     }
     for name in [Some(&name), is_replacement.then_some(&new_name)].into_iter().flatten() {
         let is_wrong = |byte: &u8| *byte == 0 || *byte == b'/' && is_parent;
         if name.is_empty() || name.len() > LONGEST_NAME || name.iter().any(is_wrong) {
             let name = String::from_utf8_lossy(name).into_owned();
-            let what = format!("the name {name:?}, of {} bytes", name.len());
+            let what = format!("the name {name:?} of {} bytes is not valid", name.len());
             return Err(place.field("alfi_name_len").corrupt(what));
         }
     }

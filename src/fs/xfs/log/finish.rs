@@ -1,4 +1,4 @@
-//! Unfinished intents in the log. The kernel's recovery finishes them on the device.
+//! Unfinished intents in the log. The kernel's recovery finishes these intents on the device.
 //!
 //! Recovery in memory finishes only changes of attributes and of file maps, because readers see these changes. Other intents change trees
 //! that record the owners of blocks. Recovery only counts these intents.
@@ -118,11 +118,11 @@ impl Intents {
     }
 }
 
-/// Adds the map changes of an intent. Returns false if any of them changes an attribute fork.
+/// Adds the map changes of an intent. Returns false if any change is of an attribute fork.
 fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of a mapping");
     let Ok((raw, rest)) = RawMappingIntent::ref_from_prefix(region) else {
-        return Err(place.corrupt("it is cut short"));
+        return Err(place.corrupt("the item is truncated"));
     };
     let count = raw.bui_nextents.get() as usize;
     let Ok((mappings, _)) = <[RawMapping]>::ref_from_prefix_with_elems(rest, count) else {
@@ -137,7 +137,8 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
         let first = raw.me_startoff.get();
         let end = first.checked_add(len.into());
         if len == 0 || end.is_none_or(|end| end > superblock.max_file_block()) {
-            let what = format!("{len} blocks from block {first} of the file on");
+            let what =
+                format!("a range of {len} blocks from block {first} of the file on is not valid");
             return Err(place.field("me_startoff").corrupt(what));
         }
         let (number, is_realtime) = (raw.me_startblock.get(), flags & mapping::REALTIME != 0);
@@ -153,7 +154,9 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
             mapping::MAP => Some((number, state)),
             mapping::UNMAP => None,
             other => {
-                return Err(place.field("me_flags").corrupt(format!("a change of type {other}")));
+                return Err(place
+                    .field("me_flags")
+                    .corrupt(format!("the type {other} of the change is not valid")));
             }
         };
         let change = MapChange { first: FileBlock(first), len, is_realtime, to };
@@ -166,7 +169,7 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
 fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of an exchange");
     let Ok((raw, _)) = RawExchange::ref_from_prefix(region) else {
-        return Err(place.corrupt("it is cut short"));
+        return Err(place.corrupt("the item is truncated"));
     };
     let (flags, len) = (raw.xmi_flags.get(), raw.xmi_blockcount.get());
     if flags & exchange::ATTR != 0 {
@@ -176,7 +179,8 @@ fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
         let (inode, first) = (InodeNo(raw.xmi_inodes[at].get()), raw.xmi_startoffs[at].get());
         let end = first.checked_add(len);
         if end.is_none_or(|end| end > superblock.max_file_block()) {
-            let what = format!("{len} blocks from block {first} of the file on");
+            let what =
+                format!("a range of {len} blocks from block {first} of the file on is not valid");
             return Err(place.inode(inode).field("xmi_startoff").corrupt(what));
         }
         let generation = raw.xmi_generations[at].get();

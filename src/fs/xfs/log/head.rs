@@ -46,7 +46,7 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
         return Err(log
             .place(last.block)
             .field("h_len")
-            .corrupt("the last record does not end at the head"));
+            .corrupt("the last record does not end at the head of the log"));
     }
     let tail = find_tail(log, superblock, last, head)?;
     Ok(State::Dirty { tail, head })
@@ -97,7 +97,8 @@ fn find_tail(
     let mut tail = outline.tail;
     let in_flight = outline.most_blocks.saturating_mul(IN_FLIGHT as u32);
     if tail.block >= log.count {
-        let what = format!("block {} of a log of {} blocks", tail.block, log.count);
+        let what =
+            format!("the tail is at block {}, but the log has {} blocks", tail.block, log.count);
         return Err(log.place(last.block).field("h_tail_lsn").corrupt(what));
     }
     let (mut at, mut passed) = (tail, 0);
@@ -120,7 +121,7 @@ fn find_tail(
             return Err(log
                 .place(last.block)
                 .field("h_tail_lsn")
-                .corrupt("the records form a circular chain"));
+                .corrupt("the chain of log records is circular"));
         }
         at = next;
     }
@@ -152,7 +153,7 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
         return Ok(None);
     }
     if first == last {
-        // The newest cycle ends with the log's last block, unless earlier blocks were not written.
+        // The newest cycle ends at the log's last block, except if some earlier blocks were not written.
         let stale = first.wrapping_sub(1);
         let head = first_stale(log, log.count, |_| stale)?;
         return Ok(Some(match head {

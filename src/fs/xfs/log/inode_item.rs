@@ -15,7 +15,7 @@ use crate::fs::xfs::header::{array, crc_of};
 use crate::units::InodeNo;
 
 /// Offset and length of each inode field that has more than one byte and a fixed layout. The layout of the times and of the other extent
-/// counters depends on the inode's flags, so `decode` converts them separately.
+/// counters depends on the inode's flags, so `decode` converts these fields separately.
 const FIELDS: [(usize, usize); 16] = [
     (0, 2),  // di_magic
     (2, 2),  // di_mode
@@ -66,7 +66,7 @@ impl Replay<'_> {
     pub(super) fn inode(&mut self, item: &Item, lsn: u64) -> Result<()> {
         let first = wide(item.region(0, self.place)?);
         let Ok((raw, _)) = RawInodeItem::ref_from_prefix(&first) else {
-            return Err(self.place.corrupt("an inode's item is cut short"));
+            return Err(self.place.corrupt("the inode item is truncated"));
         };
         let place = Place::new("inode's item").inode(InodeNo(raw.ilf_ino.get()));
         let (sector, count) = (raw.ilf_blkno.get(), u64::from(raw.ilf_len.get()));
@@ -77,25 +77,31 @@ impl Replay<'_> {
         let (from, size) = (raw.ilf_boffset.get() as usize, self.superblock.geometry.inode);
         let len = bytes.len();
         if !from.is_multiple_of(size) {
-            return Err(place.field("ilf_boffset").corrupt(format!("byte {from} begins no inode")));
+            return Err(place
+                .field("ilf_boffset")
+                .corrupt(format!("no inode begins at byte {from} of the buffer")));
         }
         let Some(inode) = bytes.get_mut(from..).and_then(|rest| rest.get_mut(..size)) else {
-            let what = format!("byte {from} of a buffer of {len} bytes");
+            let what = format!("the inode at byte {from} ends past the buffer of {len} bytes");
             return Err(place.field("ilf_boffset").corrupt(what));
         };
         if u16::from_be_bytes(array(inode, 0)) != MAGIC {
-            return Err(place.field("di_magic").corrupt("no inode is at its position"));
+            return Err(place
+                .field("di_magic")
+                .corrupt("the magic number at the inode's position is not that of an inode"));
         }
         let core = item.region(1, self.place)?;
         if u16::from_le_bytes(array(core, 0)) != MAGIC {
             return Err(place
                 .field("di_magic")
-                .corrupt("its fields in the log are not those of an inode"));
+                .corrupt("the fields in the log are not those of an inode"));
         }
         let is_v3 = core.get(4) == Some(&3);
         if is_v3 != self.superblock.is_v5() || core.len() < if is_v3 { FORKS_V3 } else { LOGGED_V2 }
         {
-            return Err(place.field("di_version").corrupt("it is cut short"));
+            return Err(place.field("di_version").corrupt(
+                "the inode's fields in the log are truncated, or have the wrong version",
+            ));
         }
         if !is_newer(inode, core, is_v3, lsn) {
             decode(core, inode, is_v3, lsn);
@@ -118,7 +124,9 @@ impl Replay<'_> {
             return Ok(());
         }
         if !self.superblock.is_v5() {
-            return Err(place.field("ilf_fields").corrupt("an owner, on a volume of version 4"));
+            return Err(place
+                .field("ilf_fields")
+                .corrupt("the owner is logged, but a volume of version 4 has no owners"));
         }
         let literal = &inode[FORKS_V3..];
         let offset = usize::from(inode[FORK_OFFSET]) * 8;
@@ -170,7 +178,10 @@ impl Replay<'_> {
             } else {
                 let room = fork.len();
                 let Some(fork) = fork.get_mut(..content.len()) else {
-                    let what = format!("a fork of {} bytes, not {room}", content.len());
+                    let what = format!(
+                        "the fork in the log has {} bytes, but the inode has {room}",
+                        content.len()
+                    );
                     return Err(place.field("ilf_dsize").corrupt(what));
                 };
                 fork.copy_from_slice(content);
@@ -203,7 +214,8 @@ fn wide(region: &[u8]) -> Vec<u8> {
 /// Whether the inode on disk already contains this change.
 fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
     if is_v3 {
-        // Several transactions can begin in one record. They have equal positions, so at an equal position the inode may lack the change.
+        // Several transactions can begin in one record. Such transactions have equal positions, so at an equal position the inode may lack
+        // the change.
         let newest = u64::from_be_bytes(array(inode, LSN));
         return newest != 0 && newest != u64::MAX && newest > lsn;
     }
@@ -214,8 +226,8 @@ fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
     logged < on_disk && !wraps
 }
 
-/// Writes the logged fields into an inode, in big-endian order. `di_next_unlinked` is excluded, because the log contains it in buffer
-/// items.
+/// Writes the logged fields into an inode, in big-endian order. `di_next_unlinked` is excluded, because the log contains this field in
+/// buffer items.
 fn decode(core: &[u8], inode: &mut [u8], is_v3: bool, lsn: u64) {
     let mut swap = |at: usize, len: usize| {
         for byte in 0..len {
@@ -285,7 +297,7 @@ impl Root {
     }
 }
 
-/// Copies a logged B+tree root into a fork. The log contains the root as the kernel has it in memory, with the header of a full block.
+/// Copies a logged B+tree root into a fork. The log contains the kernel's in-memory form of the root, which has the header of a full block.
 fn copy_root(
     content: &[u8],
     header: usize,
@@ -297,7 +309,7 @@ fn copy_root(
     let (Ok((raw, _)), Some(content)) =
         (RawHeader::ref_from_prefix(content), content.get(header..))
     else {
-        return Err(place.corrupt("the root of a tree is cut short"));
+        return Err(place.corrupt("the root of the tree is truncated"));
     };
     let (level, count) = (raw.bb_level.get(), usize::from(raw.bb_numrecs.get()));
     // A root at level 0 contains only records. A root at a higher level contains keys and pointers.
@@ -308,7 +320,7 @@ fn copy_root(
     let [room_in_log, room] =
         [content.len(), fork.len().saturating_sub(4)].map(|len| len / (first + second));
     if count > room || count > room_in_log || fork.len() < size_of::<RawRoot>() {
-        return Err(place.corrupt(format!("a root of {count} records, with room for {room}")));
+        return Err(place.corrupt(format!("the root has {count} records, but space for {room}")));
     }
     fork[..2].copy_from_slice(&raw.bb_level.get().to_be_bytes());
     fork[2..4].copy_from_slice(&raw.bb_numrecs.get().to_be_bytes());

@@ -20,7 +20,7 @@ impl Replay<'_> {
     pub(super) fn change_owner(&mut self, fork: &[u8], owner: InodeNo) -> Result<()> {
         let place = Place::new("root of extents").inode(owner);
         let Ok((root, rest)) = RawRoot::ref_from_prefix(fork) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the block of the extent tree is truncated"));
         };
         let mut level = root.bb_level.get();
         let mut pointers = pointers(rest, root.bb_numrecs.get().into(), place)?;
@@ -29,7 +29,8 @@ impl Replay<'_> {
             let mut below = Vec::new();
             for number in std::mem::take(&mut pointers) {
                 let Some(left) = self.owners_left.checked_sub(1) else {
-                    let what = format!("an XFS log that gives {MAX_OWNED} blocks another owner");
+                    let what =
+                        format!("the XFS log changes the owner of more than {MAX_OWNED} blocks");
                     return Err(Error::unsupported(what));
                 };
                 self.owners_left = left;
@@ -49,11 +50,11 @@ impl Replay<'_> {
         let (at, mut bytes) = self.read(geometry.basic_sector(block), sectors)?;
         let place = place.block(block);
         let Ok((raw, _)) = RawHeader::read_from_prefix(&bytes) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the block of the extent tree is truncated"));
         };
         if u32::from_be_bytes(raw.bb_magic) != MAP_V5 || raw.bb_level.get() != level {
-            // The block contains something else. A later transaction freed it, so its owner must not be changed. If no transaction freed
-            // the block, the error is detected when the map is read.
+            // The block does not contain this part of the map. A later transaction freed the block, so its owner must not be changed. If no
+            // transaction freed the block, the error is detected when the map is read.
             return Ok(Vec::new());
         }
         let field = Header::MAP.owner;
@@ -67,7 +68,7 @@ impl Replay<'_> {
     }
 }
 
-/// The pointers of a node. They are stored after the space for the node's maximum number of keys.
+/// The pointers of a node. The pointers follow the space for the node's maximum number of keys.
 fn pointers(bytes: &[u8], count: usize, place: Place) -> Result<Vec<u64>> {
     let room = bytes.len() / 16;
     match <[U64]>::ref_from_prefix_with_elems(&bytes[room * 8..], count) {

@@ -102,7 +102,7 @@ impl<'a> LogBlocks<'a> {
         let (from, to) = (at / unit * unit, (at + bytes.len() as u64).next_multiple_of(unit));
         let mut sectors = vec![0; (to - from) as usize];
         let read = self.device.read_exact_at(&mut sectors, DevOffset(from));
-        read.context(|| format!("block {first} of the log"))?;
+        read.context(|| format!("read of block {first} of the log"))?;
         let skipped = (at - from) as usize;
         bytes.copy_from_slice(&sectors[skipped..skipped + bytes.len()]);
         Ok(())
@@ -123,7 +123,7 @@ impl<'a> LogBlocks<'a> {
     pub(super) fn outline(&self, at: Position) -> Result<Outline> {
         let first = self.read(at.block, 1)?;
         let Ok((raw, _)) = RawRecord::ref_from_prefix(&first) else {
-            return Err(self.place(at.block).corrupt("it is cut short"));
+            return Err(self.place(at.block).corrupt("the log record is truncated"));
         };
         let headers = headers_of(raw) as u64;
         let wrapped = |blocks: u64| ((u64::from(at.block) + blocks) % u64::from(self.count)) as u32;
@@ -148,13 +148,19 @@ impl<'a> LogBlocks<'a> {
         }
         let first = self.read(at.block, 1)?;
         let Ok((raw, _)) = RawRecord::ref_from_prefix(&first) else {
-            return Err(wrong("h_magicno", "it is cut short".to_owned()));
+            return Err(wrong("h_magicno", "the log record is truncated".to_owned()));
         };
         if raw.h_magicno.get() != MAGIC {
             return Err(wrong("h_magicno", format!("{:#010x}", raw.h_magicno)));
         }
         if raw.h_cycle.get() != at.cycle || Position::of_lsn(raw.h_lsn.get()) != at {
-            return Err(wrong("h_lsn", format!("{:#x} in cycle {}", raw.h_lsn, at.cycle)));
+            return Err(wrong(
+                "h_lsn",
+                format!(
+                    "the LSN {:#x} does not match the position in cycle {}",
+                    raw.h_lsn, at.cycle
+                ),
+            ));
         }
         let version = raw.h_version.get();
         if version != 1 && version != 2 {
@@ -167,7 +173,10 @@ impl<'a> LogBlocks<'a> {
         }
         let blocks = headers + len.div_ceil(BLOCK);
         if blocks >= self.count as usize {
-            return Err(wrong("h_len", format!("{len} bytes in a log of {} blocks", self.count)));
+            return Err(wrong(
+                "h_len",
+                format!("a record of {len} bytes is too long for a log of {} blocks", self.count),
+            ));
         }
         let bytes = self.read(at.block, blocks as u32)?;
         let (header, data) = bytes.split_at(headers * BLOCK);
@@ -179,7 +188,8 @@ impl<'a> LogBlocks<'a> {
         let mut data = data.to_vec();
         for (number, block) in data.chunks_exact_mut(BLOCK).enumerate() {
             if cycle_of(block) != at.cycle && !self.is_wrapped(at, headers + number, block) {
-                let what = format!("block {number} of the record is of cycle {}", cycle_of(block));
+                let what =
+                    format!("block {number} of the record belongs to cycle {}", cycle_of(block));
                 return Err(wrong("h_cycle", what));
             }
             let (header_block, word) = (number / CYCLES_PER_HEADER, number % CYCLES_PER_HEADER);
@@ -189,7 +199,8 @@ impl<'a> LogBlocks<'a> {
         }
         data.truncate(len);
         if raw.h_fmt.get() != FORMAT_LITTLE_ENDIAN {
-            let what = format!("a log of a machine with other byte order (format {})", raw.h_fmt);
+            let what =
+                format!("the log was written with another byte order (format {})", raw.h_fmt);
             return Err(Error::unsupported(what));
         }
         let next = at.block + blocks as u32;

@@ -69,7 +69,7 @@ fn key(raw: &RawBufferItem) -> (u64, u16) {
 fn buffer_item(item: &Item, place: Place) -> Result<&RawBufferItem> {
     let region = item.region(0, place)?;
     let raw = RawBufferItem::ref_from_prefix(region);
-    raw.map(|(raw, _)| raw).map_err(|_| place.corrupt("a buffer's item is cut short"))
+    raw.map(|(raw, _)| raw).map_err(|_| place.corrupt("the buffer item is truncated"))
 }
 
 pub(super) struct Replay<'a> {
@@ -138,7 +138,7 @@ impl<'a> Replay<'a> {
         if self.intents.take(code, u64::from_le_bytes(array(region, 8)), &item.regions) {
             return Ok(());
         }
-        let what = format!("an XFS log with items of type {code:#06x}");
+        let what = format!("the XFS log contains items of the unknown type {code:#06x}");
         Err(Error::unsupported(what))
     }
 
@@ -149,7 +149,7 @@ impl<'a> Replay<'a> {
         let end = sector.checked_add(count);
         let fits = end.is_some_and(|end| end <= geometry.blocks << shift);
         if count == 0 || count << BASIC_SHIFT > MAX_BUFFER || !fits {
-            let what = format!("a buffer of {count} sectors at sector {sector}");
+            let what = format!("a buffer of {count} sectors at sector {sector} is not valid");
             return Err(self.place.field("blf_blkno").corrupt(what));
         }
         let at = sector << BASIC_SHIFT;
@@ -226,7 +226,7 @@ impl<'a> Replay<'a> {
         let words = raw.blf_map_size.get() as usize;
         let map = item.region(0, self.place)?.get(size_of::<RawBufferItem>()..).unwrap_or_default();
         if words > map.len() / 4 {
-            let what = format!("{words} words in {} bytes", map.len());
+            let what = format!("a map of {words} words does not fit into {} bytes", map.len());
             return Err(self.place.field("blf_map_size").corrupt(what));
         }
         let is_set = |bit: usize| {
@@ -244,7 +244,7 @@ impl<'a> Replay<'a> {
             let count = run.min(content.len() / buffer::CHUNK);
             let range = bit * buffer::CHUNK..(bit + count) * buffer::CHUNK;
             if count == 0 || range.end > len {
-                let what = format!("bytes {range:?} of a buffer of {len} bytes");
+                let what = format!("the bytes {range:?} exceed the buffer of {len} bytes");
                 return Err(self.place.field("blf_data_map").corrupt(what));
             }
             parts.push((range.clone(), &content[..range.len()]));
@@ -258,7 +258,7 @@ impl<'a> Replay<'a> {
     fn create_inodes(&mut self, item: &Item) -> Result<()> {
         let place = self.place;
         let Ok((raw, _)) = RawInodeCreate::ref_from_prefix(item.region(0, place)?) else {
-            return Err(place.corrupt("it is cut short"));
+            return Err(place.corrupt("the inode creation item is truncated"));
         };
         let geometry = self.superblock.geometry;
         let (count, length) = (raw.icl_count.get(), u64::from(raw.icl_length.get()));
@@ -266,13 +266,16 @@ impl<'a> Replay<'a> {
         let bytes = length << geometry.block.shift();
         let most = geometry.inodes_made();
         if size != geometry.inode || count > most || bytes != u64::from(count) * size as u64 {
-            let what = format!("{count} inodes of {size} bytes, but at most {most} are valid");
+            let what =
+                format!("{count} inodes of {size} bytes are not valid: the maximum is {most}");
             return Err(place.field("icl_count").corrupt(what));
         }
         let (group, within) = (u64::from(raw.icl_ag.get()), u64::from(raw.icl_agbno.get()));
         let number = group << geometry.group_blocks_log | within;
         if within >> geometry.group_blocks_log != 0 {
-            return Err(place.field("icl_agbno").corrupt(format!("block {within} of a group")));
+            return Err(place
+                .field("icl_agbno")
+                .corrupt(format!("block {within} is past the end of the group")));
         }
         let first = geometry.fs_block(number, length, place.field("icl_agbno"))?;
         let start = geometry.basic_sector(first);

@@ -26,7 +26,7 @@ impl Item {
 
     pub(super) fn region(&self, number: usize, place: Place) -> Result<&[u8]> {
         let region = self.regions.get(number).map(|region| &region[..]);
-        region.ok_or_else(|| place.corrupt(format!("an item has no region {number}")))
+        region.ok_or_else(|| place.corrupt(format!("the log item has no region {number}")))
     }
 }
 
@@ -60,10 +60,12 @@ impl Transactions {
         let (mut rest, place) = (&record.data[..], record.place);
         for _ in 0..record.operations {
             let Ok((raw, after)) = RawOperation::ref_from_prefix(rest) else {
-                return Err(place.field("h_num_logops").corrupt("an operation exceeds the record"));
+                return Err(place
+                    .field("h_num_logops")
+                    .corrupt("a log operation exceeds the record"));
             };
             let Some((content, after)) = after.split_at_checked(raw.oh_len.get() as usize) else {
-                let what = format!("{} bytes exceed the record", raw.oh_len);
+                let what = format!("a log operation of {} bytes exceeds the record", raw.oh_len);
                 return Err(place.field("oh_len").corrupt(what));
             };
             rest = after;
@@ -104,7 +106,9 @@ impl Open {
         if self.items.last().is_none_or(is_full) {
             let total = u16::from_le_bytes(array(content, 2));
             if total == 0 || total > MAX_REGIONS || content.len() < 4 {
-                return Err(place.field("size").corrupt(format!("an item of {total} regions")));
+                return Err(place
+                    .field("size")
+                    .corrupt(format!("a log item cannot have {total} regions")));
             }
             self.items.push(Item { total, regions: Vec::new() });
         }
@@ -126,7 +130,9 @@ impl Open {
     fn add_to_header(&mut self, content: &[u8], place: Place) -> Result<()> {
         self.header.extend_from_slice(content);
         if self.header.len() > TRANSACTION_HEADER {
-            return Err(place.field("th_magic").corrupt("the header of a transaction is too long"));
+            return Err(place
+                .field("th_magic")
+                .corrupt("the header of the transaction is too long"));
         }
         let magic = u32::from_le_bytes(array(&self.header, 0));
         if self.header.len() >= 4 && magic != TRANSACTION_MAGIC {

@@ -21,7 +21,7 @@ use crate::common::view::Piece;
 /// The number of bytes, or an errno.
 pub(super) type Outcome = Result<usize, i32>;
 
-/// The kind of a block of a file.
+/// The state of a block in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Block {
     Hole,
@@ -196,7 +196,7 @@ impl<'a> Ours<'a> {
         mapped.filter(|iomap| iomap.kind != IomapType::Hole).count()
     }
 
-    /// The kind of each block up to a position.
+    /// The state of each block up to a position.
     pub(super) fn map(&self, block: u64, end: u64) -> Vec<Block> {
         let mut map = vec![Block::Hole; (end / block) as usize];
         for iomap in Mappings::new(&self.file, FilePos(0), FilePos(end)) {
@@ -213,7 +213,7 @@ impl<'a> Ours<'a> {
     }
 }
 
-/// The kind of each block, from the output of FIEMAP.
+/// The state of each block, from the output of FIEMAP.
 pub(super) fn blocks(pieces: &[Piece], block: u64, end: u64) -> Vec<Block> {
     let mut map = vec![Block::Hole; (end / block) as usize];
     for piece in pieces.iter().filter(|piece| piece.pos < end) {

@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 /// `program` is the command line with all subcommands.
 pub(crate) fn run(args: &Args, mut program: clap::Command) -> Result<(), Failure> {
-    // The generator panics if it cannot write, so it writes to memory.
+    // The generator panics if a write fails, so it writes to memory.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut program, "ironmap", &mut script);
     let script = with_names(args.shell, &String::from_utf8_lossy(&script));
@@ -35,10 +35,10 @@ pub(crate) fn run(args: &Args, mut program: clap::Command) -> Result<(), Failure
 /// The first line of the functions for bash and zsh.
 const BEGIN: &str = "\n_ironmap() {\n";
 
-/// The generated script, extended by a call of `ironmap complete` for words with the path of a volume.
+/// Adds to the generated script a call of `ironmap complete` for words that contain a path in a volume.
 fn with_names(shell: Shell, script: &str) -> String {
     let first = |ask: &str, names: &str| {
-        // For bash, the generated script begins with the function.
+        // The generated script for bash begins with the function, without the newline in `BEGIN`.
         let script = format!("\n{script}");
         let script = script.replacen(BEGIN, &format!("\n{names}{BEGIN}    {ask} && return 0\n"), 1);
         script.trim_start().to_owned()

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         seen: [BTreeSet::new(), BTreeSet::new()],
     };
     let compared = diff.trees(a, b, report).and_then(|()| Ok(diff.out.flush()?));
-    // The exit code must be right even if no program reads the differences.
+    // The exit code must be correct even if the reader of the differences has closed its pipe.
     if !diff.same {
         report.error(&reported(1));
     }
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 struct Diff {
     excluded: Vec<Glob>,
     out: Out,
-    /// No difference was found yet.
+    /// Whether no difference was found so far.
     same: bool,
     readers: [Reader; 2],
     /// The visited directories of volumes, because in a damaged volume a directory may be below itself.
@@ -86,7 +86,7 @@ impl Diff {
         Ok(())
     }
 
-    /// Compares two files. Returns the names to compare below them.
+    /// Compares two files. If both are directories, returns the names of the entries to compare.
     fn pair(
         &mut self,
         a: &Side,

@@ -40,7 +40,7 @@ impl Side {
         }
     }
 
-    /// The names of a directory. In a volume each comes with its inode.
+    /// The names in a directory, with their inode numbers. For a directory of the host, the numbers have no meaning.
     pub(super) fn names(&self) -> Result<BTreeMap<Vec<u8>, InodeNo>, Failure> {
         match self {
             Self::Volume(found) => {
@@ -101,7 +101,8 @@ impl Side {
         match self {
             Self::Volume(found) => {
                 let (source, path) = (&found.name.source, found.name.path());
-                // The inode is read again, because an open file keeps the inode from the time of the open.
+                // The inode is read again, because the file may have changed since the first read, and an open file keeps the inode that it
+                // was opened with.
                 let inode = source.inode(found.number(), path)?;
                 let file = source.file(inode, path)?;
                 Ok(Content::Volume { file, source: Rc::clone(source), path: path.to_vec() })
@@ -130,7 +131,7 @@ enum Content {
 }
 
 impl Content {
-    /// The first range at or after `pos` that may hold data. The bytes before the range read as zeros. `None` if no data follows.
+    /// The first range at or after `pos` that may contain data. The bytes before the range read as zeros. `None` if no data follows.
     fn data(&self, pos: u64, size: u64) -> Result<Option<Range<u64>>, Failure> {
         match self {
             Self::Volume { file, source, path } => {
@@ -154,7 +155,7 @@ impl Content {
     }
 }
 
-/// Reads files of one tree, and reuses its memory and queue.
+/// Reads the files of one tree. All reads use the same memory and the same queue.
 pub(super) struct Reader {
     buffer: Buffer,
     queue: Option<Queue>,
@@ -187,7 +188,7 @@ impl Reader {
     }
 }
 
-/// The first byte at which two files of one size differ. Ranges that are holes in both are not read.
+/// The first byte at which two files of equal size differ. Ranges that are holes in both files are not read.
 pub(super) fn first_difference(
     a: &Side,
     b: &Side,

@@ -1,4 +1,4 @@
-//! `ironmap find`: finds the files of a tree that pass tests.
+//! `ironmap find`: finds the files of a tree that pass all given tests.
 
 mod test;
 
@@ -41,7 +41,7 @@ Examples:
   ironmap find disk.img:/var/log -name '*.gz' -print0 | xargs -0 ironmap cat | zcat"
 )]
 pub(crate) struct Args {
-    /// The trees (a volume alone means its root), then the tests
+    /// The trees (a volume without a path means its root), then the tests
     #[arg(
         value_name = "VOLUME:/DIR|TEST",
         required = true,

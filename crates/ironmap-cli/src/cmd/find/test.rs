@@ -11,11 +11,11 @@ use ironmap_image::volumes::{Found, split};
 use crate::glob::Glob;
 use crate::mode::ModeChange;
 
-/// The tests of a search, with its options.
+/// The tests and the options of a search.
 #[derive(Debug)]
 pub(super) struct Expression {
     tests: Vec<Test>,
-    /// The least and the greatest depth below a named directory at which files are shown.
+    /// The minimum and the maximum depth of shown files, relative to the directory that the user named.
     pub(super) least: usize,
     pub(super) most: usize,
     /// Each name ends with a NUL instead of a newline.
@@ -135,7 +135,7 @@ impl Test {
             Self::Type(types) => types.contains(&stat.file_type),
             Self::Size(number, unit) => number.is(stat.size.div_ceil(*unit)),
             Self::Days(number) => {
-                // A time in the future is a negative number of days ago, which is less than any number.
+                // A time in the future gives a negative age in days, which is less than any number.
                 let age = now.saturating_sub(stat.modified.seconds).div_euclid(86_400);
                 u64::try_from(age).map_or(matches!(number, Number::Less(_)), |age| number.is(age))
             }

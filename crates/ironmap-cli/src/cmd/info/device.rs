@@ -73,7 +73,7 @@ impl Image {
 struct Integrity {
     #[serde(flatten)]
     geometry: Geometry,
-    /// The device was closed properly before this open.
+    /// Whether the device was closed properly before this open.
     closed: bool,
     mismatches: u64,
     retries: u64,

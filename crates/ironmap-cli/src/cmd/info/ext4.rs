@@ -26,7 +26,7 @@ struct Info {
     uuid: String,
     features: Vec<String>,
     writable: bool,
-    /// The reason if the volume is not writable.
+    /// The reason why the volume is not writable. `None` if it is writable.
     #[serde(skip_serializing_if = "Option::is_none")]
     read_only: Option<String>,
     clean: bool,
@@ -104,7 +104,7 @@ fn gather(args: &Args, source: &Source, fs: &Ext4) -> Info {
     let refused = super::refused(source, &args.volume);
     let read_only = fs.check_writable().err().map(|error| error.to_string()).or(refused);
     let RecordedErrors { last, last_function, last_inode, last_block, .. } = &sb.errors;
-    // Not every error has all values. Zero stands for an unknown value.
+    // An error may lack some of these values. A value of 0 means unknown.
     let last = LastError {
         time: (last.seconds != 0).then(|| rfc3339(*last)),
         function: (!last_function.is_empty()).then(|| last_function.clone()),

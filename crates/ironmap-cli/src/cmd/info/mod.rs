@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The arguments to show a volume as text after another command has changed it.
+    /// The arguments for another command that shows a volume as text after a change.
     pub(crate) fn of(volume: &Location) -> Self {
         Self { json: false, volume: volume.clone() }
     }
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     }
 }
 
-/// The reason why the device or image below a volume cannot be written. `None` if it can.
+/// The reason why the device or image below a volume cannot be written. `None` if it can be written.
 fn refused(source: &Source, location: &Location) -> Option<String> {
     let image = match &location.data().medium {
         Medium::Image(address) => describe(address).ok().and_then(|image| image.read_only),
@@ -55,7 +55,7 @@ fn refused(source: &Source, location: &Location) -> Option<String> {
     source.volume.device().limits().read_only.then(|| image.unwrap_or_else(any))
 }
 
-/// Writes a line with its label, in text output.
+/// Writes a labelled line of the text output.
 fn line(out: &mut impl Write, label: &str, text: &str) -> io::Result<()> {
     writeln!(out, "{:<16}{}", format!("{label}:"), one_line(text))
 }

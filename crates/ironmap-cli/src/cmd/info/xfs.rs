@@ -27,7 +27,7 @@ struct Info {
     uuid: String,
     features: Vec<String>,
     writable: bool,
-    /// The reason if the volume is not writable.
+    /// The reason why the volume is not writable.
     read_only: String,
     clean: bool,
     block_size: usize,
@@ -51,7 +51,7 @@ struct Log {
     blocks: u32,
     external: bool,
     transactions: u64,
-    /// The number of changes of maps, and of attributes, that the recovery finished in memory.
+    /// The number of changes of extent maps, and of extended attributes, that the recovery finished in memory.
     finished: u64,
     finished_attributes: u64,
     /// Operations that the kernel will finish when it mounts the volume.

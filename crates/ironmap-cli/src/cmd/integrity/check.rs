@@ -14,7 +14,7 @@ use crate::terminal::{one_line, stdout};
 
 /// Checks an integrity device's own structures (superblocks, dirty map, journal), and changes nothing
 ///
-/// If a device was not closed, that is not a fault: the next open recovers the device. Use ironmap integrity scrub to verify sectors.
+/// A device that was not closed is not a fault: the next open recovers the device. Use ironmap integrity scrub to verify sectors.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let record = Record {
         device: args.device.to_string(),
         closed: clean,
-        // The map of a closed device has no meaning.
+        // After a clean close, the dirty map is not valid.
         dirty_regions: if clean { 0 } else { dirty },
         journal_records: records,
         journal_sectors: sectors,
@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     };
     let printed =
         if args.json { print_json(&record) } else { print(&record).map_err(Failure::stdout) };
-    // The exit code must be right even if no program reads the faults.
+    // The exit code must be correct even if the reader of the faults has closed its pipe.
     let count = record.problems.len();
     if count > 0 {
         let s = if count == 1 { "" } else { "s" };

@@ -14,8 +14,9 @@ use crate::terminal::{one_line, print_line};
 
 /// Makes an integrity device: every sector gets a tag for its content
 ///
-/// The content of DATA is kept, and TAGS is overwritten. Without TAGS, the tags are stored in the tail of DATA, unless a file system extends into the
-/// tail, or its end is unknown. If TAGS has content, or the device is already an integrity device, --force is needed.
+/// The content of DATA is kept, and TAGS is overwritten. Without TAGS, the tags are stored in the tail of DATA. This is refused if a file
+/// system extends into the tail, or if its end is unknown. If TAGS has content, or the device is already an integrity device, --force is
+/// needed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -58,7 +59,7 @@ pub(super) struct Args {
     /// Print nothing
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
-    /// The data device, and after a comma the device for its tags
+    /// The data device and, after a comma, the device for its tags
     #[arg(value_name = "DATA[,TAGS]", value_parser = target::integrity())]
     device: Location,
 }
@@ -128,7 +129,7 @@ impl Args {
             (None, _) => 4096,
         };
         Ok(FormatOptions::new()
-            // The library refuses an interval that does not fit the type.
+            // An interval that does not fit into the type becomes a value that the library refuses.
             .interval(u32::try_from(interval).unwrap_or(u32::MAX))
             .kind(match self.guard {
                 Guard::Crc16 => TupleKind::T10,

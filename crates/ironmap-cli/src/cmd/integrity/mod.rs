@@ -93,7 +93,7 @@ impl Geometry {
         }
     }
 
-    /// The geometry in one line.
+    /// The geometry as one line of text.
     pub(crate) fn text(&self) -> String {
         let Self { sectors, interval, guard, mode, region, journal, area_start, area_size, .. } =
             self;
@@ -117,7 +117,7 @@ impl Geometry {
     }
 }
 
-/// The progress bar for work over a whole device.
+/// The progress bar for work on a complete device.
 struct Bar(ProgressBar);
 
 impl Bar {

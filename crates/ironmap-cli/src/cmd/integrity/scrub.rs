@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     drop(bar);
     let Scrubbed { sectors, discarded, mismatches, unreadable, skipped, lost, .. } =
         scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
-    // The exit code must be right even if no program reads the findings.
+    // The exit code must be correct even if the reader of the findings has closed its pipe.
     if mismatches + unreadable + lost > 0 {
         let what = format!(
             "{mismatches} wrong sectors, {unreadable} unreadable, {lost} regions with lost writes"
@@ -128,7 +128,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 }
 
 impl FindingRecord {
-    /// `None` for a finding that has no record yet.
+    /// `None` for a kind of finding that the JSON format does not contain.
     fn new(finding: ScrubFinding, interval: u64) -> Option<Self> {
         Some(match finding {
             ScrubFinding::Mismatch(mismatch) => Self::Mismatch {

@@ -1,4 +1,4 @@
-//! Prints a list of files: as JSON, in the long form, in columns, or with one name per line.
+//! Prints a list of files: as JSON, in the long format, in columns, or with one name per line.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use crate::output::{FileRecord, JsonArray};
 use crate::show::{Clock, Owners, human, mode_string};
 use crate::terminal::{Out, stdout};
 
-/// The form of the list.
+/// The format of the list.
 enum Form {
     Json(JsonArray),
     Long(Out),
@@ -64,7 +64,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The space of all listed files, in KiB or in short form.
+    /// Prints the space of all listed files, in KiB or with a unit.
     pub(super) fn total(&mut self, files: &[Listed]) -> Result<(), Failure> {
         if let Form::Long(out) = &mut self.form {
             let sum =
@@ -125,7 +125,7 @@ impl Writer {
         numbers.map(|number| format!("{number:>width$} ")).collect()
     }
 
-    /// A name for the output: raw for a pipe, quoted and in the colour of its type for a terminal.
+    /// A name for the output: unchanged for a pipe. For a terminal, the name is quoted and has the colour of the file's type.
     fn name<'a>(&self, file: &'a Listed) -> Cow<'a, [u8]> {
         if !self.terminal {
             return Cow::Borrowed(&file.name);
@@ -162,7 +162,7 @@ fn style(stat: &Stat) -> Style {
     colour.on_default().bold()
 }
 
-/// Prints as many columns of equal width as fit, filled downwards.
+/// Prints cells in columns of equal width, as many as fit. Each column is filled from top to bottom.
 fn columns(out: &mut Out, width: usize, widths: &[usize], cells: &[Vec<u8>]) -> io::Result<()> {
     let column = widths.iter().max().map_or(0, |widest| widest + 2);
     let per_line = (width / column.max(1)).max(1);
@@ -179,7 +179,7 @@ fn columns(out: &mut Out, width: usize, widths: &[usize], cells: &[Vec<u8>]) -> 
     Ok(())
 }
 
-/// Mode, links, user, group, size and time of all files. Each column has one width.
+/// The columns for mode, links, user, group, size and time of all files. All cells of a column have the same width.
 fn columns_of(files: &[Listed], owners: &Owners, clock: &Clock, people: bool) -> [Vec<String>; 6] {
     let stats = || files.iter().map(|file| file.inode.stat());
     let mode = |file: &Listed| mode_string(file.inode.stat()) + list_mark(file);
@@ -193,7 +193,7 @@ fn columns_of(files: &[Listed], owners: &Owners, clock: &Clock, people: bool) ->
     ]
 }
 
-/// Pads cells to one width: names to the right, numbers to the left.
+/// Pads cells to the same width. Names are aligned to the left, and numbers to the right.
 fn column(cells: impl Iterator<Item = (String, bool)>) -> Vec<String> {
     let cells: Vec<_> = cells.map(|(text, number)| (text.width(), text, number)).collect();
     let widest = cells.iter().map(|(width, ..)| *width).max().unwrap_or(0);
@@ -228,7 +228,8 @@ fn sizes(files: &[Listed], people: bool) -> impl Iterator<Item = String> {
     })
 }
 
-/// The mark of a file that has an access control list, or a default list for new files in it. A list that cannot be read has no mark.
+/// The mark of a file with an access control list, or of a directory with a default list for new files. A list that cannot be read has no
+/// mark.
 fn list_mark(file: &Listed) -> &'static str {
     let has_list = acl::NAMES.iter().any(|name| matches!(file.inode.xattr(name), Ok(Some(_))));
     if has_list { "+" } else { "" }

@@ -63,7 +63,7 @@ pub(crate) struct Args {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// The directories, or files; a volume alone is its root
+    /// The directories or files; a volume without a path means its root
     #[arg(value_name = "VOLUME:/PATH", value_parser = target::tree(), required = true)]
     targets: Vec<Target>,
 }
@@ -94,7 +94,7 @@ impl Listed {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// The prefix of the headings of directories below this one.
+    /// The prefix for the headings of the directories below this directory: the volume, if the headings name it.
     fn prefix(&self) -> &[u8] {
         self.name.strip_suffix(&*self.path).unwrap_or_default()
     }
@@ -119,19 +119,20 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     writer.end()
 }
 
-/// The file of an argument. As in ls, a link to a directory is followed, unless -d or -l asks for the link itself.
+/// The file of an argument. As in ls, a symbolic link to a directory is followed. With -d or -l, the link itself is listed.
 fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, Failure> {
     let mut found = volumes.file(target, Follow::NotLast)?;
     if found.inode.file_type() == FileType::Symlink && !args.is_long() && !args.directory {
         match volumes.file(target, Follow::All) {
             Ok(there) if there.is_directory() => found = there,
             Ok(_) => {}
-            // A link without a target is listed as a link.
+            // A symbolic link without a target is listed as a link.
             Err(failure) if failure.is_of(ErrorKind::NotFound) => {}
             Err(failure) => return Err(failure),
         }
     }
-    // With several arguments, the name includes the volume. A heading always does, because a heading of ls begins with the argument.
+    // With several arguments, the name includes the volume. A heading always includes the volume, because ls begins a heading with the
+    // argument.
     let headed = args.recursive && found.is_directory() && !args.directory;
     let named = headed || args.targets.len() > 1;
     let name = if named { target.bytes() } else { target.path.clone() };

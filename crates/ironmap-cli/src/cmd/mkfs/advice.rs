@@ -6,14 +6,14 @@ use ironmap_image::place::shown;
 
 use super::Args;
 
-/// The unit in which files take space.
+/// The unit of the space of files, in bytes.
 pub(super) fn unit(made: &Superblock) -> u64 {
-    // The suggested volume may be larger, and so have blocks of 4096 bytes.
+    // The suggested volume may be larger than this volume, and may therefore have blocks of 4096 bytes.
     (made.block_size.bytes() as u64 * u64::from(made.cluster_blocks)).max(4096)
 }
 
-/// The reason why the volume is too small, and a sufficient size. The size adds a third for the volume's metadata, which is ample. `None` if the
-/// volume should have been large enough, so that the failure has another cause.
+/// The reason why the volume is too small, and a sufficient size. The size includes an additional third for metadata, which is more than
+/// enough. `None` if the volume should have been large enough: then the failure has another cause.
 pub(super) fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
     const MIB: u64 = 1 << 20;
     let &Needs { inodes, bytes, .. } = needs;
@@ -23,7 +23,7 @@ pub(super) fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<St
     let few = inodes + 16 > count;
     let (wanted, inode_size) = (inodes + 64, u64::from(made.inode_size));
     let room = bytes.saturating_add(bytes / 3 + args.journal_size.unwrap_or(0) + 8 * MIB);
-    // The bytes of the volume for each inode: by default at most 16 KiB.
+    // The size of the volume for each inode, in bytes: by default at most 16 KiB.
     let usual = (size / count.max(1)).max(1);
     let (room, for_inodes) = match args.inodes {
         Some(_) => (room.saturating_add(wanted.max(count) * inode_size), 0),

@@ -1,7 +1,7 @@
-//! Finds a size for a new image that has room for its content.
+//! Finds a size at which a new image has enough space for its content.
 //!
-//! The needs of the sources are counted first. Then volumes of several sizes are made until one has enough room. That writes only metadata to the new
-//! image file, and copies no content. The content of a stream is stored in an unnamed file in the meantime.
+//! The needs of the sources are counted first. Then volumes of several sizes are made until a volume has enough space. These volumes
+//! contain only metadata; no content is copied. During this search, the content of a stream is stored in an unnamed file.
 
 use std::path::Path;
 
@@ -15,9 +15,9 @@ use crate::interrupt;
 use crate::room::NewImage;
 
 const MIB: u64 = 1 << 20;
-/// The maximum number of sizes to try. Each try corrects the size by the room that the last volume had too much or too little.
+/// The maximum number of sizes to try. Each try corrects the size by the space that the last volume lacked or did not need.
 const TRIES: u32 = 16;
-/// Sizes are multiples of this.
+/// All sizes are multiples of this length.
 const STEP: u64 = 64 << 10;
 const LARGEST: u64 = 1 << 50;
 
@@ -30,7 +30,7 @@ pub(super) struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// If the sources determine the size, makes the image file and counts their needs. Otherwise, `None`.
+    /// If the size depends on the sources, makes the image file and counts the needs of the sources. Otherwise, returns `None`.
     pub(super) fn new(
         args: &'a Args,
         options: &MkfsOptions,
@@ -78,7 +78,7 @@ impl<'a> Fit<'a> {
         options
     }
 
-    /// Makes a volume with room for the content. `make` makes a volume with the size of the file.
+    /// Makes a volume with enough space for the content. `make` makes a volume with the size of the file.
     pub(super) fn make(
         &mut self,
         make: impl Fn(u64) -> Result<Superblock, Failure>,
@@ -96,7 +96,7 @@ impl<'a> Fit<'a> {
             self.size = self.size.next_multiple_of(STEP);
             self.image.empty(self.size)?;
             let made = match make(self.size) {
-                // The volume has not even room for its metadata.
+                // The size is too small even for the metadata of the volume.
                 Err(failure) if failure.is_for_space() => None,
                 made => Some(made?),
             };
@@ -132,7 +132,7 @@ impl<'a> Fit<'a> {
         make(self.size)
     }
 
-    /// Increases the size, because the content did not fit: its maps took more space than estimated.
+    /// Increases the size, because the content did not fit: the extent maps of the files needed more space than estimated.
     pub(super) fn grow(&mut self) {
         let more = (self.needs.bytes / 64).max(256 << 10);
         self.needs.bytes = self.needs.bytes.saturating_add(more);
@@ -146,7 +146,8 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// The space for files in a new volume. As in the kernel, some blocks are reserved for the nodes of maps: a fiftieth, but at most 4096 clusters.
+/// The space for files in a new volume. As in the kernel, some blocks are reserved for the nodes of extent maps: one fiftieth of all
+/// blocks, but at most 4096 clusters.
 fn room(made: &Superblock) -> u64 {
     let kept = (made.blocks_count / 50).min(4096 * u64::from(made.cluster_blocks));
     made.free_blocks.saturating_sub(kept) * made.block_size.bytes() as u64

@@ -170,7 +170,7 @@ impl Kind {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     report.context().check_changes(&args.volume)?;
     room::refuse_name(&args.volume, None, args.force)?;
-    // If a signal interrupts a read that waits for a source, the signal is reported, not the failed read.
+    // If a signal interrupts a read of a source, the signal is reported instead of the failed read.
     let made = make_and_fill(args, report).map_err(|failure| interrupt::stop().cause(failure))?;
     let block = made.block_size.bytes();
     if block > page_size() {
@@ -213,7 +213,7 @@ fn make_and_fill(args: &Args, report: &mut Report) -> Result<Superblock, Failure
 /// The maximum number of images to make, if an image proves too small.
 const FITS: u32 = 24;
 
-/// Makes a new image with room for the sources, and fills it. If that fails, the image is removed.
+/// Makes a new image with enough space for the sources, and fills it. After a failure, the image is removed.
 fn make_to_fit(
     args: &Args,
     mut fit: Fit<'_>,
@@ -256,7 +256,7 @@ fn make(
     report: &Report,
 ) -> Result<Superblock, Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    // If no block size is given, a device with sectors of 4096 bytes gets blocks of that size.
+    // Without a given block size, a device with sectors of 4096 bytes gets blocks of 4096 bytes.
     let how = how.block_size(options.block_size.unwrap_or(4096));
     let opened = report
         .context()
@@ -282,7 +282,7 @@ fn make(
     Ok(superblock)
 }
 
-/// The error for a volume that cannot be opened. For a missing image, the error asks for a size.
+/// The error for a volume that cannot be opened. For a missing image, the error suggests to give a size.
 fn missing(volume: &Location, error: Error) -> Error {
     match volume.whole_file() {
         Some(path) if error.errno() == Errno::ENOENT && !path.starts_with("/dev") => {
@@ -312,7 +312,7 @@ impl Args {
     fn options(&self, report: &Report) -> Result<MkfsOptions, Failure> {
         let mut features = Features::MODERN;
         if matches!(self.volume.data().medium, Medium::Nbd(_)) {
-            // Other machines may open the export, and only MMP shows them that it is in use.
+            // Other machines may open the export. Only MMP (multiple mount protection) shows them that the volume is in use.
             features.incompat |= Incompat::MMP;
         }
         let names = self.kind.lacks().iter().copied();
@@ -320,7 +320,7 @@ impl Args {
             features.edit(names).map_err(|error| Failure::usage(&error))?;
         }
         let source_date = report.context().source_date()?;
-        // A value that does not fit the type becomes an invalid size. The library's error lists the valid sizes.
+        // A value that does not fit into the type becomes an invalid size. The library's error lists the valid sizes.
         let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         Ok(MkfsOptions::new()
             .size(self.size)

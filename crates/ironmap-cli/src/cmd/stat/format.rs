@@ -19,7 +19,7 @@ enum Piece {
     Field(Field),
 }
 
-/// A conversion such as `%-10.3s`: a letter, and how its value is padded or cut.
+/// A conversion such as `%-10.3s`: a letter, and the flags and numbers that pad or shorten its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Field {
     letter: u8,
@@ -31,11 +31,11 @@ struct Field {
     /// The text before a number that is not negative: `+` or a blank.
     sign: &'static str,
     width: usize,
-    /// The number after a dot. A dot without digits means the default of the value.
+    /// The number after a dot. `Some(None)` is a dot without digits, which means the default precision of the value.
     precision: Option<Option<usize>>,
 }
 
-/// The largest accepted width and precision: a larger one must be a mistake of the user.
+/// The maximum width and precision. A larger number must be a mistake of the user.
 const WIDEST: usize = 4096;
 
 /// The values that a format shows.
@@ -47,11 +47,11 @@ pub(super) struct Shown<'a> {
     pub(super) device: (u32, u32),
     pub(super) owners: &'a Owners,
     pub(super) clock: &'a Clock,
-    /// The output, which decides how names are quoted.
+    /// The output. The quotes of names depend on it.
     pub(super) out: &'a Out,
 }
 
-/// A value with the `printf` rules of its kind.
+/// A value, with the type that selects the `printf` rules.
 enum Value {
     Text(Vec<u8>),
     Signed(u64),
@@ -96,7 +96,7 @@ impl Format {
     }
 }
 
-/// Takes a number up to [`WIDEST`] from the beginning; `Some(None)` if there are no digits.
+/// Removes a number from the beginning of the text. `Some(None)` if there are no digits; `None` if the number exceeds [`WIDEST`].
 fn take_number(text: &mut &[u8]) -> Option<Option<usize>> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, rest) = text.split_at(digits);
@@ -139,8 +139,8 @@ impl Field {
         Some((field, after))
     }
 
-    /// The name and the target of a link, which are padded separately. As in stat, they are quoted only if '%' directly precedes
-    /// the letter.
+    /// The name and the target of a link, which are padded separately. As in stat, both are quoted only if '%' directly precedes the
+    /// letter.
     fn names(self, shown: &Shown<'_>) -> Vec<u8> {
         let plain = self == Self { letter: self.letter, ..Self::default() };
         let name = |name: &[u8]| {
@@ -191,7 +191,7 @@ impl Field {
         })
     }
 
-    /// A device number, or the requested half.
+    /// A device number, or only its major or minor number if the format requests it.
     fn half_of(self, device: (u32, u32)) -> u64 {
         match self.half {
             None => device_number(device),
@@ -253,8 +253,8 @@ fn device_number((major, minor): (u32, u32)) -> u64 {
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | (major & 0xffff_f000) << 32
 }
 
-/// Seconds since 1970 without a sign, with `digits` digits after the point. As in stat, the time is rounded towards zero if a digit after the
-/// point is then not 0, and otherwise towards the past.
+/// Seconds since 1970 without a sign, with `digits` digits after the point. As in stat, the time is rounded towards zero if the rounded
+/// fraction is not 0. Otherwise, it is rounded towards the past.
 fn seconds(at: Timestamp, digits: usize) -> String {
     let power = |digits: usize| 10_u32.pow(digits.min(9) as u32);
     let (count, unit) = (power(digits), power(9 - digits.min(9)));
@@ -271,7 +271,7 @@ fn seconds(at: Timestamp, digits: usize) -> String {
     format!("{whole}.{part:0<digits$}")
 }
 
-/// The name of an owner. An owner without a name is shown as unknown, unless numbers were requested.
+/// The name of an owner. An owner without a name is shown as UNKNOWN. If numbers were requested, the number is shown.
 fn named(owners: &Owners, name: String, number: u32) -> String {
     let unknown = !owners.numeric && name == number.to_string();
     if unknown { "UNKNOWN".to_owned() } else { name }
@@ -281,7 +281,7 @@ fn named(owners: &Owners, name: String, number: u32) -> String {
 mod tests {
     use super::*;
 
-    /// In a damaged inode, the nanoseconds may exceed a second.
+    /// In a damaged inode, the number of nanoseconds may be a second or more.
     #[test]
     fn nanoseconds_of_any_number_are_shown() {
         for seconds in [i64::MIN, -1, 0, i64::MAX] {

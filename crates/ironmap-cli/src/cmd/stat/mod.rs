@@ -51,12 +51,12 @@ pub(crate) struct Args {
     /// Write a JSON object for each file
     #[arg(long)]
     json: bool,
-    /// The files; a volume alone is its root
+    /// The files; a volume without a path means its root
     #[arg(value_name = "VOLUME:/PATH|host:FILE", value_parser = target::subject_or_tree(), required = true)]
     targets: Vec<Subject>,
 }
 
-/// The shown values of a file.
+/// The values of a file that are shown.
 struct Found {
     path: Vec<u8>,
     stat: Stat,

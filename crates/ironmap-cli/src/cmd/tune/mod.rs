@@ -85,10 +85,10 @@ pub(crate) struct Args {
     /// Print the output of info, after all changes
     #[arg(short, long)]
     list: bool,
-    /// Print the label and nothing else, as e2label
+    /// Print only the label, as e2label does
     #[arg(long)]
     show_label: bool,
-    /// Cut texts that are too long, as the programs of e2fsprogs do
+    /// Shorten texts that are too long, as the programs of e2fsprogs do
     #[arg(long, hide = true)]
     cut: bool,
     #[command(flatten)]
@@ -190,7 +190,7 @@ impl Args {
             || lists.iter().any(|len| *len > 0)
     }
 
-    /// The requested changes; `time` is the time of a reproducible build.
+    /// The requested changes. `time` is the time of a reproducible build.
     fn options(&self, time: Option<i64>) -> TuneOptions {
         let bytes = |text: &Option<OsString>, most: usize| {
             let bytes = text.as_ref()?.as_bytes();
@@ -256,7 +256,7 @@ fn parse_max_mounts(text: &str) -> Result<u16, String> {
     count.ok_or_else(|| format!("not a number of mounts: '{text}'"))
 }
 
-/// The limit of tune2fs for positive and negative counts.
+/// The limit of tune2fs for a count of mounts, positive or negative.
 const MOST_MOUNTS: i32 = 16_000;
 
 fn parse_interval(text: &str) -> Result<u32, String> {
@@ -317,7 +317,7 @@ fn parse_extended(text: &str) -> Result<Extended, String> {
 mod tests {
     use super::*;
 
-    /// The numbers are those of `tune2fs -i`.
+    /// The expected numbers are those that `tune2fs -i` stores.
     #[test]
     fn an_interval_has_the_units_of_tune2fs() {
         for (text, seconds) in [

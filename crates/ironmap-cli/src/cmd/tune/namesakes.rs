@@ -5,7 +5,7 @@ use ironmap_image::Failure;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The equivalent words of `ironmap tune` if the program was called as `tune2fs` or `e2label`. `None` if it was called by another name.
+/// If the program was called as `tune2fs` or `e2label`, the equivalent command line of `ironmap tune`. Otherwise, `None`.
 pub(crate) fn as_e2fsprogs(args: &[OsString]) -> Option<Vec<OsString>> {
     let (program, rest) = args.split_first()?;
     let own = ["ironmap", "tune", "--cut"].map(OsString::from);

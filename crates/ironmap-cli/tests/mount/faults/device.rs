@@ -20,24 +20,24 @@ use crate::sides::unmount;
 const NAME: &str = "volume";
 const FILE: INodeNo = INodeNo(2);
 
-/// The rate of failures: one request in this number fails; 0 means never.
+/// The rates of failures. If a rate is N, one of N requests fails; 0 means that no request fails.
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) reads: AtomicU64,
     /// The rate of failures of writes and flushes.
     pub(super) writes: AtomicU64,
     requests: AtomicU64,
-    /// The number of writes and flushes up to the next failure. At 0 or less, none fails.
+    /// The number of writes and flushes up to the next failure. If it is 0 or negative, no request fails.
     next: AtomicI64,
 }
 
 impl Faults {
-    /// Makes one write or flush fail: the next one if the number is 1, none if it is 0.
+    /// Makes the write or flush with this number, counted from 1, fail. If the number is 0, no request fails.
     pub(super) fn fail_write(&self, number: i64) {
         self.next.store(number, Ordering::Relaxed);
     }
 
-    /// Whether that write or flush has happened.
+    /// Whether this write or flush has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.next.load(Ordering::Relaxed) <= 0
     }
@@ -79,7 +79,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // A process that another test is about to start has all of our files for a moment.
+        // A process that another test starts has copies of all descriptors of this process for a short time, so the unmount is retried.
         let unmounted = unmount(&self.dir);
         let ended = self.session.take().filter(|_| unmounted).map(BackgroundSession::join);
         if !std::thread::panicking() {

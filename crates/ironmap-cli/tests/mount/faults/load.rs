@@ -1,4 +1,4 @@
-//! A load that records its required result, under any fault.
+//! A load of changes that records which results are allowed after a fault.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::rng::Rng;
 use crate::support::pattern;
 
-/// The allowed content of a file: bytes from a seed, with a minimum and a maximum length.
+/// The allowed content of a file: bytes that a seed determines, with a minimum and a maximum length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     seed: u64,
@@ -21,7 +21,7 @@ struct Content {
 pub(super) struct Load {
     dir: PathBuf,
     rng: Rng,
-    /// All allowed states of each name. One is the last synced one; the others are from unsynced changes at the end.
+    /// All allowed states of each name: the last synced state, and the states after later changes that were not synced.
     allowed: BTreeMap<String, Vec<Option<Content>>>,
     next: u64,
 }
@@ -33,7 +33,7 @@ impl Load {
         Self { dir, rng: Rng::new(seed << 8 | number), allowed: BTreeMap::new(), next: 0 }
     }
 
-    /// Runs up to `steps` steps and counts them, until one fails. A full volume is not a failure.
+    /// Runs up to `steps` steps and counts them, until a step fails. A full volume is not a failure.
     pub(super) fn run(&mut self, steps: u64, made: &AtomicU64) -> io::Result<()> {
         for _ in 0..steps {
             match self.step() {
@@ -49,7 +49,7 @@ impl Load {
     fn step(&mut self) -> io::Result<()> {
         let name = format!("file{}", self.rng.below(8));
         let now = self.allowed.entry(name.clone()).or_insert_with(|| vec![None]).clone();
-        // After an error that the device did not cause, the present state is read.
+        // After an error that the device did not cause, the current state is read.
         match (now.as_slice(), self.rng.below(8)) {
             ([Some(content)], 0..=2) => self.extend(&name, *content),
             ([Some(_)], 3) => self.remove(&name),
@@ -104,7 +104,7 @@ impl Load {
         Ok(())
     }
 
-    /// Each name has an allowed state.
+    /// Asserts that each name has one of its allowed states.
     pub(super) fn verify(&self, when: &str) {
         for (name, allowed) in &self.allowed {
             let found = match fs::read(self.dir.join(name)) {

@@ -1,5 +1,5 @@
-//! Faults of volumes under load: a device that fails now and then, or completely, a full volume, a killed daemon, a
-//! clock that jumps. Afterwards synced data exist, and e2fsck finds nothing.
+//! Faults of volumes under load: a device that fails some requests, or all of them, a full volume, a killed daemon, or a clock that jumps.
+//! Afterwards, all synced data exist, and e2fsck finds no fault.
 
 mod device;
 mod load;
@@ -32,9 +32,9 @@ enum Fault {
     Dead,
     /// The daemon is killed.
     Killed,
-    /// The volume is full again and again.
+    /// The volume becomes full repeatedly.
     Full,
-    /// The clock of the daemon jumps, forth and back.
+    /// The clock of the daemon jumps forwards and backwards.
     Clock,
 }
 
@@ -42,7 +42,7 @@ struct Campaign {
     fault: Fault,
     rng: Rng,
     bench: Bench,
-    /// Steps of all loads.
+    /// The number of steps that all loads have made.
     steps: AtomicU64,
 }
 
@@ -78,7 +78,7 @@ impl Campaign {
         Ours::mount_in(device, dir, "rw", &environment)
     }
 
-    /// Runs the loads, with the fault after a few steps. Returns whether all loads came to their end.
+    /// Runs the loads, and starts the fault after a few steps. Returns whether all loads have completed.
     fn under_load(&mut self, device: &Device, ours: &Ours, loads: &mut [Load]) -> bool {
         let begin = self.rng.below(Self::steps() * LOADS / 2);
         let (this, total) = (&*self, Self::steps());
@@ -126,7 +126,7 @@ impl Campaign {
     }
 }
 
-/// Fills the volume, and removes the file.
+/// Fills the volume with a file, and removes this file.
 fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
     let bytes = vec![7; 1 << 16];
@@ -161,7 +161,7 @@ fn run(fault: Fault, seed: u64, block: &str) {
         check(&image);
         return;
     }
-    // The daemon may exit with an error, because it has a failure to report.
+    // The daemon may exit with an error, because it reports the failures of the device.
     if fault != Fault::Killed {
         unmount(&dir);
     }
@@ -190,42 +190,42 @@ fn each(fault: Fault) {
     }
 }
 
-/// Writes that fail: data of a successful sync are kept.
+/// If writes fail, the data of each successful sync exist.
 #[test]
 fn a_device_whose_writes_fail() {
     require_mounts!("a_device_whose_writes_fail");
     each(Fault::Writes);
 }
 
-/// Reads that fail leave no trace on the volume.
+/// If reads fail, the volume does not change.
 #[test]
 fn a_device_whose_reads_fail() {
     require_mounts!("a_device_whose_reads_fail");
     each(Fault::Reads);
 }
 
-/// A lost device has the state after a power cut.
+/// If all requests of the device fail, its state is as after a power cut.
 #[test]
 fn a_device_that_is_gone() {
     require_mounts!("a_device_that_is_gone");
     each(Fault::Dead);
 }
 
-/// A daemon that is killed under load loses nothing that was synced.
+/// If the daemon is killed under load, all synced data exist.
 #[test]
 fn a_daemon_that_is_killed() {
     require_mounts!("a_daemon_that_is_killed");
     each(Fault::Killed);
 }
 
-/// On a full volume no earlier data are lost, and a removal frees space.
+/// On a full volume, no earlier data are lost, and the removal of files frees space.
 #[test]
 fn a_volume_that_is_full() {
     require_mounts!("a_volume_that_is_full");
     each(Fault::Full);
 }
 
-/// Time that goes back, or years ahead, changes nothing but time stamps.
+/// If the clock jumps backwards, or years forwards, only timestamps are affected.
 #[test]
 fn a_clock_that_jumps() {
     require_mounts!("a_clock_that_jumps");

@@ -1,5 +1,5 @@
-//! Writes that the kernel has cached, and that fail later, for lack of space or by the device: the writer gets an error, by `write`, `msync` or
-//! `fsync`, or all of the data exist.
+//! Writes that the kernel has cached may fail later, because there is no space or the device fails. Either the writer gets an error from
+//! `write`, `msync` or `fsync`, or all of the data exist.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ enum Shape {
     Holes,
 }
 
-/// A volume with this file.
+/// Makes a volume with a file in this state.
 fn volume(features: &str, shape: Shape) -> Bench {
     let bench = Bench::empty();
     let (image, dir) = (bench.image(), bench.path("mounted"));
@@ -40,7 +40,7 @@ fn volume(features: &str, shape: Shape) -> Bench {
     bench
 }
 
-/// The written data are on the volume, unless an error was reported.
+/// Asserts that an error was reported, or that the written data are on the volume.
 fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
     let ours = Ours::mount(image, dir, "ro");
     let there = fs::read(dir.join("file")).unwrap_or_default();
@@ -49,8 +49,8 @@ fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
     assert!(is_there || !told.is_empty(), "{when}: {} bytes, and nobody was told", there.len());
 }
 
-/// The lines in which e2fsck asks or repairs. A transaction with a failed flush needs recovery. As after a crash of Linux, the superblock's counts of
-/// free blocks and inodes are then out of date.
+/// The lines in which e2fsck asks a question or reports a repair. If the flush of a transaction failed, the journal must be recovered. As
+/// after a crash of Linux, the counts of free blocks and inodes in the superblock are then out of date, so these two lines are allowed.
 fn complaints(found: &str) -> Vec<&str> {
     let is_recovered = found.contains("recovering journal");
     let forgiven = ["Free blocks count wrong (", "Free inodes count wrong ("];
@@ -75,7 +75,8 @@ fn each(mut run: impl FnMut(CachedWrite, &str, Shape)) {
     }
 }
 
-/// The test repeats the write with each number of free blocks, from none to more than the file needs.
+/// On a full volume, the writer gets an error. The write is repeated with each number of free blocks, from none to more than the file
+/// needs.
 #[test]
 fn a_writer_on_a_full_volume_gets_an_error() {
     require_mounts!("a_writer_on_a_full_volume_gets_an_error");
@@ -104,7 +105,7 @@ fn a_writer_on_a_full_volume_gets_an_error() {
     });
 }
 
-/// In each run another write or flush of the device fails.
+/// On a failing device, the writer gets an error. In each run, another write or flush of the device fails.
 #[test]
 fn a_writer_to_a_failing_device_gets_an_error() {
     require_mounts!("a_writer_to_a_failing_device_gets_an_error");
@@ -126,7 +127,7 @@ fn a_writer_to_a_failing_device_gets_an_error() {
             let has_failed = device.faults.has_failed();
             device.faults.fail_write(0);
             assert!(unmount(&dir), "{when}: stays mounted");
-            // The daemon may exit with an error, because it has a failure to report.
+            // The daemon may exit with an error, because it reports the failure of the device.
             ours.wait();
             drop((ours, device));
             verify(&image, &dir, &told, &when);

@@ -1,6 +1,6 @@
-//! A seeded sequence of operations on our mount and on the kernel's ext4. After each operation its answer, and the visible state of the
-//! files that it named, is the same on both. The whole tree is compared from time to time, and after a new mount. Times that the clock
-//! gives are not compared; the test only compares whether they changed.
+//! Runs a random sequence of operations, which a seed determines, on ironmap's mount and on the kernel's ext4. After each operation, its
+//! result and the visible state of its files must be the same on both sides. The complete trees are compared at intervals, and after each
+//! new mount. For times that come from the clock, the test only compares whether they have changed.
 
 mod op;
 mod side;
@@ -12,7 +12,7 @@ use self::side::{Side, Tree};
 use crate::rng::Rng;
 use crate::sides::{Sides, long, require_mounts};
 
-/// Operations between two mounts.
+/// The number of operations between two mounts.
 const PERIOD: u64 = 400;
 
 /// Waits for the next tick of the clock of file systems, so that later changes get another time.
@@ -30,7 +30,7 @@ fn compare_trees(sides: &[Side; 2], when: &str) {
         if a == b {
             continue;
         }
-        // The content is too long for a message.
+        // Prints a CRC instead of the content, which is too long for a message.
         let short = |side: Option<&(_, _, Vec<u8>, _)>| {
             side.map(|(seen, xattrs, content, data)| {
                 format!("{seen:?} {xattrs:?} CRC {:x} {data:?}", crc32c::crc32c(content))
@@ -47,7 +47,7 @@ fn run(seed: u64, count: u64, mke2fs: &[&str], options: &str) {
     let mut sides = mounted.dirs().map(Side::new);
     for number in 0..count {
         let user = [0, 0, 0, 1000, 1001][rng.below(5) as usize];
-        // The first operations make directories in which every user can work.
+        // The first operations make directories that every user can write to.
         let op = if number < 3 {
             Op::Mkdir(["a", "b", "c"][number as usize].into(), 0o777)
         } else {
@@ -75,7 +75,7 @@ fn run(seed: u64, count: u64, mke2fs: &[&str], options: &str) {
     mounted.end();
 }
 
-/// Operations of all kinds, in any order, by any user: answers and visible state are the kernel's.
+/// For operations of all kinds, in any order and by any user, the results and the visible state are the same as on the kernel's ext4.
 #[test]
 fn random_operations_give_what_they_give_on_the_kernels_ext4() {
     require_mounts!("random_operations_give_what_they_give_on_the_kernels_ext4");

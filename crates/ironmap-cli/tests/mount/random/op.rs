@@ -1,4 +1,4 @@
-//! The operations, and their random choice. There are few names and few open files, so that operations use the same ones.
+//! The operations, and their random choice. There are only a few names and open files, so that different operations use the same files.
 
 use rustix::fs::{FallocateFlags, FileType, OFlags, RenameFlags, XattrFlags};
 
@@ -22,9 +22,9 @@ pub(super) enum Op {
     List(String),
     Access(String, u32),
     Chmod(String, u32),
-    /// The last value is true to change the link itself.
+    /// If the last value is true, a symbolic link itself is changed.
     Chown(String, Option<u32>, Option<u32>, bool),
-    /// Seconds of the last read and the last change.
+    /// The new access time and modification time in seconds.
     Times(String, Option<i64>, Option<i64>),
     SetXattr(String, &'static str, Vec<u8>, XattrFlags),
     GetXattr(String, &'static str),
@@ -57,7 +57,7 @@ fn chance(rng: &mut Rng, one_in: u64) -> bool {
 }
 
 fn name(rng: &mut Rng) -> String {
-    // Names of 256 bytes are rare: they are only refused.
+    // Names of 256 bytes are rare, because they are always refused.
     let last = if chance(rng, 20) { NAMES.len() } else { NAMES.len() - 1 };
     match one(rng, &NAMES[..last]) {
         "LONG" => "n".repeat(255),
@@ -106,7 +106,7 @@ fn flags(rng: &mut Rng) -> OFlags {
             flags |= flag;
         }
     }
-    // Without O_CREAT its meaning is undefined.
+    // Without O_CREAT, the meaning of O_EXCL is undefined.
     if flags.contains(OFlags::EXCL) && !flags.contains(OFlags::CREATE) {
         flags - OFlags::EXCL
     } else {
@@ -114,7 +114,7 @@ fn flags(rng: &mut Rng) -> OFlags {
     }
 }
 
-/// A position near the beginning, in the file, or far past its end; in most cases one that is valid for a direct request.
+/// A position near the beginning, in the file, or far past its end; in most cases a position that is valid for a direct request.
 fn position(rng: &mut Rng) -> u64 {
     let at = match rng.below(16) {
         0..=5 => rng.below(10_000),
@@ -178,7 +178,7 @@ impl Op {
             29..=30 => {
                 let mut who = || one(rng, &[None, Some(0), Some(1000), Some(1001), Some(70_000)]);
                 let (uid, gid) = (who(), who());
-                // FUSE does not check the caller if nothing is changed.
+                // FUSE does not check the permission of the caller if neither ID is given.
                 let gid = if uid.is_none() { gid.or(Some(0)) } else { gid };
                 Self::Chown(first, uid, gid, chance(rng, 4))
             }
@@ -229,7 +229,7 @@ impl Op {
         }
     }
 
-    /// The paths that the operation names, which are checked before and after it.
+    /// The paths that the operation names. The files are checked before and after the operation.
     pub(super) fn paths(&self) -> Vec<&str> {
         match self {
             Self::Mkdir(path, _)
@@ -253,8 +253,8 @@ impl Op {
         }
     }
 
-    /// Whether a direct request may have this form. Both sides refuse others, but the kernel's ext4 has changed times before that, and reads holes at
-    /// any position.
+    /// Whether the alignment of a direct request is valid. The other requests are not compared, because the kernel's ext4 may change times
+    /// before it refuses a request, and reads holes at any position.
     pub(super) fn is_aligned(&self, flags: OFlags) -> bool {
         match self {
             Self::Write(..) if flags.contains(OFlags::APPEND) => false,

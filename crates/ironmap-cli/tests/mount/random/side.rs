@@ -15,7 +15,7 @@ use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use super::op::{Op, SLOTS};
 use crate::aligned::aligned;
 
-/// The answer of an operation.
+/// The result of an operation.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
@@ -79,8 +79,8 @@ impl From<Vec<u8>> for Answer {
 
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The visible attributes of a file. A time that was set explicitly is included. A time from the clock differs between the sides and is
-/// left out.
+/// The visible attributes of a file. A time that was set explicitly is included. A time from the clock is omitted, because it differs
+/// between the sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     mode: u32,
@@ -90,11 +90,11 @@ pub(super) struct Seen {
     device: u64,
     accessed: Option<(i64, u64)>,
     modified: Option<(i64, u64)>,
-    /// Whether the times of the last read, the last change of content and the last change moved.
+    /// Whether the access time, the modification time and the change time have changed.
     moved: [bool; 3],
 }
 
-/// A file that is inspected before an operation and again after it, also without its former name.
+/// A file that is inspected before and after an operation. The open descriptor finds the file even if it has lost its name.
 pub(super) struct Watched {
     file: OwnedFd,
     before: Stat,
@@ -110,7 +110,7 @@ fn times(stat: &Stat) -> [(i64, u64); 3] {
 
 impl Seen {
     fn new(stat: &Stat, before: &Stat) -> Self {
-        // Times from clocks are later than the first version of these tests.
+        // A time from the clock is recognised by its value: it is later than the times that the operations set.
         let set = |time: (i64, u64)| {
             (time.0 < 1_700_000_000 || time.0 == i64::from(i32::MAX)).then_some(time)
         };
@@ -120,7 +120,7 @@ impl Seen {
             mode: stat.st_mode,
             links: stat.st_nlink,
             owner: (stat.st_uid, stat.st_gid),
-            // The size of a directory depends on the splits of its blocks.
+            // The size of a directory is not compared, because it depends on the splits of its blocks.
             size: if directory { 0 } else { stat.st_size as u64 },
             device: stat.st_rdev,
             accessed: set(accessed),
@@ -130,8 +130,8 @@ impl Seen {
     }
 }
 
-/// The view for the comparison of whole trees: each path with its attributes, its extended attributes, and content: a file's bytes and its
-/// ranges of data, a link's target.
+/// The view for the comparison of whole trees: each path with its attributes, its extended attributes, its content (the bytes of a file, or
+/// the target of a symbolic link), and its ranges of data.
 pub(super) type Tree = BTreeMap<PathBuf, (Seen, Xattrs, Vec<u8>, Vec<(u64, u64)>)>;
 
 pub(super) struct Side {
@@ -139,7 +139,7 @@ pub(super) struct Side {
     slots: [Option<OwnedFd>; SLOTS as usize],
 }
 
-/// Bytes made from a number. They are never 0, which is the content of a hole.
+/// Pseudo-random bytes from a seed. They are never 0, so that they differ from a hole.
 fn content(seed: u64, len: usize) -> impl Iterator<Item = u8> {
     let mut rng = crate::rng::Rng::new(seed);
     std::iter::repeat_with(move || rng.next().to_le_bytes())
@@ -161,7 +161,7 @@ impl Side {
         self.slots = Default::default();
     }
 
-    /// Runs an operation as a user, who is only in the user's own group.
+    /// Runs an operation as a user who is a member only of the user's own group.
     pub(super) fn apply(&mut self, user: u32, op: &Op) -> Answer {
         become_user(user);
         let answer = self.work(op);
@@ -182,7 +182,7 @@ impl Side {
             Op::Link(from, to) => {
                 fs::linkat(CWD, self.path(from), CWD, self.path(to), AtFlags::empty()).into()
             }
-            // If the rename is refused because the new name exists, the kernel's ext4 has changed times before that.
+            // This rename is skipped, because the new name exists: the kernel's ext4 changes times before it refuses the rename.
             Op::Rename(_, to, how)
                 if how.contains(RenameFlags::WHITEOUT) && fs::lstat(self.path(to)).is_ok() =>
             {
@@ -233,7 +233,7 @@ impl Side {
                 // An open of a pipe without readers would block.
                 let flags = *flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let opened = fs::open(self.path(path), flags, Mode::from_raw_mode(*mode));
-                // A file without content on the volume gives nothing to compare.
+                // Only a regular file is kept open, because other files have no content to compare.
                 let opened = opened.map(|file| {
                     let stat = fs::fstat(&file).unwrap();
                     fs::FileType::from_raw_mode(stat.st_mode).is_file().then_some(file)
@@ -275,7 +275,7 @@ impl Side {
             Op::Data(_, pos) => seek(file, SeekFrom::Data(*pos)).into(),
             Op::Hole(_, pos) => seek(file, SeekFrom::Hole(*pos)).into(),
             Op::Copy(_, from, to, at, len) => match open(to) {
-                // The kernel's ext4 accepts such copies only if they are aligned.
+                // The kernel's ext4 accepts copies between direct files only if they are aligned, so they are skipped.
                 Some(target) if is_direct(file) || is_direct(target) => Answer::Left,
                 Some(target) => {
                     let (mut from, mut at) = (*from, *at);
@@ -366,7 +366,7 @@ impl Side {
 
 fn become_user(user: u32) {
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    // The saved user id allows the thread to become the superuser again, which it must be to set the group.
+    // The saved user ID allows the thread to become the superuser again, which is needed to set the group.
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).unwrap();
     set_thread_res_gid(Gid::ROOT, gid, Gid::ROOT).unwrap();
     set_thread_res_uid(Uid::ROOT, uid, Uid::ROOT).unwrap();
@@ -395,14 +395,16 @@ fn is_direct(file: &OwnedFd) -> bool {
     fs::fcntl_getfl(file).unwrap().contains(OFlags::DIRECT)
 }
 
-/// The kernel treats an unwritten range as data while its page cache holds pages of it, so the file is synced first.
+/// The kernel reports an unwritten extent as data while the page cache contains pages of it. So the file is first synced, and its pages are
+/// dropped.
 fn seek(file: &OwnedFd, to: SeekFrom) -> Result<u64> {
     fs::fdatasync(file)?;
     fs::fadvise(file, 0, None, fs::Advice::DontNeed)?;
     fs::seek(file, to)
 }
 
-/// The ranges of a file with data. The data go into `content`, because a sparse file can exceed the memory.
+/// The ranges of a file with data. Only the data of these ranges are read into `content`, because a sparse file can be larger than the
+/// memory.
 fn extents(path: &Path, content: &mut Vec<u8>) -> Vec<(u64, u64)> {
     let file = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let (mut found, mut at) = (Vec::new(), 0);

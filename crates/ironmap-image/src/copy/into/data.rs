@@ -78,7 +78,7 @@ impl<'a> DataRanges<'a> {
         Ok(start.map(|start| (start, at.min(longest))))
     }
 
-    /// Stores the next range for which the host has data. Returns whether there is one.
+    /// Stores the next range for which the host has data. Returns whether there is such a range.
     fn find_data(&mut self, pos: u64) -> Result<bool, Errno> {
         let Some((start, end)) = next_data(self.fd, pos, self.size)? else { return Ok(false) };
         let end = end.checked_next_multiple_of(BLOCK).unwrap_or(self.size).min(self.size);

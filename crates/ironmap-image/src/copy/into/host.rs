@@ -405,7 +405,7 @@ impl Reads {
                 Ok(0) => break,
                 Ok(count) => have += count,
                 Err(Errno::INTR) => {}
-                // Another process has read the data.
+                // Another process has read the available data, so wait again.
                 Err(Errno::AGAIN) => stop.wait(fd, &is_wanted)?,
                 Err(errno) => return Err(errno),
             }

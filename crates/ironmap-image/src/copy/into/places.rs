@@ -164,7 +164,7 @@ impl Places {
                 _ => fs.writable().and_then(|writer| writer.unlink(dir, name)),
             };
             removed.map_err(|error| found.failed(&error))?;
-            // Another file may get the inode number.
+            // A later file may reuse the inode number, so the recorded times are dropped.
             self.times.remove(&found.number());
             if let Some(layer) = &mut self.layer {
                 layer.remove(&(found.name.dir, found.name.name.clone()));

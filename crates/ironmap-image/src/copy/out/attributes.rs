@@ -98,7 +98,7 @@ impl Attributes {
         rustix_libc::fs::utimensat(dir, &place.name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// The owner to set: `None` unless the user is root, because only root can give files away.
+    /// The owner to set. `None` if the user is not root, because only root can change owners.
     fn owner(&self, stat: &Stat) -> Option<(u32, u32)> {
         self.is_root().then_some((stat.uid, stat.gid))
     }

@@ -1,4 +1,4 @@
-//! Evaluates e2fsck's findings on a volume on which blocks and inodes were allocated.
+//! Evaluates e2fsck's findings on a volume on which the tests have allocated blocks and inodes.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use crate::fs::FileSystem;
 use crate::fs::ext4::for_tests::Image;
 
-/// Blocks and inodes that are marked as used but belong to no file.
+/// Clusters and inodes that are marked as used but belong to no file.
 pub(super) struct Marked {
     /// The numbers of the clusters. A cluster's number is its first block divided by `cluster`.
     pub(super) clusters: BTreeSet<u64>,
@@ -36,7 +36,7 @@ impl Image {
         std::fs::metadata(self.path()).unwrap().blocks() * 512
     }
 
-    /// Asserts that e2fsck finds nothing. The superblock's counters must equal the sums over groups, because e2fsck corrects those
+    /// Asserts that e2fsck finds nothing. The superblock's counters must equal the sums over groups, because e2fsck corrects wrong counters
     /// silently.
     pub(super) fn assert_clean(&self) {
         let (clean, report) = self.e2fsck();
@@ -48,7 +48,7 @@ impl Image {
         assert_eq!(recorded, counted);
     }
 
-    /// Runs e2fsck and returns the blocks and inodes that are marked as used but belong to no file. Any other finding fails the test.
+    /// Runs e2fsck, and returns the clusters and inodes that are marked as used but belong to no file. Any other finding fails the test.
     pub(super) fn check(&self) -> Marked {
         let (_, report) = self.e2fsck();
         let cluster = u64::from(self.open_to_read().superblock().cluster_blocks);
@@ -80,7 +80,7 @@ impl Image {
     }
 }
 
-/// The numbers in a list by e2fsck, such as ` -5 -(7--9)`. A plus precedes numbers that are used but not marked.
+/// The numbers in a list of e2fsck's output, for example ` -5 -(7--9)`. A plus sign would precede numbers that are used but not marked.
 fn numbers(list: &str) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
     for word in list.split_whitespace() {

@@ -1,4 +1,4 @@
-//! Compares allocations with a model that has no groups, and has e2fsck check the result on disk.
+//! Tests of the allocator. Allocations are compared with a model that has no groups, and e2fsck checks the result on disk.
 
 mod image;
 mod model;
@@ -90,7 +90,7 @@ fn assert_same(found: &BTreeSet<u64>, expected: &BTreeSet<u64>, what: &str) {
     );
 }
 
-/// A recovery can claim blocks and inodes that are free, and gets an error for others.
+/// A recovery can claim free blocks and inodes. Other blocks and inodes give an error.
 #[test]
 fn only_what_is_free_is_claimed() {
     let image = Image::new("-t ext4 -b 1024 -O ^flex_bg,^64bit -g 1024 -N 4000", "40M");
@@ -103,14 +103,14 @@ fn only_what_is_free_is_claimed() {
     let claim = || fs.transact(2, |h| h.claim_blocks(start, u64::from(count)));
     refused(claim());
     free(&fs, &[(start, count)]);
-    // Until the commit, the blocks belong to the file.
+    // Before the commit, the freed blocks cannot be claimed.
     refused(claim());
     fs.sync().unwrap();
     claim().unwrap();
     assert_eq!(fs.free_space().blocks, before.blocks - u64::from(count));
     free(&fs, &[(start, count)]);
 
-    // The part of the inode table with the last inode was never in use.
+    // The block of the inode table that contains the last inode was never in use.
     let last = InodeNo(u64::from(fs.superblock.inodes_count));
     let claim = |number| fs.transact(9, |h| h.claim_inode(number, true));
     let claim = |number| claim(number).map(drop);
@@ -188,7 +188,7 @@ fn freed_blocks_are_to_be_had_after_the_commit() {
     assert_eq!(again().unwrap(), (runs[0].0, 1));
 }
 
-/// If a commit frees space between an allocation's failure and its next check, the allocation tries again.
+/// If a commit frees space between a failed allocation and the following check, the allocation is tried again.
 #[test]
 fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
     let image = Image::new("-t ext4", "20M");
@@ -201,7 +201,7 @@ fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
         attempts += 1;
         let found = handle.allocate_blocks(start, 1);
         if attempts == 1 {
-            // A commit makes this call when it ends.
+            // This is the call that a commit makes when it ends.
             fs.allocator().unwrap().committed(&fs, &[(start, count.into())]);
         }
         found

@@ -30,7 +30,7 @@ pub(super) struct Model {
     blocks: BTreeSet<u64>,
     /// The blocks that were freed since the last commit.
     pending: BTreeSet<u64>,
-    /// The inodes, and whether each is a directory.
+    /// The allocated inodes. The value is true for a directory.
     inodes: BTreeMap<u64, bool>,
 }
 
@@ -49,7 +49,8 @@ impl Model {
         self.inodes.keys().copied().collect()
     }
 
-    /// Runs one operation while other threads commit too. Freed blocks can then become available at any time.
+    /// Runs one operation while other threads also commit. Freed blocks can become available at any time, so the model does not treat them
+    /// as pending.
     pub(super) fn step_beside_others(&mut self, fs: &Arc<Ext4>) {
         self.step(fs);
         self.pending.clear();

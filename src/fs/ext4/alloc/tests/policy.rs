@@ -1,4 +1,4 @@
-//! Tests where files and directories are placed.
+//! Tests of the placement of files and directories.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -51,7 +51,7 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
             let inode = find(&fs, file);
             fs.transact(inode.xattr_credits(), |h| Attributes::of(&inode).drop_xattrs(h)).unwrap();
             // `drop_xattrs` leaves attributes in the inode, because they are freed together with the inode. This test keeps the inode, so
-            // it removes them.
+            // the test removes these attributes.
             fs.transact(1, |h| {
                 h.update_inode(&inode, |raw| {
                     let at = 128 + raw.extra_size();

@@ -65,8 +65,8 @@ pub(super) fn kernels(path: &Path) -> Values {
         .collect()
 }
 
-/// Any sequence of sets and removals gives the same result as a map. If there is no space for an attribute, nothing changes. e2fsck and the
-/// kernel confirm the result.
+/// Any sequence of sets and removals gives the same attributes as the model. If there is no space for an attribute, nothing changes. e2fsck
+/// and the kernel confirm the result.
 #[test]
 fn attributes_follow_a_model() {
     for (seed, kind) in (1..).zip(KINDS) {

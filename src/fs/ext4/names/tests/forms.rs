@@ -1,4 +1,4 @@
-//! The forms of a directory: how each begins, how it ends, and its limits.
+//! Tests of the forms of a directory: how a directory gets each form, how it leaves the form, and the limits of the form.
 
 use super::super::{ADD_CREDITS, CHANGE_CREDITS, Directory};
 use super::volume::Volume;
@@ -10,7 +10,8 @@ use crate::fs::ext4::operation::InodeToChange;
 use crate::fs::{FileSystem, FileType};
 use crate::units::{FsBlock, InodeNo};
 
-/// e2fsck accepts a new directory for every inode size. It is inline if the volume has the feature; otherwise it has one block.
+/// e2fsck accepts a new directory on volumes with every inode size. The directory is inline if the volume has the feature inline_data and
+/// the inode has enough space; otherwise the directory has one block.
 #[test]
 fn a_new_directory_has_its_two_entries() {
     for (options, inline) in [
@@ -30,7 +31,7 @@ fn a_new_directory_has_its_two_entries() {
         assert!(new.is_empty_directory().unwrap());
         assert!(!fs.inode(ROOT).unwrap().is_empty_directory().unwrap());
         assert_eq!(new.read_dir().unwrap().count(), 2);
-        // The parent may be another directory.
+        // The parent of the directory can be changed to another directory.
         for parent in [volume.dir, ROOT] {
             let new = InodeToChange::in_test(fs.inode(number).unwrap());
             volume.set_parent(&new, parent);
@@ -41,7 +42,7 @@ fn a_new_directory_has_its_two_entries() {
     }
 }
 
-/// The parent of a hashed directory is stored in the root of its tree and can be changed.
+/// The parent of a hashed directory is stored in the root of the hash tree, and can be changed.
 #[test]
 fn the_parent_of_a_hashed_directory_can_change() {
     for options in ["-t ext4 -b 1024", "-t ext4 -b 1024 -O ^metadata_csum"] {
@@ -58,7 +59,7 @@ fn the_parent_of_a_hashed_directory_can_change() {
     }
 }
 
-/// An inline directory fills the room in the inode and then gets a block. Its other attributes remain.
+/// An inline directory first fills the space in the inode and then gets a block. The other attributes of the inode remain.
 #[test]
 fn an_inline_directory_outgrows_the_inode() {
     for (inode_size, attributes) in [
@@ -83,7 +84,7 @@ fn an_inline_directory_outgrows_the_inode() {
             }
             volume.assert_names();
         }
-        // The 56 bytes in `i_block` hold four names of four bytes. The attribute `system.data` uses the other room in the inode.
+        // The 56 bytes in `i_block` contain four names of four bytes each. Further names are in the attribute `system.data`.
         assert!(inline > 4 && inline < 100, "{inline} inline of {inode_size}");
         assert_eq!(ask_attributes(&volume.finish()), expected);
     }
@@ -97,7 +98,7 @@ fn ask_attributes(image: &Image) -> Vec<String> {
     lines
 }
 
-/// If no block is free, a directory of any form stays unchanged. When a block is free again, names can be added.
+/// If no block is free, a directory of any form stays unchanged when a name cannot be added. After a block is freed, names can be added.
 #[test]
 fn without_space_nothing_changes() {
     for options in [
@@ -109,7 +110,7 @@ fn without_space_nothing_changes() {
     ] {
         let mut volume = Volume::new("16M", options);
         let mut added = 0;
-        // Each round has one more free block, so that a lack of space occurs at every step of growth.
+        // Each round has one more free block than the round before, so that the lack of blocks occurs at every step of growth.
         for round in 0..12 {
             let hold = take_all_blocks(&volume);
             let (kind, before, state) = loop {
@@ -156,7 +157,7 @@ fn give_back(volume: &Volume, hold: &[(FsBlock, u32)]) {
     fs.sync().unwrap();
 }
 
-/// A case-insensitive directory hashes the folded name. It refuses names that Linux would refuse or fold differently.
+/// A case-insensitive directory hashes the folded form of a name, and refuses names that Linux would refuse or would fold differently.
 #[test]
 fn names_without_regard_to_case() {
     for (options, strict) in [

@@ -1,4 +1,4 @@
-//! Directories that contain wrong bytes.
+//! Tests of changes of damaged directories.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::fs::ext4::{Ext4, ROOT};
 use crate::fs::{Clock, FileType, Follow};
 use crate::units::FileBlock;
 
-/// Whatever bytes a directory contains, a change of it ends, with or without an error, and never
-/// panics. The volume has no checksums, because these would detect all wrong bytes.
+/// A change of a directory with wrong bytes ends with or without an error, and does not panic. The volume has no checksums, because
+/// checksums would detect all wrong bytes.
 #[test]
 fn wrong_bytes_end_in_errors() {
     for options in
@@ -40,14 +40,14 @@ fn name(number: usize) -> String {
     format!("{number}{}", "-".repeat(number % 90))
 }
 
-/// Writes wrong bytes into the directory and then changes it. Returns whether the damage was detected.
+/// Writes wrong bytes into the directory and then changes the directory. Returns whether the damage was detected.
 fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
     let device = Arc::new(ram.snapshot());
     let fs = Ext4::open_for_writing(device, &Arc::default(), Clock::default()).unwrap();
     let dir = InodeToChange::in_test(fs.resolve(b"dir", Follow::All).unwrap());
     let mut rng = Rng(seed);
     for _ in 0..1 + rng.below(3) {
-        // The root, the nodes and the first bytes of entries are hit more often than other bytes.
+        // The first 64 bytes of a block are chosen more often than other bytes, because they contain the headers of nodes and of entries.
         let at = if rng.below(2) == 0 { rng.below(64) } else { rng.below(1024) };
         let value = [0, 1, 0xFF, rng.below(256) as u8][rng.below(4)];
         fs.transact(1, |h| {
@@ -95,7 +95,7 @@ fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
     noticed
 }
 
-/// If a node of the tree is in the place of a leaf, it must not be treated as free space.
+/// If an entry of the tree points to a node where a leaf is required, the node must not be treated as a leaf with free space.
 #[test]
 fn a_node_in_the_place_of_a_leaf_is_found() {
     let mut volume = Volume::of(Image::with_dir("16M", "-t ext4 -b 1024"), Default::default());

@@ -1,4 +1,4 @@
-//! Tests of one directory that the kernel and ironmap change in turn.
+//! Tests of a directory that the kernel and ironmap change alternately.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use std::path::Path;
 use super::volume::Volume;
 use crate::fs::ext4::for_tests::Image;
 
-/// Whether this test may use the kernel. If not, it reports itself as skipped to `./x test`.
+/// Whether this test may mount the image with the kernel. If not, the function reports to `./x test` that the test is skipped.
 fn may_mount(test: &str) -> bool {
     if rustix::process::geteuid().is_root() {
         return true;
@@ -36,8 +36,8 @@ fn name(number: usize) -> Vec<u8> {
     name
 }
 
-/// The kernel lists ironmap's names and finds each of them. Then it removes some of them and adds
-/// others. It also fills and removes the directory `new`.
+/// The kernel lists the names that ironmap added, and finds each name. Then the kernel removes some names and adds other names. The kernel
+/// also creates a file in the directory `new` and removes that directory.
 fn kernels_turn(image: &Image, names: &mut BTreeMap<Vec<u8>, usize>, round: usize) {
     let mount = image.mount().unwrap();
     let dir = mount.path("dir");
@@ -49,7 +49,7 @@ fn kernels_turn(image: &Image, names: &mut BTreeMap<Vec<u8>, usize>, round: usiz
         entries.map(|entry| (entry.file_name().into_vec(), entry.ino())).collect();
     let expected = names.iter().map(|(name, file)| (name.clone(), numbers[*file]));
     assert!(listed == expected.collect(), "{} listed of {}", listed.len(), names.len());
-    // ironmap created this directory.
+    // The directory `new` was created by ironmap.
     let new = mount.path("new");
     fs::write(new.join("file"), "content").unwrap();
     fs::remove_dir_all(&new).unwrap();
@@ -90,7 +90,7 @@ fn the_kernel_and_we_change_the_same_directory() {
         for round in 0..3 {
             let mut volume = Volume::of(image, names);
             volume.assert_names();
-            // These include names that the kernel added.
+            // The removed names include names that the kernel added.
             let some: Vec<_> = volume.names.keys().skip(1).step_by(2).cloned().collect();
             for name in some {
                 volume.remove(&name);

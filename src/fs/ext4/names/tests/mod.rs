@@ -1,4 +1,4 @@
-//! Changes of directories by ironmap, checked by ironmap itself, e2fsck, debugfs and the kernel.
+//! Tests of changes of directories. ironmap, e2fsck, debugfs and the kernel check the result.
 
 mod forms;
 mod hostile;

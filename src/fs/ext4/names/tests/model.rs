@@ -3,7 +3,8 @@
 use super::volume::{Rng, Volume};
 use crate::fs::ext4::for_tests::Image;
 
-/// Eight numbers whose names, after 240 times `x`, have the same legacy hash. They were found by trying all numbers of nine digits.
+/// Eight numbers. The names that consist of 240 times `x` and one of these numbers have the same legacy hash. The numbers were found by a
+/// search through all numbers of nine digits.
 const COLLIDING: [u32; 8] = [
     22_772_571,
     55_298_533,
@@ -16,7 +17,7 @@ const COLLIDING: [u32; 8] = [
 ];
 
 fn name(rng: &mut Rng, longest: usize) -> Vec<u8> {
-    // Most names are short or long, so that removed entries leave gaps into which many other entries do not fit.
+    // Most names are short or long, so that many entries do not fit into the gaps of removed entries.
     let length = match rng.below(4) {
         0 => 1 + rng.below(12),
         1 => longest - rng.below(12),
@@ -26,8 +27,8 @@ fn name(rng: &mut Rng, longest: usize) -> Vec<u8> {
     (0..length).map(|_| b'a' + rng.below(26) as u8).collect()
 }
 
-/// Adds, removes and changes names at random. Additions outnumber removals, except in the last third, in which some directories become
-/// empty.
+/// Adds, removes and changes names at random. In the first two thirds of the changes, additions are more frequent than removals. In the
+/// last third, some directories become empty.
 fn churn(volume: &mut Volume, seed: u64, changes: usize, longest: usize) {
     let mut rng = Rng(seed);
     for change in 0..changes {
@@ -90,7 +91,7 @@ fn random_changes_on_every_kind_of_volume() {
     }
 }
 
-/// Every hash function, signed and unsigned, gives a tree that e2fsck accepts, even for names that are not ASCII.
+/// With every hash function, signed and unsigned, e2fsck accepts the tree, even if names are not ASCII.
 #[test]
 fn every_hash_function() {
     for (algorithm, sign) in
@@ -109,7 +110,7 @@ fn every_hash_function() {
     }
 }
 
-/// Names with the same hash fill several leaves. The tree marks the leaves that continue a hash.
+/// Names with the same hash fill several leaves. The tree marks the leaves that begin with the last hash of the previous leaf.
 #[test]
 fn names_of_one_hash_fill_several_leaves() {
     for seed in 0..4 {
@@ -144,7 +145,7 @@ fn names_of_one_hash_fill_several_leaves() {
     }
 }
 
-/// A tree grows to its maximum number of levels and then refuses names, without losing any.
+/// A tree grows to its maximum number of levels and then refuses further names. All names that were added remain.
 #[test]
 fn trees_grow_until_they_are_full() {
     for (options, levels, full) in

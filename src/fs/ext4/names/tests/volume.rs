@@ -1,4 +1,5 @@
-//! A volume made by mke2fs, with a directory that a test changes. A model of its names and independent programs check the result.
+//! A volume made by mke2fs, with a directory that a test changes. The result is compared with a model of the names, and independent
+//! programs check the volume.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::fs::ext4::{Ext4, ROOT};
 use crate::fs::{FileSystem, FileType, Follow, InodeFlags, Timestamp};
 use crate::units::InodeNo;
 
-/// The files that names refer to. A file may have at most 65,000 names.
+/// The files that the names refer to. There are two files, because a file may have at most 65,000 names.
 const FILES: [&str; 2] = ["first", "second"];
 
 impl Image {
@@ -35,7 +36,7 @@ impl Image {
     }
 }
 
-/// The volume, open for writing, and the expected file of each name in the directory.
+/// The volume, open for writing, and the model: for each name in the directory, the index of its file.
 pub(super) struct Volume {
     pub(super) image: Image,
     pub(super) fs: Arc<Ext4>,
@@ -49,7 +50,7 @@ impl Volume {
         Self::of(Image::with_dir(size, options), BTreeMap::new())
     }
 
-    /// Opens an image whose directory has these names.
+    /// Opens an image whose directory contains the names `names`.
     pub(super) fn of(image: Image, names: BTreeMap<Vec<u8>, usize>) -> Self {
         let fs = image.open();
         let number = |path: &str| fs.resolve(path.as_bytes(), Follow::All).unwrap().number();
@@ -81,7 +82,7 @@ impl Volume {
         assert_eq!(self.dir().lookup(name).unwrap().number(), self.files[file]);
     }
 
-    /// Creates a directory next to the directory under change.
+    /// Creates another directory in the root.
     pub(super) fn make_directory(&self, name: &[u8]) -> InodeNo {
         let (fs, root) = (&self.fs, InodeToChange::in_test(self.fs.inode(ROOT).unwrap()));
         let new = NewInode {
@@ -149,8 +150,8 @@ impl Volume {
         assert_eq!(dir.is_empty_directory().unwrap(), self.names.is_empty());
     }
 
-    /// Sets the files' link counts to their numbers of names, closes the volume, and runs e2fsck
-    /// and debugfs. Returns the image for further checks.
+    /// Sets the link count of each file to the file's number of names, closes the volume, and runs e2fsck and debugfs. Returns the image
+    /// for further checks.
     pub(super) fn finish(self) -> Image {
         self.assert_names();
         for (index, number) in self.files.into_iter().enumerate() {
@@ -164,7 +165,7 @@ impl Volume {
         drop(fs);
         image.fsck();
         let answer = image.script("ls -p dir\n");
-        // The lines have the form "/12/100644/0/0/name/0/". Unused entries are included, with inode 0.
+        // The lines have the form "/12/100644/0/0/name/0/". The list also contains unused entries, with inode 0.
         let used = |line: &&str| !line.starts_with("/0/");
         let listed = answer.lines().filter(used).filter_map(|line| line.split('/').nth(5));
         let mut listed: Vec<_> = listed.filter(|name| !matches!(*name, "." | "..")).collect();

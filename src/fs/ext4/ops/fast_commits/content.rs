@@ -20,11 +20,11 @@ use crate::units::{FileBlock, FsBlock};
 /// The changes that turn the map on the device into the recorded map.
 #[derive(Default)]
 pub(super) struct MapEdit {
-    /// Blocks that the record maps to another block or not at all.
+    /// The ranges of file blocks that are unmapped first.
     unmapped: Vec<Range<FileBlock>>,
-    /// Extents that the device maps to other blocks or not at all.
+    /// The extents that are then mapped.
     mapped: Vec<Extent>,
-    /// Extents whose state (written or unwritten) differs on the device.
+    /// The extents whose state (written or unwritten) is changed.
     restated: Vec<Extent>,
 }
 
@@ -35,14 +35,16 @@ impl MapEdit {
         let (Some(after), Some(edit)) = (&inode.after, inode.edit) else { return Ok(map) };
         let before = inode.before.as_ref().filter(|before| !inode.is_new() && before.has_map());
         if before.is_some() && !after.has_map() {
-            let what = "the content would move from blocks into the inode";
+            let what = "the fast commit would move the content from blocks into the inode";
             return Err(PLACE.inode(after.number()).corrupt(what));
         }
         if after.file_type() == FileType::Directory || !after.has_map() {
             return Ok(map);
         }
         if !after.flags().contains(InodeFlags::EXTENTS) {
-            return Err(Error::read_only("fast commits of a file without extents"));
+            return Err(Error::read_only(
+                "fast commits contain a file without extents: e2fsck or a mount recovers them",
+            ));
         }
         for range in &edit.ranges {
             map.add(before, range)?;
@@ -130,7 +132,7 @@ impl Operation<'_> {
             }
             table.bytes().copy_from_slice(&edit.inode(&old));
             let Ok((old, _)) = RawInode::ref_from_prefix(&old) else {
-                return Err(PLACE.inode(number).corrupt("it is cut short"));
+                return Err(PLACE.inode(number).corrupt("the inode is truncated"));
             };
             let new = table.fields()?;
             new.i_blocks_lo = old.i_blocks_lo;

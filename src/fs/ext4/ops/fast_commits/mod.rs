@@ -58,8 +58,7 @@ impl Ext4 {
         clock: Clock,
     ) -> Result<Vec<Error>> {
         if self.superblock.ro_compat.intersects(RoCompat::BIGALLOC | RoCompat::QUOTA) {
-            let what =
-                "fast commits on a volume with bigalloc or quota: e2fsck or a mount recovers them";
+            let what = "fast commits on a volume with bigalloc or quota cannot be recovered here: e2fsck or a mount recovers them";
             return Err(Error::read_only(what));
         }
         let mut log = jbd2::restore_log(self)?;
@@ -174,7 +173,9 @@ impl Operation<'_> {
             None => {
                 let gone = self.inode_or_orphan(number)?;
                 if gone.file_type() == FileType::Directory && !gone.is_empty_directory()? {
-                    return Err(PLACE.inode(number).corrupt("a removed directory has entries"));
+                    return Err(PLACE
+                        .inode(number)
+                        .corrupt("a directory removed by the fast commit has entries"));
                 }
                 0
             }

@@ -124,7 +124,9 @@ impl<'a> Plan<'a> {
             _ if edit.created_in.is_some() => HashMap::new(),
             Some(before) => entries_among(before, edit)?,
             None => {
-                return Err(PLACE.inode(dir).corrupt("it has entries but is not a directory"));
+                return Err(PLACE
+                    .inode(dir)
+                    .corrupt("the fast commit adds entries, but the inode is not a directory"));
             }
         };
         for (name, &new) in &edit.names {
@@ -156,21 +158,24 @@ impl<'a> Plan<'a> {
             let place = PLACE.inode(*number);
             inode.names += inode.names_before();
             if !(0..=i64::from(MAX_LINKS)).contains(&inode.names) {
-                return Err(place.corrupt(format!("{} names remain", inode.names)));
+                return Err(place.corrupt(format!(
+                    "the inode would have {} names after the fast commit",
+                    inode.names
+                )));
             }
             if inode.names == 0 {
                 continue;
             }
             if inode.is_new() && inode.edit.is_none_or(|edit| edit.bytes.is_none()) {
-                return Err(place.corrupt("a new inode has no record"));
+                return Err(place.corrupt("the fast commit has no inode record for a new inode"));
             }
             let after = found.inode_or_orphan(*number)?;
             let directory = after.file_type() == FileType::Directory;
             let changed = inode.was_directory() != directory && !inode.is_new();
             if changed || (directory && inode.names > 1) {
-                return Err(
-                    place.corrupt("it is not a directory, or is a directory with several names")
-                );
+                return Err(place.corrupt(
+                    "the fast commit changes the file type, or gives a directory several names",
+                ));
             }
             inode.after = Some(after);
         }
@@ -183,7 +188,9 @@ impl<'a> Plan<'a> {
             match self.inodes.get_mut(&change.dir).filter(|dir| dir.after.is_some()) {
                 Some(dir) => dir.subdirectories += i64::from(directory),
                 None => {
-                    return Err(PLACE.inode(change.dir).corrupt("a name in a removed directory"));
+                    return Err(PLACE
+                        .inode(change.dir)
+                        .corrupt("the fast commit adds a name to a removed directory"));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Tests on a full volume: a change that needs nodes fails before it changes anything, however many blocks are missing.
+//! Tests on a full volume: if there are too few free blocks for new nodes, a change fails without any effect.
 
 use super::image::File;
 use crate::error::{ErrorKind, Result};
@@ -13,7 +13,7 @@ use crate::units::FsBlock;
 /// The number of entries in a node of 1 KiB.
 const NODE: u64 = 84;
 
-/// A volume on which all free blocks are held by the test.
+/// A volume on which the test has allocated all free blocks.
 struct Full {
     file: File,
     /// The reserved blocks that the test may allocate.
@@ -56,7 +56,8 @@ impl Full {
         self.file.fs.sync().unwrap();
     }
 
-    /// Runs a change that needs `blocks` blocks. With fewer free blocks it must fail without any change; with this number it must succeed.
+    /// Runs a change that needs `blocks` blocks. With fewer free blocks, the change must fail without any effect; with `blocks` free
+    /// blocks, it must succeed.
     fn needs(&mut self, blocks: u32, what: &str, change: impl Fn(&File) -> Result<()>) {
         for free in 0..blocks {
             self.leave(free);
@@ -89,7 +90,7 @@ fn append(file: &File, first: u64, count: u64) {
     }
 }
 
-/// Splits of a leaf and of the nodes above it, and a root whose entries move down.
+/// Tests the split of a leaf and of the nodes above it, and a root whose entries are moved to new nodes.
 #[test]
 fn nodes_that_cannot_be_had() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
@@ -111,8 +112,8 @@ fn nodes_that_cannot_be_had() {
     full.close(&image);
 }
 
-/// With four extents of ten blocks, the root is full, so a split of one extent needs a node. This
-/// succeeds even on a full volume, as long as there are free blocks that are reserved for nodes.
+/// With four extents of ten blocks, the root is full, so a split of one extent needs a node. The split succeeds even on a full volume, as
+/// long as blocks reserved for nodes are free.
 #[test]
 fn cuts_that_need_a_node() {
     type Cut = fn(&File) -> Result<()>;

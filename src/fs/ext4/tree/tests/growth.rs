@@ -58,7 +58,7 @@ fn appending_fills_the_leaves() {
     image.fsck();
 }
 
-/// The test prints the cost: `cargo test --lib a_million_extents -- --nocapture`.
+/// The test prints the processor time: `cargo test --lib a_million_extents -- --nocapture`.
 #[test]
 fn a_million_extents() {
     const COUNT: u64 = 1 << 20;

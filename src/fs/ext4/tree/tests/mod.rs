@@ -1,4 +1,5 @@
-//! Changes of maps by ironmap, compared with a model, with ironmap's own reads, and with e2fsck and debugfs, which are independent.
+//! Tests of changes of maps. The results are compared with a model, with ironmap's own reads, and with e2fsck and debugfs, which are
+//! independent implementations.
 
 mod clusters;
 mod full;

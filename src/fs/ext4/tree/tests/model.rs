@@ -9,7 +9,7 @@ use crate::fs::ext4::for_tests::Image;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 
-/// SplitMix64. A failing test prints its seed, with which the test can be repeated.
+/// SplitMix64. A failing test prints its seed, so that the test can be repeated with the same numbers.
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -22,7 +22,7 @@ impl Rng {
     }
 }
 
-/// The file's blocks, each with its position and its state.
+/// The mapped blocks of the file, each with its device block and its state.
 #[derive(Default)]
 struct Model(BTreeMap<u64, (u64, ExtentState)>);
 
@@ -160,8 +160,8 @@ impl Run<'_> {
     }
 }
 
-/// Fills the holes of a range, as far as there is space. With clusters, uses only whole free clusters, or the other blocks of a cluster that the file
-/// has.
+/// Fills the holes of a range while space is available. With bigalloc, uses only complete free clusters, or unmapped blocks of a cluster
+/// that the file already has.
 fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState, goal: u64) {
     let cluster = u64::from(file.fs.superblock.cluster_blocks);
     let mut at = start;
@@ -172,7 +172,7 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
         }
         let end = model.0.range(at..).next().map_or(u64::MAX, |(block, _)| *block);
         let base = at / cluster * cluster;
-        // The file already has this cluster, because another of its blocks is mapped.
+        // The file already has this cluster if another block of the cluster is mapped.
         let there = model.0.range(base..base + cluster).next();
         let (first, blocks) = match there {
             Some((block, (place, _))) => {
@@ -190,7 +190,7 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
                 };
                 let whole = base + u64::from(got);
                 let mapped = whole.min(end).min(start + len);
-                // Blocks of the last cluster that are already mapped are in another cluster.
+                // If blocks of the last file cluster are already mapped, they are in another cluster on the device.
                 let last = (whole - 1) / cluster * cluster;
                 let shared =
                     cluster > 1 && (mapped <= last || model.0.range(last..whole).next().is_some());

@@ -1,4 +1,4 @@
-//! Tests of freed blocks whose content went through the journal.
+//! Tests of freed blocks whose content was written to the journal.
 
 use std::io::IoSlice;
 use std::process::Command;
@@ -8,7 +8,8 @@ use crate::fs::ext4::for_tests::Image;
 use crate::fs::{Credentials, FileSystem, NewFile, Writer};
 use crate::units::FileBlock;
 
-/// The journal's copies of a directory's or a link's block are never replayed over the data of the block's next owner.
+/// The journal contains copies of the blocks of a directory and of a symbolic link. After these blocks are freed and reused, the copies are
+/// never replayed over the data of the new file.
 #[test]
 fn revoked_blocks_do_not_come_back() {
     for kind in ["-t ext4 -b 1024", "-t ext3 -b 1024"] {
@@ -29,7 +30,7 @@ fn revoked_blocks_do_not_come_back() {
         for block in blocks {
             fs.blocks.write_device(block, &[IoSlice::new(&data)], true).unwrap();
         }
-        // The copy is in the state of a crash. e2fsck replays its journal.
+        // The copy is in the state after a crash. e2fsck replays the copy's journal.
         let crashed = image.path().with_extension("crashed");
         std::fs::copy(image.path(), &crashed).unwrap();
         let out = Command::new("e2fsck").arg("-fy").arg(&crashed).output().unwrap();

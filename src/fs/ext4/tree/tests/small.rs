@@ -1,4 +1,4 @@
-//! Tests of single steps, which debugfs checks.
+//! Tests of single changes. debugfs checks the results.
 
 use super::super::node::{NodeMut, capacity};
 use super::super::path::Tree;
@@ -68,7 +68,7 @@ fn the_longest_extents() {
     image.fsck();
 }
 
-/// A range of an unwritten extent becomes written and then unwritten again: in the middle, at the edges, and the whole extent.
+/// A range of an unwritten extent becomes written and then unwritten again. The range is in the middle, at an edge, or the complete extent.
 #[test]
 fn states_change_and_join_again() {
     for kind in KINDS {
@@ -180,14 +180,15 @@ fn insert_before_the_first_leaf() {
     image.fsck();
 }
 
-/// A change of one step stays in the caller's transaction. The hole before the changed range, in another leaf, does not count as a step.
+/// A change of one step stays in the caller's transaction. The range also covers a hole in another leaf; this hole does not count as a
+/// step.
 #[test]
 fn a_step_that_finds_nothing_takes_no_transaction() {
     for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
         let image = Image::with_file(options, "64M");
         let file = image.open_file();
         file.set_size(5000);
-        // The blocks fill a leaf, or the pointers in the inode. A few more blocks follow after a gap.
+        // These blocks fill a leaf, or the pointers in the inode. A few more blocks follow after a gap.
         let (start, len) = file.allocate(0, 200);
         assert_eq!(len, 200);
         for i in 0..84 {
@@ -212,7 +213,7 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
     }
 }
 
-/// A leaf may already be empty; Linux reads such a leaf and removes it. The leaf is freed together with the range that it covers.
+/// A leaf may already be empty; Linux reads such a leaf and removes it. ironmap frees the leaf when the leaf's range is unmapped.
 #[test]
 fn a_leaf_without_extents_is_freed() {
     for leaves in [1, 3] {
@@ -246,7 +247,7 @@ fn a_leaf_without_extents_is_freed() {
             })
             .unwrap();
         file.unmap(last, u64::MAX).unwrap();
-        // Every second block remains as an extent, and so do the other leaves.
+        // The last leaf was freed. The other leaves remain, and map every second block of their ranges.
         assert_eq!(file.inode().stat().blocks, 2 * (last / 2 + leaves - 1));
         file.unmap(0, u64::MAX).unwrap();
         assert_eq!(file.inode().stat().blocks, 0);
