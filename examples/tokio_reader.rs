@@ -15,7 +15,7 @@ async fn scan(file: &File, queue: &mut Queue) -> Result<u64, Box<dyn std::error:
     let ready = queue.readiness()?;
     // SAFETY: a `Readiness` owns its descriptor, which stays the same until the drop; this function does not remove the `Readiness` from
     // the `AsyncFd`.
-    #[allow(unsafe_code, reason = "tokio asks for this promise")]
+    #[allow(unsafe_code, reason = "tokio requires this unsafe trait")]
     let ready = unsafe { AsyncFd::register_with_interest(ready, Interest::READABLE) };
     let ready = ready.map_err(std::io::Error::from)?;
     let mut free = queue.register_buffers(DEPTH, BLOCK as usize)?;

@@ -1,4 +1,4 @@
-//! A file with the interface of `std::io`. It has a position and its own queue.
+//! A file with the interface of `std::io`. The file has a position and a queue of its own.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -7,8 +7,8 @@ use crate::file::File;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
-/// A file that [`Read`], [`Write`] and [`Seek`] read and write at its current position. Each call is one request to the device, so wrap the
-/// cursor in a [`BufReader`](io::BufReader) or [`BufWriter`](io::BufWriter) for small transfers.
+/// A file with a current position, for [`Read`], [`Write`] and [`Seek`]. Each call is one request to the device. For small transfers, wrap
+/// the cursor in a [`BufReader`](io::BufReader) or [`BufWriter`](io::BufWriter).
 pub struct Cursor {
     file: File,
     queue: Queue,
@@ -58,7 +58,7 @@ impl Read for Cursor {
 impl Write for Cursor {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let count = self.file.write_at(&mut self.queue, buf, self.pos)?;
-        // A write of a handle that appends does not report its position.
+        // An append does not return its position here, so the new position is the end of the file.
         if self.file.appends() {
             self.pos = FilePos(self.file.size());
             return Ok(count);
@@ -66,7 +66,7 @@ impl Write for Cursor {
         self.moved(count)
     }
 
-    /// Does nothing, because the cursor keeps no data. Written data are durable after [`sync`](Cursor::sync).
+    /// Does nothing, because the cursor has no buffer. Written data are durable after [`sync`](Cursor::sync).
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::units::{FsBlock, InodeNo};
 /// The result of every fallible operation of the crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An errno value of a system call or of the direct-I/O contract. It is positive.
+/// An errno value of a system call or of the direct-I/O contract. The value is positive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -18,7 +18,7 @@ macro_rules! errno {
         impl Errno {
             $(#[doc = concat!("`", stringify!($name), "`")] pub const $name: Self = Self($value);)*
 
-            /// The symbolic name, if the crate uses the errno.
+            /// The symbolic name; `None` for an errno that this crate does not define.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 { $($value => Some(stringify!($name)),)* _ => None }
@@ -77,7 +77,8 @@ pub enum ErrorKind {
     UnknownFormat,
     /// The content or the name is encrypted and there is no key for it.
     Encrypted,
-    /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use by its MMP block.
+    /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use according to its MMP block. An
+    /// operation also fails with this kind if it would have to wait while the calling thread has requests in flight.
     Busy,
     /// The file or directory does not exist.
     NotFound,
@@ -89,7 +90,7 @@ pub enum ErrorKind {
     WrongFileType,
     /// An argument breaks a rule of the direct-I/O contract: alignment, length, a handle of another volume.
     InvalidInput,
-    /// A request with NOWAIT would have to wait. It has had no effect.
+    /// A request with NOWAIT would have to wait. The request has had no effect.
     WouldBlock,
     /// A path contains too many symbolic links.
     Loop,
@@ -97,7 +98,7 @@ pub enum ErrorKind {
     NameTooLong,
     /// The extended attribute does not exist.
     NoData,
-    /// A stated memory or length limit was reached.
+    /// A documented limit of memory or length was reached, or there is not enough memory.
     LimitExceeded,
     /// The value of an extended attribute is longer than the system calls accept.
     AttributeTooBig,
@@ -109,17 +110,17 @@ pub enum ErrorKind {
     Exists,
     /// The directory has entries.
     NotEmpty,
-    /// The volume was opened read-only, or an error made it so.
+    /// The volume was opened read-only, or has become read-only after an error.
     ReadOnly,
     /// The file's flags forbid the operation: immutable, append-only, or owned by the file system itself.
     NotPermitted,
     /// The file has as many names as the format allows.
     TooManyLinks,
-    /// The position is beyond the largest that the format can map.
+    /// The position is larger than the largest position that the format can map.
     FileTooLarge,
     /// A quota is exhausted.
     Quota,
-    /// A file cannot get a name there: the directory belongs to another project.
+    /// The file cannot get a name in this directory, because the directory belongs to another project.
     CrossDevice,
 }
 
@@ -237,11 +238,11 @@ struct Repr {
     place: Option<Place>,
     what: Cow<'static, str>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    /// The steps, innermost first.
+    /// The operations and names that were added, innermost first.
     steps: Vec<Step>,
 }
 
-/// A step on the way to the failure.
+/// An operation or a name on the way to the failure.
 #[derive(PartialEq)]
 enum Step {
     Operation(String),
@@ -250,7 +251,7 @@ enum Step {
 }
 
 impl Step {
-    /// Whether this is the name of the object that `path` leads to, or the end of that path.
+    /// Whether this step is a name that equals `path` or the last component of `path`.
     fn is_end_of(&self, path: &str) -> bool {
         let last = path.trim_end_matches('/').rsplit_once('/').map(|(_, name)| name);
         matches!(self, Self::Name(name) if name == path || Some(name.as_str()) == last)
@@ -258,7 +259,7 @@ impl Step {
 }
 
 impl Error {
-    /// Creates an error of this kind; `what` is one clear clause without the kind's own words.
+    /// Creates an error of this kind. `what` is one clause that gives the reason, without the words of the kind itself.
     #[cold]
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Repr {
@@ -289,7 +290,7 @@ impl Error {
         Self::new(ErrorKind::Unsupported, what)
     }
 
-    /// Creates the error of an operation that would have to wait although the caller forbids it.
+    /// Creates the error of an operation that would have to wait, but must not.
     #[cold]
     pub(crate) fn would_block(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::WouldBlock, what)
@@ -308,8 +309,8 @@ impl Error {
         self
     }
 
-    /// Adds the name of the file, device or image that the failure is about. A path replaces an earlier name that is the end of the path, so
-    /// that no name is shown twice.
+    /// Adds the name of the file, device or image that the failure is about. If the previous step is a name that is the end of this path,
+    /// the path replaces it, so that no name is shown twice.
     #[must_use]
     pub fn at(mut self, name: impl fmt::Display) -> Self {
         let name = name.to_string();
@@ -328,7 +329,7 @@ impl Error {
         self.0.steps.iter().any(|step| matches!(step, Step::Name(own) if own == name))
     }
 
-    /// The error as a line about the object with this name, which the line shows once.
+    /// The error as one line that begins with this name. The line shows the name only once.
     #[doc(hidden)] // For the program, which knows names that the library does not.
     pub fn shown_at<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
         ShownAt { error: self, name }
@@ -352,7 +353,8 @@ impl Error {
         self.0.kind
     }
 
-    /// Whether the reason is lack of space. If a part was written, a program gets a short count instead.
+    /// Whether the reason is lack of space. If a part of a write was written, such an error ends the write, and the caller gets a short
+    /// count instead of the error.
     pub(crate) fn is_for_space(&self) -> bool {
         matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
     }
@@ -371,7 +373,7 @@ impl Error {
 }
 
 impl Error {
-    /// The line, with these steps.
+    /// Writes the error as one line, with these steps.
     fn show(&self, f: &mut fmt::Formatter<'_>, steps: &[Step]) -> fmt::Result {
         for Step::Operation(step) | Step::Name(step) in steps.iter().rev() {
             write!(f, "{step}: ")?;
@@ -388,7 +390,7 @@ impl Error {
     }
 }
 
-/// An error as a line about an object, whose name it shows once.
+/// An error as one line that begins with a name. The line shows the name only once.
 struct ShownAt<'a> {
     error: &'a Error,
     name: &'a str,
@@ -428,8 +430,8 @@ impl From<Infallible> for Error {
     }
 }
 
-/// The kind of the `std` error is that of the errno. The `std` error contains this one: [`std::io::Error::downcast`] returns it, with its
-/// errno.
+/// The `std` error has the kind that belongs to the errno, and contains this error: [`std::io::Error::downcast`] returns this error with
+/// its errno.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = Self::from_raw_os_error(error.errno().0).kind();

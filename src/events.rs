@@ -1,4 +1,5 @@
-//! Every I/O error is also an event, so that a program that watches a volume is notified too, not only the caller of the operation.
+//! I/O errors as events. The caller of a failed operation gets the error. In addition, each error becomes an event for a program that
+//! watches the volume.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use crate::device::{Device, Durability, WrongTuple};
 use crate::error::Errno;
 use crate::units::{FilePos, InodeNo};
 
-/// The number of events that are kept until a caller takes them; the oldest are dropped first.
+/// The largest number of events that are stored until a caller takes them. If there are more, the oldest are dropped.
 const KEPT: usize = 1024;
 
 /// The kind of access that failed.
@@ -32,8 +33,8 @@ pub struct ErrorEvent {
     pub inode: InodeNo,
     /// The position of the request in the file. For a direct read it is the start of its first logical block.
     pub pos: FilePos,
-    /// The length of the request in bytes, not of the part that failed. For a direct read it is in whole logical blocks, up to the file's
-    /// end.
+    /// The length of the complete request in bytes, and not of the part that failed. For a direct read, the range is rounded to whole
+    /// logical blocks, and ends with the last block of the file.
     pub len: u64,
     /// The device's errno.
     pub errno: Errno,
@@ -43,7 +44,7 @@ pub struct ErrorEvent {
 #[derive(Debug, Default)]
 pub struct Events {
     kept: Mutex<Kept>,
-    /// The device, which reports the wrong sectors of a read that failed with EILSEQ.
+    /// The device. After a read has failed with EILSEQ, the device reports which sectors were wrong.
     device: Option<Arc<dyn Device>>,
     durability: Durability,
 }
@@ -73,7 +74,7 @@ impl Events {
         self.device.as_ref().map_or(Ok(()), |device| self.durability.flush(&**device))
     }
 
-    /// The flushes of the volume's device.
+    /// The state of the flushes of the volume's device, which all users of the device share.
     pub(crate) fn durability(&self) -> &Durability {
         &self.durability
     }
@@ -98,7 +99,7 @@ impl Events {
         kept.events.push_back(event);
     }
 
-    /// Takes the events since the last call, oldest first, and the number of dropped older ones.
+    /// Returns the events since the last call, oldest first, and the number of older events that were dropped.
     #[must_use]
     pub fn take(&self) -> (Vec<ErrorEvent>, u64) {
         let mut kept = self.lock();
@@ -106,8 +107,9 @@ impl Events {
         (kept.events.drain(..).collect(), dropped)
     }
 
-    /// Takes the sectors that did not match their tuples in reads since the last call, oldest first, and the number of dropped older ones:
-    /// of an [integrity device](crate::integrity), and of a device with its own protection information.
+    /// Returns the sectors that did not match their protection tuples in reads since the last call, oldest first, and the number of older
+    /// ones that were dropped. The sectors are those of an [integrity device](crate::integrity), or of a device with its own protection
+    /// information.
     #[must_use]
     pub fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         let mut kept = self.lock();
@@ -116,7 +118,7 @@ impl Events {
         (kept.wrong.drain(..).collect(), dropped)
     }
 
-    /// The number of sectors that did not match their tuples since the volume was opened.
+    /// The number of sectors that did not match their protection tuples since the volume was opened.
     #[must_use]
     pub fn wrong_tuples(&self) -> u64 {
         let mut kept = self.lock();
@@ -129,7 +131,8 @@ impl Events {
         let found = self.device.as_ref().map(|device| device.take_wrong_tuples());
         let (found, dropped) = found.unwrap_or_default();
         if dropped > 0 {
-            // The device dropped sectors that were older than these, and newer than all that are stored here.
+            // The device has dropped sectors that were newer than all sectors stored here. The stored sectors are dropped too, so that only
+            // the oldest are missing.
             kept.wrong_dropped += dropped + kept.wrong.drain(..).count() as u64;
             kept.wrong_count += dropped;
         }

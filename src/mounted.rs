@@ -13,7 +13,7 @@ use crate::host::{Lanes, OpenFile, Shared};
 use crate::open_file::Owner;
 use crate::queue::Queue;
 
-/// The options of reading host files.
+/// Options for reading files of mounted file systems (host files).
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
     engine: Engine,
@@ -26,8 +26,8 @@ impl HostOptions {
         Self::default()
     }
 
-    /// How requests for file data reach the device. [`Engine::Auto`] uses io_uring if the kernel has it. Devices that do not support NOWAIT
-    /// are then read before a submission returns.
+    /// The engine that sends requests for file data to the device. [`Engine::Auto`] uses io_uring if the kernel has it. With io_uring, a
+    /// read of a device that does not support NOWAIT completes before its submission returns.
     #[must_use]
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
@@ -35,31 +35,31 @@ impl HostOptions {
     }
 }
 
-/// Reads files of mounted ext4 and XFS file systems around the kernel, each while a lease keeps writers out; otherwise through the kernel. A
-/// host is cheap to clone, and threads can share it.
+/// Reads files of mounted ext2, ext3, ext4 and XFS file systems. A file is read from the device, around the kernel, while a lease keeps
+/// writers out. Otherwise the kernel reads the file. A clone of a host is cheap, and threads can share a host.
 ///
-/// One host serves any number of files: it opens each device once, and has one thread that answers when leases are broken. A device stays open
-/// until the host is dropped with its files and queues. An open device does not prevent the unmount of a file system, but it prevents the
-/// removal of a device (`losetup -d`, `dmsetup remove`).
+/// One host serves any number of files. It opens each device once, and has one thread that handles breaks of leases. A device stays open
+/// until the host and all its files and queues are dropped. An open device does not prevent the unmount of its file system, but it prevents
+/// the removal of the device (`losetup -d`, `dmsetup remove`).
 ///
-/// A program that opens one of the files for writing waits until the lease is released. If the process of the host is stopped, the program
-/// waits as long as `/proc/sys/fs/lease-break-time` states. The host uses the signal SIGRTMAX-2.
+/// A program that opens one of the files for writing waits until the lease is released. If the process of the host is stopped, that program
+/// waits for the time in `/proc/sys/fs/lease-break-time`. The host uses the signal SIGRTMAX-2.
 #[derive(Clone)]
 pub struct Host {
     shared: Arc<Shared>,
 }
 
 impl Host {
-    /// Starts the thread that manages the leases.
+    /// Creates a host, and starts the thread that manages the leases.
     ///
     /// # Errors
-    /// `Io` if there can be no more threads, or no io_uring although it was requested; `InvalidInput` for the engine dax.
+    /// `Io` if no thread can be started, or if io_uring was requested and is not available; `InvalidInput` for the engine dax.
     pub fn new(options: &HostOptions) -> Result<Self> {
         Self::start(options.engine, None)
     }
 
-    /// Creates a host that reads all data from a device that the caller has made over the one beneath the files, for example one that injects
-    /// faults.
+    /// Creates a host that reads all data from a device of the caller. This device is a layer over the device of the file system, for
+    /// example one that injects faults.
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
@@ -78,8 +78,8 @@ impl Host {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Opens a regular file for reading. If it cannot be read around the kernel, that is not an error: the kernel serves it, and
-    /// [`File::host`] gives the reason.
+    /// Opens a regular file for reading. If the file cannot be read around the kernel, that is not an error: the kernel serves the file,
+    /// and [`File::host`] returns the reason.
     ///
     /// # Errors
     /// The `Io` errors of `open(2)`; `IsADirectory`, `WrongFileType`; `ReadOnly` for writing.
@@ -101,10 +101,10 @@ impl Host {
         Ok(HostHandle::new(open, options.direct).into())
     }
 
-    /// Creates a queue for the calling thread. It serves all files of this host.
+    /// Creates a queue for the calling thread. The queue serves all files of this host.
     ///
     /// # Errors
-    /// `Io` if the kernel refuses.
+    /// `Io` if the kernel refuses to create the queue.
     pub fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         let shared = &self.shared;
         let device = match &shared.own {

@@ -1,5 +1,5 @@
-//! A common form for options and attributes that can get more fields: `Type::new(...).field(value)`. They are `#[non_exhaustive]`, so a program that
-//! constructs one in this way still builds when a field is added.
+//! A macro for types that can get more fields, such as options and attributes. The types are `#[non_exhaustive]`, so a program creates a
+//! value by `Type::new(...).field(value)`. Such code still compiles when a field is added.
 
 /// Defines a method for each field, which sets it.
 macro_rules! setters {

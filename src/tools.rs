@@ -11,14 +11,14 @@ use crate::fs::{Clock, Footprint, find_format};
 use crate::integrity::{self, TailLoss};
 use crate::probe::{SMALLEST, occupant, unknown_format};
 
-const XFS_SIZES: &str =
-    "xfs_growfs makes it larger while it is mounted, and nothing makes it smaller";
+const XFS_SIZES: &str = "xfs_growfs grows a mounted volume, and no tool shrinks one";
 
 /// Creates an ext4 volume on a device that is open for writing, and returns its superblock.
 ///
 /// # Errors
-/// `Exists` if the device contains known data, unless forced; `InvalidInput` for impossible options, `Unsupported` by name; `NoSpace` if the
-/// volume is too small for its metadata; the errors of the device. An error before the first write leaves the device unchanged.
+/// `Exists` if the device contains known data and `force` is not set; `InvalidInput` for impossible options; `Unsupported` with the name of
+/// the feature; `NoSpace` if the volume is too small for its metadata; the errors of the device. An error before the first write leaves the
+/// device unchanged.
 pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     if !options.force {
         check_empty(device)?;
@@ -26,32 +26,32 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     mkfs(device, options)
 }
 
-/// Changes the superblock of the ext4 volume on a device that is open for writing, and all its backups; returns the new superblock. A volume
+/// Changes the superblock of an ext4 volume and all its backups. The device must be open for writing. Returns the new superblock. A volume
 /// that needs recovery is recovered first, which counts as a mount. The clock gives the time of this write.
 ///
 /// # Errors
-/// `InvalidInput` for impossible values; `Unsupported` by name, with an alternative; `ReadOnly` for features that are not written; `Busy`,
-/// `Corrupt`; the errors of the device. An error before the first write leaves the device unchanged, except for a recovery.
+/// `InvalidInput` for impossible values; `Unsupported` with the name of the feature and an alternative; `ReadOnly` for features that are
+/// not written; `Busy`, `Corrupt`; the errors of the device. An error before the first write leaves the device unchanged, except for a
+/// recovery.
 pub fn tune(device: &Arc<dyn Device>, options: &TuneOptions, clock: Clock) -> Result<Superblock> {
-    check_ext4(&**device, "xfs_admin and xfs_io change its settings")?;
+    check_ext4(&**device, "xfs_admin and xfs_io change the settings of XFS")?;
     ext4::tune(device, options, clock)
 }
 
-/// Grows or shrinks the ext4 volume on a device that is open for writing. A volume that needs recovery is recovered first, which counts as a
-/// mount. The clock gives the time of this write. A last group that is barely larger than its metadata is omitted, so the new size may be
-/// smaller than requested.
+/// Grows or shrinks an ext4 volume. The device must be open for writing. A volume that needs recovery is recovered first, which counts as a
+/// mount. The clock gives the time of this write. If the last group would be barely larger than its metadata, the group is omitted, so the
+/// new size may be smaller than requested.
 ///
 /// # Errors
-/// `InvalidInput` for impossible sizes; `Unsupported` by name, with an alternative; `NoSpace` with the smallest possible size; `ReadOnly` for
-/// features that are not written; `Busy`, `Corrupt`; the errors of the device. An error before the first write leaves the device unchanged,
-/// except for a recovery.
+/// `InvalidInput` for impossible sizes; `Unsupported` with the name of the feature and an alternative; `NoSpace` with the smallest possible
+/// size; `ReadOnly` for features that are not written; `Busy`, `Corrupt`; the errors of the device. An error before the first write leaves
+/// the device unchanged, except for a recovery.
 pub fn resize(device: &Arc<dyn Device>, options: &ResizeOptions, clock: Clock) -> Result<Resized> {
     check_ext4(&**device, XFS_SIZES)?;
     ext4::resize(device, options, clock)
 }
 
-/// The smallest size that [`resize`] can give the ext4 volume on a device. This function writes nothing, because it tries the steps in
-/// memory.
+/// The smallest size that [`resize`] can give the ext4 volume on a device. The steps are tried in memory, and nothing is written.
 ///
 /// # Errors
 /// The errors of [`resize`].
@@ -66,16 +66,16 @@ pub fn smallest_size(device: &Arc<dyn Device>) -> Result<Resized> {
 /// `Exists`; the errors of the device.
 pub fn check_empty(device: &dyn Device) -> Result<()> {
     let found = if let Some(format) = find_format(device)? {
-        Some(format!("holds an {} file system", format.name))
+        Some(format!("contains an {} file system", format.name))
     } else if integrity::holds_tags(device) {
-        Some("holds the tags of an integrity device".to_owned())
+        Some("contains the tags of an integrity device".to_owned())
     } else {
         occupant(device)
     };
     found.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Exists, what)))
 }
 
-/// The size of a block of the file system on a device, if its format is known and it can be read.
+/// The block size of the file system on a device; `None` if its format is not known or its superblock is damaged.
 ///
 /// # Errors
 /// The errors of the device.
@@ -83,8 +83,8 @@ pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
     Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
 }
 
-/// Refuses a device whose tail, from this byte on, is in use. A file system that extends into the tail is always refused. Data whose end is
-/// not known are refused unless they may be `lost`.
+/// Refuses a device if its tail, from byte `from` on, is in use. A file system that extends into the tail is always refused. Data whose end
+/// is not known are refused too, except if `lost` permits their loss.
 ///
 /// # Errors
 /// `Exists`; the errors of the device.
@@ -97,18 +97,18 @@ pub fn check_tail(device: &dyn Device, from: u64, lost: TailLoss) -> Result<()> 
                     return Ok(());
                 }
                 taken(format!(
-                    "the file system has {end} bytes, and the tags would begin at {from}: make it smaller first"
+                    "the file system has {end} bytes, but the tags would begin at {from}: shrink the file system first"
                 ))
             }
             Err(_) if lost == TailLoss::DamagedVolume => Ok(()),
             Err(error) => taken(format!(
-                "holds a file system whose end is not known ({error}): tags would overwrite its content from byte {from} on"
+                "contains a file system whose end is not known ({error}): the tags would overwrite the content from byte {from} on"
             )),
         };
     }
     match occupant(device) {
         Some(what) if lost == TailLoss::Nothing => taken(format!(
-            "{what}, whose end is not known: tags would overwrite its content from byte {from} on"
+            "{what}, whose end is not known: the tags would overwrite the content from byte {from} on"
         )),
         _ => Ok(()),
     }
@@ -121,19 +121,19 @@ fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
         None => Err(unknown_format(device)),
         Some(name) if name == ext4::FORMAT.name => Ok(()),
         Some(name) => Err(Error::unsupported(format!(
-            "this is {name}, and only ext2, ext3 and ext4 are changed so: {of_xfs}"
+            "the file system is {name}, but this command supports only ext2, ext3 and ext4: {of_xfs}"
         ))),
     }
 }
 
-/// The part of a device that its file system uses; the error if that is not known.
+/// The part of a device that its file system uses; `None` if no format is found. The inner error is the reason why the part is not known.
 fn footprint_on(device: &dyn Device) -> Result<Option<Result<Footprint>>> {
     if device.size() < SMALLEST {
         return Ok(None);
     }
     let Some(format) = find_format(device)? else { return Ok(None) };
     match (format.footprint)(device) {
-        // A file system that cannot be read may be undamaged.
+        // An I/O error does not mean that the file system is damaged, so it is an error of this function.
         Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
         footprint => Ok(Some(footprint)),
     }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use crate::device::{Faults, Ram, Sim};
 
-    /// A superblock that cannot be read does not count as damaged: the file system may be undamaged.
+    /// A superblock that cannot be read is an error, and does not count as damaged: the file system may be undamaged.
     #[test]
     fn a_superblock_that_cannot_be_read_is_an_error() {
         let ram: Arc<dyn Device> = Arc::new(Ram::new(8 << 20));

@@ -1,7 +1,8 @@
-//! The units of positions and addresses, each a type of its own.
+//! The units of positions and addresses. Each unit is a separate type.
 //!
-//! A byte position in a file, a byte offset on the device and a block number are all integers. A program that confuses two of them reads
-//! the wrong data without an error, so here the compiler refuses it. Conversions name the block size that they need.
+//! A byte position in a file, a byte offset on the device and a block number are all integers. A program that confuses two of them would
+//! read the wrong data without an error. With separate types, the compiler refuses such a program. Conversions between units take the block
+//! size that they need.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
@@ -14,7 +15,7 @@ macro_rules! unit {
         pub struct $name(pub u64);
 
         impl $name {
-            /// The sum with a distance in the same unit, or `None` if it overflows.
+            /// The sum with a distance in the same unit, or `None` if the sum overflows.
             #[must_use]
             pub fn checked_add(self, distance: u64) -> Option<Self> {
                 self.0.checked_add(distance).map(Self)
@@ -42,7 +43,8 @@ impl From<u64> for FilePos {
 impl Add<u64> for FilePos {
     type Output = Self;
 
-    /// The position `bytes` further on. As with integers, the sum must not overflow; [`checked_add`](Self::checked_add) detects that.
+    /// The position that is `bytes` larger. As with integers, the sum must not overflow; [`checked_add`](Self::checked_add) detects an
+    /// overflow.
     fn add(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
@@ -55,7 +57,8 @@ impl AddAssign<u64> for FilePos {
 }
 
 unit! {
-    /// A byte offset on the device, counted from the start of the file system (a partition's start is added below).
+    /// A byte offset on the device, counted from the start of the file system. If the file system is in a partition, a lower layer adds the
+    /// start of the partition.
     DevOffset
 }
 unit! {
@@ -67,7 +70,7 @@ unit! {
     FsBlock
 }
 unit! {
-    /// An inode number. ext4 uses 32 bits of it, counted from 1.
+    /// An inode number. ext4 uses 32-bit numbers, counted from 1.
     InodeNo
 }
 
@@ -114,13 +117,13 @@ impl BlockSize {
         (pos.0 & ((1 << self.shift) - 1)) as usize
     }
 
-    /// The position at which a file's block begins. The caller bounds the block: at most `u64::MAX >> shift`.
+    /// The position at which a block of a file begins. The block must be at most `u64::MAX >> shift`.
     #[must_use]
     pub const fn pos_of(self, block: FileBlock) -> FilePos {
         FilePos(block.0 << self.shift)
     }
 
-    /// The device offset at which a block begins. The caller has checked the block against the device's size.
+    /// The device offset at which a block begins. The caller has already checked that the block is on the device.
     #[must_use]
     pub const fn offset_of(self, block: FsBlock) -> DevOffset {
         DevOffset(block.0 << self.shift)

@@ -12,10 +12,7 @@ fn main() {
         Ok((fio, version)) => build(&fio, &version),
         Err(missing) => {
             println!(
-                "cargo::warning=libironmap_fio.so will not be an engine, because fio's source is missing: {missing}. \
-                 `./x fio build` gets it and builds. By hand, of the version that `fio --version` tells: \
-                 apt-get source fio; in its directory ./configure and make FIO-VERSION-FILE; \
-                 then build with FIO_SRC=DIRECTORY."
+                "cargo::warning=libironmap_fio.so will not be an engine, because fio's source is missing: {missing}. `./x fio build` downloads the source and builds the engine. By hand, for the version that `fio --version` prints: apt-get source fio; in the source directory run ./configure and make FIO-VERSION-FILE; then build with FIO_SRC=DIRECTORY."
             );
             println!("cargo::rustc-env=FIO_VERSION=");
         }

@@ -1,7 +1,7 @@
 //! A bio: one request to one device, and the memory that it owns until it completes.
 //!
-//! Data moves down as an owned [`Bio`] and comes back once, in a [`Done`] that contains it. The owner of the bio owns the memory: while a device has
-//! the bio, no other code can reach it.
+//! A request passes its memory to the device in an owned [`Bio`], and gets the memory back in a [`Done`]. While a device owns the bio, no
+//! other code can use the memory.
 
 pub(crate) mod slices;
 
@@ -35,21 +35,23 @@ bitflags! {
         const DSYNC = 0x4;
         /// The device writes all of the data or nothing (`RWF_ATOMIC`).
         const ATOMIC = 0x8;
-        /// If a read ends with EILSEQ, because the data do not match their checksums, the queue repeats it into its own memory: a thread with access
-        /// to the caller's memory may have written there during the read. Devices ignore this flag.
+        /// If a read fails with EILSEQ because the data do not match their checksums, the queue repeats the read into memory of its own.
+        /// The reason for the repeat is that another thread may have written to the memory of the caller during the read. Devices ignore
+        /// this flag.
         const REREAD = 0x10;
     }
 }
 
 impl BioFlags {
-    /// Whether a flag requires something of the device.
+    /// Whether any of the flags concerns the device.
     #[inline(always)]
     pub(crate) fn concern_device(self) -> bool {
         self.intersects(Self::all().difference(Self::REREAD))
     }
 }
 
-/// The target of a bio among its queue's devices: the device that the queue was made for, or an [attached](crate::device::DeviceQueue::attach) one.
+/// The target of a bio among its queue's devices: the device that the queue was made for, or an
+/// [attached](crate::device::DeviceQueue::attach) one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dev(pub(crate) u32);
 
@@ -64,10 +66,10 @@ impl CompletionWork {
 }
 
 bitflags! {
-    /// The work that remains after a successful write. An overwrite has none.
+    /// The work that remains after a successful write. An overwrite of written blocks leaves none.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct CompletionWork: u8 {
-        /// The write went to an unwritten extent, which has to be converted.
+        /// The write was made to an unwritten extent, which must be converted.
         const CONVERT = 0x1;
         /// The write ends beyond the file's size.
         const GROW = 0x2;
@@ -75,10 +77,10 @@ bitflags! {
         const DATASYNC = 0x4;
         /// The file is to be synced, as `fsync` does it.
         const SYNC = 0x8;
-        /// The write went to new blocks that replace shared ones. The file's map gets the new blocks before the write is reported as complete; until
-        /// then reads go to the old blocks.
+        /// The write was made to new blocks that replace shared ones. The map of the file gets the new blocks before the write is reported
+        /// as complete. Until then, reads use the old blocks.
         const REMAP = 0x20;
-        /// The write has reserved a range beyond the end of the file. No other write takes the range before this one ends.
+        /// The write has reserved a range past the end of the file. No append gets this range before the write ends.
         const RESERVED = 0x10;
     }
 }
@@ -116,7 +118,8 @@ pub enum BioEnd {
 }
 
 impl BioEnd {
-    /// The token of a whole request that needs no more work after a full transfer; and the slot of its file, if the file can change.
+    /// The token of a whole request that needs no more work after a full transfer, and the slot of its file if the file can change. `None`
+    /// for all other bios.
     #[inline(always)]
     pub(crate) fn whole(&self) -> Option<(u64, Option<u32>)> {
         match *self {
@@ -200,8 +203,8 @@ impl Completion {
     /// The bytes that were transferred, and the buffer that the request was started with.
     ///
     /// # Errors
-    /// The error of the request. The buffer is then freed; a caller that needs the buffer takes [`memory`](Self::memory) instead. `InvalidInput` if
-    /// the request had several buffers.
+    /// The error of the request. The buffer is then freed; a caller that needs the buffer takes [`memory`](Self::memory) instead.
+    /// `InvalidInput` if the request had several buffers.
     pub fn into_buffer(self) -> error::Result<(usize, Buffer)> {
         let count = self.result?;
         match self.memory {

@@ -1,4 +1,4 @@
-//! Cuts the memory of a request. Positions count the bytes of all its buffers together, so a caller need not know where a buffer ends.
+//! Cuts the memory of a request. A position counts the bytes of all buffers together, so a caller need not know where a buffer ends.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut, Range};
@@ -72,7 +72,7 @@ impl Cutter {
 mod tests {
     use super::*;
 
-    /// Every range of every division of ten bytes into three buffers has the bytes of the whole.
+    /// Ten bytes are divided into three buffers in every possible way. Each range has the same bytes as in the undivided memory.
     #[test]
     fn a_range_is_the_same_however_the_memory_is_divided() {
         let whole: Vec<u8> = (0..10).collect();

@@ -152,8 +152,8 @@ pub(super) fn refuse_attached(
                 return Err(busy(path, &format!("attached to /dev/{shown}")));
             }
             Served::Hidden if ours.may_be_behind(&dir) && !is_free(file, write) => {
-                let what = "whose backing file is not visible";
-                return Err(busy(path, &format!("may be attached to /dev/{shown}, {what}")));
+                let what = "the backing file of the loop device is not visible";
+                return Err(busy(path, &format!("may be attached to /dev/{shown}: {what}")));
             }
             _ => {}
         }

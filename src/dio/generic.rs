@@ -1,4 +1,5 @@
-//! The generic path for lent memory: the mapping loop over holes, unwritten extents, and any number of extents.
+//! The generic path for reads into borrowed memory. It loops over the mappings of the range: holes, unwritten extents, and any number of
+//! written extents.
 
 use std::io::IoSliceMut;
 
@@ -15,7 +16,7 @@ use crate::units::{DevOffset, FilePos};
 /// The largest number of parts of one request that are in flight together.
 const PARTS: usize = 64;
 
-/// Reads any range into lent memory.
+/// Reads any range into borrowed memory.
 #[inline(always)]
 pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -33,7 +34,7 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     Io { queue, state }.read_any(target, bufs, &request)
 }
 
-/// Reads a range that is contiguous on the device, as most ranges are. Returns `None` for any other range.
+/// Reads a range that is contiguous on the device, as most ranges are. Returns `None` if the request needs the general loop.
 #[inline(always)]
 fn read_whole<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -60,7 +61,7 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
             }
             Some(Ok(span.count))
         }
-        // The caller then takes the long path, which continues a short transfer and repeats a temporarily refused one.
+        // The general loop continues a short transfer, and repeats a transfer that failed with EAGAIN.
         Ok(_) => None,
         Err(Errno::EAGAIN) if !request.is_nowait() => None,
         Err(Errno::EILSEQ) if target.geometry.rereads() => {
@@ -75,7 +76,7 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Repeats the read of one contiguous range that did not match its checksums.
+    /// Repeats the read of a contiguous range whose data did not match their checksums.
     #[cold]
     pub(super) fn reread_whole<M: MapFile>(
         &mut self,
@@ -116,7 +117,7 @@ impl Io<'_> {
         self.read_aligned(target, bufs, request)
     }
 
-    /// Reads a range whose alignment the device accepts. The position lies before the file's end.
+    /// Reads a range whose alignment the device accepts. The position is before the end of the file.
     pub(super) fn read_aligned<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,
@@ -157,7 +158,7 @@ impl Io<'_> {
     }
 }
 
-/// The position on the device of a range that, like most, is contiguous and needs one transfer without verification.
+/// Returns the device offset of a range if one transfer without verification suffices. This is true for most ranges.
 pub(super) fn one_piece<M: MapFile>(
     target: &Target<'_, M>,
     pos: FilePos,
@@ -178,7 +179,7 @@ struct Rest<'s, 'a> {
 }
 
 impl<'s> Rest<'s, '_> {
-    /// Removes the first `count` bytes.
+    /// Removes the first `count` bytes, and returns them.
     fn take(&mut self, count: usize) -> SmallVec<[IoSliceMut<'s>; 2]> {
         let mut taken = SmallVec::new();
         let mut left = count;
@@ -204,7 +205,7 @@ impl<M: MapFile> Target<'_, M> {
         Mappings::new(self.map, pos, FilePos(pos.0 + len as u64)).resident(resident)
     }
 
-    /// Reads content that is not on the device: zeros, or data in the metadata.
+    /// Fills buffers without a transfer: with zeros, or with inline data from the metadata.
     pub(super) fn read_unmapped<'b>(
         &self,
         kind: IomapType,

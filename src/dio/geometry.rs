@@ -1,4 +1,4 @@
-//! The limits of a request that the device and the file's blocks impose, and the memory that needs no copy.
+//! The limits for requests that follow from the device and the block size of the file, and the rules for copying memory.
 
 use super::{DioFlags, NotSimple, Request, Source};
 use crate::bio::BioFlags;
@@ -11,9 +11,10 @@ const MAX_SEGMENTS: usize = 1024;
 
 /// The method that keeps memory unchanged while a device computes checksums, protection information or parity over it.
 ///
-/// If the memory of a write changes during the transfer, the stored tag never matches the data. If the memory of a read changes, the read fails
-/// although the medium is intact. Bytes (`&[u8]`) can have other writers, for example if processes share the memory. A
-/// [`Buffer`](crate::bio::Buffer) that has moved into a queue, or that a call has borrowed, has no other writers, except `unsafe` code.
+/// If the memory of a write changes during the transfer, the stored checksum does not match the stored data. If the memory of a read
+/// changes, the read fails although the medium is intact. Bytes (`&[u8]`) can have other writers, for example another process that shares
+/// the memory. A [`Buffer`](crate::bio::Buffer) that has moved into a queue, or that a call has borrowed, has no other writers, except
+/// `unsafe` code.
 ///
 /// The compiler ensures that safe code cannot change such a buffer:
 ///
@@ -27,19 +28,20 @@ const MAX_SEGMENTS: usize = 1024;
 /// # }
 /// ```
 ///
-/// A failed read is repeated once, into the queue's own memory. If the repeated read fails too, the error is EILSEQ.
+/// A read that fails its verification is repeated once, into memory of the queue, except with `ZeroCopy`. If the repeated read fails too,
+/// the error is EILSEQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum StablePages {
-    /// The caller keeps memory unchanged; the queue copies and repeats nothing. This is the default if the device does not compute over data
-    /// ([`Limits::stable_writes`] is false).
+    /// The caller keeps memory unchanged, so the queue neither copies data nor repeats reads. This is the default if the device does not
+    /// compute checksums over data ([`Limits::stable_writes`] is false).
     ZeroCopy,
     /// The queue copies: every read and every write goes through its bounce buffers.
     Bounce,
-    /// Reads go to the caller's memory and are repeated if they fail; writes are copied.
+    /// Writes are copied. Reads are not copied, but are repeated if their verification fails.
     Lazy,
-    /// The owner of the memory decides: a write of lent bytes is copied, a write of a [`Buffer`](crate::bio::Buffer) is not. Reads are handled as
-    /// by `Lazy`. This is the default if the device computes over data.
+    /// A write of borrowed bytes is copied. A write of a [`Buffer`](crate::bio::Buffer) is not copied. Reads are the same as with `Lazy`.
+    /// This is the default if the device computes checksums over data.
     Owned,
 }
 
@@ -63,8 +65,8 @@ impl StablePages {
     }
 }
 
-/// The limits of a request that the device and the file's blocks impose. They are computed when a file is opened, because every request needs
-/// them.
+/// The limits for requests that follow from the device and the block size of the file. The limits are computed when a file is opened,
+/// because every request needs them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     pub(super) limits: Limits,
@@ -74,8 +76,8 @@ pub(crate) struct Geometry {
     pub(super) sector_mask: u64,
     /// The bits that must be zero in an address.
     dma_mask: usize,
-    /// Memory whose address has one of these bits is copied, and not passed to the device. All bits are set if memory is always copied, so a
-    /// request needs only this test.
+    /// Memory is copied if its address has one of these bits. If memory is always copied, all bits are set, so one test is enough for both
+    /// cases.
     pub(super) copied: Copied,
     /// [`BioFlags::REREAD`], or no flag.
     reread: BioFlags,
@@ -104,7 +106,7 @@ impl Copied {
 }
 
 impl Geometry {
-    /// The limits with the default method of this device to keep memory unchanged.
+    /// Creates the limits with the default of the device for [`StablePages`].
     pub(crate) fn new(limits: &Limits, block: u64) -> Self {
         let dma_mask = limits.dma_align as usize - 1;
         let geometry = Self {
@@ -118,7 +120,7 @@ impl Geometry {
         geometry.with(Some(StablePages::of(limits)))
     }
 
-    /// The same limits with another method, if one is given.
+    /// Sets another method, if one is given.
     pub(crate) fn with(mut self, stable: Option<StablePages>) -> Self {
         let Some(stable) = stable else { return self };
         let mask = |copied: bool| if copied { usize::MAX } else { self.dma_mask };
@@ -133,7 +135,8 @@ impl Geometry {
         self
     }
 
-    /// Whether the device accepts this position, and buffers with these addresses and lengths. An empty buffer has no address.
+    /// Whether the device accepts this position, and buffers with these addresses and lengths. The address of an empty buffer does not
+    /// matter.
     pub(crate) fn is_aligned(
         &self,
         pos: FilePos,
@@ -142,7 +145,8 @@ impl Geometry {
         self.has_none(self.dma_mask, pos, bufs)
     }
 
-    /// Whether the request's memory needs no copy, if the mappings do not cut it. `copied` contains the address bits that require a copy.
+    /// Whether the request's memory needs no copy, if one mapping covers the complete request. `copied` contains the address bits that
+    /// require a copy.
     pub(super) fn is_direct(
         &self,
         copied: usize,
@@ -152,7 +156,7 @@ impl Geometry {
         !request.flags.contains(DioFlags::BOUNCE) && self.has_none(copied, request.pos, bufs)
     }
 
-    /// Whether a cut at the start of a sector can give memory an address that the device does not accept.
+    /// Whether a buffer that is cut at a sector boundary can begin at an address that the device does not accept.
     pub(super) fn cuts_can_be_misaligned(&self) -> bool {
         self.dma_mask as u64 > self.sector_mask
     }
@@ -187,7 +191,7 @@ impl Geometry {
         self.copied.owned_writes == usize::MAX
     }
 
-    /// The reason why memory is copied. Each copied request calls this, so it does not walk over the buffers.
+    /// The reason why memory is copied. Each copied request calls this function, so it looks at only one address.
     #[cold]
     pub(super) fn why_copied(&self, pos: FilePos, len: usize, address: usize) -> NotSimple {
         if (pos.0 | len as u64) & self.sector_mask == 0 && address & self.dma_mask == 0 {
@@ -197,7 +201,7 @@ impl Geometry {
         }
     }
 
-    /// Whether a read that does not match its checksums is repeated.
+    /// Whether a read is repeated if its data do not match their checksums.
     pub(super) fn rereads(&self) -> bool {
         !self.reread.is_empty()
     }

@@ -1,15 +1,14 @@
-//! The direct-I/O core: from a range of a file to requests to the device, modelled on Linux's `fs/iomap/direct-io.c`.
+//! The direct-I/O core. It turns a request for a range of a file into requests to the device. The model is Linux's `fs/iomap/direct-io.c`.
 //!
-//! The first decision for a `Request` is whether it takes the simple path (`simple`), on which its mapping is found in memory and one bio
-//! carries it out. Every other request takes one of four paths, depending on the owner of its memory and on whether the device accepts that
-//! memory:
+//! A `Request` takes the simple path (`simple`) if its mapping is in memory and one bio suffices. Every other request takes one of four
+//! paths. The path depends on the owner of the memory, and on whether the device accepts the memory:
 //!
 //! | memory | direct | through bounce buffers |
 //! |---|---|---|
-//! | lent, for the time of the call | `generic`, `write` | `bounce` |
-//! | owned, until it is popped | `queued` (one bio), `split` (several) | `split::bounced` |
+//! | borrowed for the call | `generic`, `write` | `bounce` |
+//! | owned by the queue until the pop | `queued` (one bio), `split` (several) | `split::bounced` |
 //!
-//! A request that would be simple except for a copy passes the same gate, and uses one piece (`bounce::short`).
+//! A request that would be simple if its data needed no copy takes a path of its own, with one bounce buffer (`bounce::short`).
 
 mod bounce;
 mod generic;
@@ -57,20 +56,21 @@ use crate::iomap::{Iomap, MapFile};
 use crate::units::InodeNo;
 
 bitflags! {
-    /// How a request is carried out. The names are those of Linux's `RWF_` and `IOMAP_DIO_` flags.
+    /// The options of a request. The names are those of Linux's `RWF_` and `IOMAP_DIO_` flags.
     ///
-    /// A device may return EAGAIN for a request without NOWAIT, for example if it is short of memory. Such a request is repeated at most a
-    /// hundred times; then it fails with EIO.
+    /// A device may return EAGAIN even for a request without NOWAIT, for example if it is short of memory. Such a request is repeated at
+    /// most a hundred times, and then fails with EIO.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DioFlags: u8 {
         /// The request fails with EAGAIN, without any effect, instead of waiting for metadata, a slot or the device.
         const NOWAIT = 0x1;
-        /// The completion is polled if the device supports polling and one bio suffices; otherwise the flag is cleared without an error.
+        /// The completion is polled if the device supports polling and one bio suffices. Otherwise the flag has no effect.
         const HIPRI = 0x2;
-        /// The request does not take the simple path. Linux also waits for a request with this flag; here only `read_at` and `write_at` wait.
+        /// The request does not take the simple path. In Linux the flag also makes the submitter wait. Here the flag does not change
+        /// whether a call waits.
         const FORCE_WAIT = 0x4;
-        /// A write without space for all its data fails, and the file keeps its content: there are no short writes. If the file has no extents,
-        /// the part of the data before its end may still have been written, over old content and into holes.
+        /// If there is not enough space for all data, the write fails and the file keeps its content; there is no short write. There is one
+        /// exception: in a file with a block map (no extents), the data before the end of the file may have been written.
         const WHOLE = 0x8;
         /// The data are copied through a bounce buffer even if the device accepts the memory.
         const BOUNCE = 0x10;
@@ -78,22 +78,22 @@ bitflags! {
         const DSYNC = 0x20;
         /// The write is durable when it completes, with all metadata of the file (`O_SYNC`).
         const SYNC = 0x40;
-        /// The device writes all of the data or nothing, whatever happens. The write fails with EOPNOTSUPP if the device does not guarantee
-        /// this.
+        /// The device writes all of the data or nothing, even at a power failure (`RWF_ATOMIC`). The write fails with EOPNOTSUPP if the
+        /// device does not guarantee this.
         const ATOMIC = 0x80;
     }
 }
 
 /// How many times a request that may wait is repeated after EAGAIN.
 const RETRIES: u8 = 100;
-/// The inode number of a request whose failure is not an event, because the caller retries by another path and reports the failure of the
-/// retry.
+/// The inode number of a request whose failure is not reported as an event. The caller of such a request repeats it on another path, and
+/// reports the failure of the repeat.
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 
 impl DioFlags {
     #[inline(always)]
     fn for_bio(self) -> BioFlags {
-        // The bits are the same, as asserted below, so a request need not test them one by one.
+        // The values of the bits are equal, as asserted below, so no bit needs a separate test.
         BioFlags::from_bits_truncate(self.bits()) & (BioFlags::NOWAIT | BioFlags::HIPRI)
     }
 }
@@ -103,24 +103,25 @@ const _: () = assert!(
         && DioFlags::HIPRI.bits() == BioFlags::HIPRI.bits()
 );
 
-/// The properties of a request's file that this layer needs.
+/// The properties of a file that this layer needs for a request.
 pub(crate) struct Target<'a, M> {
     pub(crate) map: &'a M,
-    /// The device that the map leads to.
+    /// The device to which the offsets in the map belong.
     pub(crate) dev: Dev,
-    /// The limits of a request that the device and the file's blocks impose.
+    /// The limits for requests that follow from the device and the block size.
     pub(crate) geometry: &'a Geometry,
     pub(crate) inode: InodeNo,
     /// `i_size`, sampled at the start of the request.
     pub(crate) size: u64,
-    /// Whether the handle accepts only what `O_DIRECT` accepts. This is a reference, so that the simple path need not load the value.
+    /// Whether the handle refuses misaligned requests, as `O_DIRECT` does. This is a reference, so that the simple path need not load the
+    /// value.
     pub(crate) strict: &'a bool,
-    /// How the content of a file that can change is held until the request is complete.
+    /// The lock that the request has on the content until it is complete; `None` if the file cannot change.
     pub(crate) live: Option<Holding>,
 }
 
-/// A device's queue and the state of this layer, for everything except the simple path. The queue is a trait object, because otherwise this
-/// code would be compiled for each kind of queue. An indirect call costs little in comparison with a plan or a copy.
+/// A device's queue and the state of this layer, for all code except the simple path. The queue is a trait object, because otherwise this
+/// code would be compiled for each kind of queue. An indirect call costs little in comparison with the other work of this code.
 pub(crate) struct Io<'a> {
     pub(crate) queue: &'a mut dyn DeviceQueue,
     pub(crate) state: &'a mut State,
@@ -128,9 +129,9 @@ pub(crate) struct Io<'a> {
 
 /// The state of this layer in a queue.
 pub(crate) struct State {
-    /// The mask of the largest logical block among the devices. A short transfer is rounded down to whole blocks of this size.
+    /// The largest logical block size among the devices, minus one. A short transfer is rounded down to whole blocks of this size.
     sector_mask: u64,
-    /// The strictest value among the devices.
+    /// Which write-through requests may flush a device: the strictest value among the devices.
     through_flushes: ThroughFlushes,
     simple: bool,
     stats: Stats,
@@ -139,20 +140,20 @@ pub(crate) struct State {
     /// Requests that need only a copy.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
-    /// Whether a completion that the device's queue does not record was popped since the last [`Self::take_fresh`].
+    /// Whether, since the last [`Self::take_fresh`], a completion was popped that did not come from the device's queue.
     fresh: bool,
     /// The number of requests that were submitted and not yet popped.
     outstanding: usize,
-    /// Whether the caller has waited for the completions that it pops.
+    /// Whether the caller has called [`wait`] since its last [`poll`].
     waited: bool,
-    /// The number of requests that [`wait`] counted as complete although the device had cut them short. They are counted when the completion is
-    /// popped, so that clean completions have no extra cost.
+    /// The number of requests that [`wait`] counted as complete, but whose transfers the device had cut short. Such requests are counted
+    /// when their completions are popped, so that other completions have no extra cost.
     counted_early: usize,
     /// The bounce buffers.
     pool: Pool,
     /// The memory of the last plan, for reuse.
     spare_plan: Vec<Iomap>,
-    /// The files that can change.
+    /// The files that can change, with this queue's requests to them.
     pub(crate) files: QueueFiles,
     events: Arc<Events>,
 }
@@ -178,22 +179,22 @@ impl State {
         }
     }
 
-    /// Records the needs of a device whose requests this queue will carry out.
+    /// Records the limits of a device to which this queue will send requests.
     pub(crate) fn admit(&mut self, limits: &Limits) {
         self.sector_mask = self.sector_mask.max(u64::from(limits.logical_block) - 1);
         self.through_flushes = self.through_flushes.max(limits.through_flushes);
     }
 
-    /// Whether a write-through request that a call waits for may flush a device.
+    /// Whether a write-through request may flush a device if a call waits for it.
     pub(crate) fn calls_flush(&self) -> bool {
         self.through_flushes != ThroughFlushes::Never
     }
 
-    /// Whether a queued write-through request with this memory may flush a device.
+    /// Whether a queued write-through request that writes this memory may flush a device.
     pub(crate) fn queued_flushes(&self, memory: &Memory) -> bool {
         match self.through_flushes {
             ThroughFlushes::Never => false,
-            // An NVMe namespace's queue makes system calls for memory that has too many pieces.
+            // For memory of several pieces, the queue of an NVMe namespace makes system calls, and these flush.
             ThroughFlushes::OfCalls => matches!(memory, Memory::Vectored(_)),
             ThroughFlushes::Always => true,
         }
@@ -221,18 +222,18 @@ impl State {
         &mut self.stats
     }
 
-    /// Adds a completion that did not come from the device's queue. It is popped like the others.
+    /// Adds a completion that did not come from the device's queue. It is popped like all other completions.
     pub(crate) fn finish(&mut self, completion: Completion) {
         self.outstanding += 1;
         self.finished.push_back(completion);
     }
 
-    /// Adds a completion that was held back, so that it can be popped.
+    /// Adds a completion that had to wait for completion work, so that it can be popped.
     pub(crate) fn release(&mut self, completion: Completion) {
         self.finished.push_back(completion);
     }
 
-    /// The implementation of [`DeviceQueue::take_fresh`] for requests that complete without the device: reads of holes, and reads past the end.
+    /// Does the same as [`DeviceQueue::take_fresh`] for requests that complete without the device: reads of holes, and reads past the end.
     #[inline(always)]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
@@ -242,7 +243,7 @@ impl State {
         self.outstanding
     }
 
-    /// The error of a failed request, which is also reported as an event. EAGAIN occurs only for a request with NOWAIT.
+    /// Returns the error of a failed request, and reports it as an event. EAGAIN occurs only for a request with NOWAIT.
     #[cold]
     pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, request: &Request) -> Error {
         let Request { pos, len, .. } = *request;
@@ -260,7 +261,7 @@ impl State {
                 "the request would have to wait for the device",
             );
         }
-        // The request obeyed the limits that the device had when it was opened.
+        // The request obeyed the limits that the device had when it was opened, so the limits may have changed.
         let why = if errno == Errno::EINVAL {
             ", which the device does not support, or no longer supports"
         } else {
@@ -272,17 +273,18 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // The device has ended these requests, or they are leaked. Their callers get no completion, but other requests wait for their ranges.
+        // The device has completed these requests, or they are leaked. Their callers get no completions. But their locks and reserved
+        // ranges are released here, because other requests may wait for the locks.
         let shorts = self.shorts.iter().filter_map(Short::completing);
         let splits = self.splits.iter().filter_map(SplitRequest::completing);
         splits.chain(shorts).for_each(|completing| self.files.abandon(completing));
     }
 }
 
-/// Reads into lent memory and waits. Returns the number of bytes read, which is less than asked only at the end of the file.
+/// Reads into borrowed memory and waits. Returns the number of bytes read, which is less than requested only at the end of the file.
 ///
-/// All of its frequent code down to the system call is inlined into its caller, and no rare code is: the first `ret` after a system call can
-/// cost a third of a read (measured with AMD's Safe RET mitigation; docs/BENCHMARKS.md, "Returns across a system call").
+/// All frequent code, down to the system call, is inlined into the caller. Rare code is not. The reason is the first `ret` after a system
+/// call, which can cost a third of a read (measured with AMD's Safe RET mitigation; docs/BENCHMARKS.md, "Returns across a system call").
 #[inline(always)]
 pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -305,7 +307,7 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
-            // These are copies: a value that a function borrows must be in memory, and so it is stored only on this path.
+            // The paths below get copies. A value that is passed by reference must be in memory, and a copy is stored only on this path.
             let target = *target;
             let Request { pos, flags, .. } = *request;
             if target.geometry.copies_reads()
@@ -325,7 +327,7 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Reads into several lent buffers and waits.
+/// Reads into several borrowed buffers and waits.
 pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
@@ -348,14 +350,14 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Box<Rejected>> {
     let gate = match &memory {
         Memory::Flat(buffer) => {
-            // The length is taken from the flat buffer, because the length of any memory needs one more branch.
+            // The length comes from the buffer. `memory.len()` would need one more branch, because memory can be several buffers.
             let request = Request { len: buffer.len(), ..*request };
             simple::gate(state, target, &request, buffer.address())
         }
         Memory::Vectored(_) => Err(NotSimple::Vectored),
     };
     match gate {
-        // One bio cannot describe a range lock, so only a request that holds its content by the lane passes.
+        // One bio cannot describe a range lock. So a request passes only if it has locked the content by the lane, or needs no lock.
         Ok(at) if target.is_light() => {
             queued::submit_whole(queue, state, target, at, memory, request)?;
             state.stats.simple_hits += 1;
@@ -370,7 +372,7 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Takes an available completion. After [`wait`], it waits for the remaining bytes of a transfer that the device cut short.
+/// Returns a completion if one is available. After [`wait`], waits for the remaining bytes of a transfer that the device cut short.
 #[inline(always)]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
     loop {
@@ -406,8 +408,8 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
 }
 
 impl Io<'_> {
-    /// The result of a simple read that was not clean. A read that was short or temporarily refused is repeated from its start if transfers are
-    /// continued.
+    /// Handles a simple read that was short or failed. A read that was short or got EAGAIN is repeated from its start on the generic path,
+    /// which continues short transfers.
     #[cold]
     #[inline(never)]
     fn read_again<M: MapFile>(
@@ -431,7 +433,7 @@ impl Io<'_> {
         }
     }
 
-    /// Processes a completion that is not the clean completion of a whole request.
+    /// Processes any completion except a successful one of a whole request.
     #[cold]
     #[inline(never)]
     fn unclean(&mut self, done: Done) {
@@ -441,13 +443,13 @@ impl Io<'_> {
         let there = |state: &State| state.finished.len() + state.files.unsynced();
         let before = there(self.state);
         self.complete(done);
-        // Requests that this completed can be popped, immediately or after a sync.
+        // Requests that `complete` has completed can be popped, at once or after a sync, so they are not counted twice.
         self.state.counted_early =
             self.state.counted_early.saturating_sub(there(self.state) - before);
     }
 
-    /// Waits until one of the requests that were counted early has completed. After an error none counts as complete, because the next [`wait`]
-    /// gets the error again, and returns it.
+    /// Waits until a request has completed that [`wait`] counted too early. After an error no request counts as complete, because the next
+    /// [`wait`] gets the same error and returns it.
     #[cold]
     #[inline(never)]
     fn wait_for_counted(&mut self) -> bool {
@@ -463,7 +465,7 @@ impl Io<'_> {
         false
     }
 
-    /// Takes the completed requests of the device, and keeps them to be popped.
+    /// Processes all available completions of the device, so that they can be popped.
     #[cold]
     pub(crate) fn take_completed(&mut self) {
         while let Some(done) = self.queue.pop() {
@@ -471,8 +473,8 @@ impl Io<'_> {
         }
     }
 
-    /// Takes one completion from the device's queue, and keeps it to be popped. If none is available, submits all queued requests together, and
-    /// waits for one.
+    /// Processes one completion of the device, so that it can be popped. If none is available, submits all queued requests together, and
+    /// waits for a completion.
     pub(crate) fn pump(&mut self) -> Result<()> {
         let mut done = self.queue.pop();
         if done.is_none() {
@@ -484,16 +486,17 @@ impl Io<'_> {
     }
 }
 
-/// Waits until `min` completions (or all that are outstanding, if fewer) can be popped.
+/// Waits until `min` completions can be popped, or all outstanding ones if there are fewer.
 #[inline]
 pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
     let min = min.min(state.outstanding);
     state.waited = true;
-    // The first completed read is copied while the device works on the others.
+    // If copies take long, the loop below waits for one completion at a time. So the first completed read is copied while the device works
+    // on the others.
     let copies = state.pool.has_long();
     if state.splits.is_empty() && !copies {
-        // Each bio in flight is a whole request here, so the device's queue can count them. `pop` continues a transfer that the device cut
-        // short.
+        // In this case each bio in flight is a whole request, so the device's queue can count the requests. `pop` continues a transfer that
+        // the device cut short.
         let missing = min.saturating_sub(state.finished.len());
         return queue.wait(missing).map_err(hand_over_failed);
     }
@@ -530,12 +533,12 @@ impl<M> Clone for Target<'_, M> {
 impl<M> Copy for Target<'_, M> {}
 
 impl<M> Target<'_, M> {
-    /// The target of its transfers.
+    /// The target of transfers to or from this file.
     fn transfer_to(&self, flags: BioFlags) -> TransferTo {
         TransferTo { dev: self.dev, sector_mask: self.geometry.sector_mask, flags }
     }
 
-    /// Whether one bio can describe the completion work of its file.
+    /// Whether one bio can describe the lock that the request has on the content.
     #[inline(always)]
     fn is_light(&self) -> bool {
         self.live.is_none_or(|holding| holding.is_light())

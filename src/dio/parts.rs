@@ -1,4 +1,4 @@
-//! A request's memory: cut into the parts that are contiguous on the device, and joined again.
+//! Cuts the memory of a request into parts that are contiguous on the device, and joins the parts again.
 
 use std::collections::VecDeque;
 use std::ops::{DerefMut, Range};
@@ -12,7 +12,7 @@ use crate::sys::copy as copy_unseen;
 /// The buffers of one transfer.
 pub(super) type Buffers = SmallVec<[Buffer; 2]>;
 
-/// The form of the caller's memory.
+/// The form of the caller's memory: one buffer, or several buffers with their lengths.
 pub(super) enum Shape {
     Flat,
     Vectored(Vec<usize>),
@@ -29,7 +29,7 @@ impl Shape {
     }
 }
 
-/// Removes the first `count` bytes from the remaining memory.
+/// Removes the first `count` bytes from the remaining memory, and returns them.
 pub(super) fn take(rest: &mut VecDeque<Buffer>, count: usize) -> Buffers {
     let mut taken = Buffers::new();
     let mut left = count;
@@ -56,7 +56,7 @@ pub(super) fn to_memory(mut buffers: Buffers) -> Memory {
     }
 }
 
-/// Joins the parts, which are in order, to buffers of the original form.
+/// Joins parts, which are in order, to buffers of the form that the caller submitted.
 pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory {
     let mut joined: Vec<Buffer> = Vec::new();
     for part in parts {
@@ -87,7 +87,8 @@ pub(super) fn zero(bufs: &mut [impl DerefMut<Target = [u8]>], range: Range<usize
     within_mut(bufs, range).for_each(|part| part.fill(0));
 }
 
-/// Copies between the memory of a caller and bounce buffers. Each side is a list of parts that counts as one range of bytes.
+/// Copies bytes between the caller's memory and bounce buffers. Each side is a list of parts. Together the parts of a side count as one
+/// range of bytes.
 pub(super) fn copy<'b>(
     from: impl Iterator<Item = &'b [u8]>,
     to: impl Iterator<Item = &'b mut [u8]>,

@@ -1,4 +1,5 @@
-//! The plan of a request that does not take the simple path: the mappings of its range, and their consequences.
+//! The plan of a request that does not take the simple path: the mappings of its range, and their consequences for copies, flags and
+//! completion work.
 
 use super::bounce;
 use super::{DioFlags, Request, State, Target};
@@ -8,7 +9,7 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, IomapDevice, IomapType, MapFile, Mappings};
 use crate::units::FilePos;
 
-/// The mappings of a range, each cut to the length that one bio may have. The range of a write has blocks everywhere.
+/// The mappings of a range. Each is cut to the length that one bio may have. For a write, each mapping must have blocks.
 pub(super) fn plan<M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
@@ -51,8 +52,8 @@ fn check_blocks(plan: &[Iomap], request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Whether the device accepts the request's buffers, and the parts into which the mappings cut them, without a copy. `copied` contains the
-/// address bits that require a copy.
+/// Whether the request's memory needs no copy. For this, the device must accept the buffers, and also the parts into which the mappings cut
+/// them. `copied` contains the address bits that require a copy.
 pub(super) fn is_direct<M: MapFile>(
     target: &Target<'_, M>,
     copied: usize,
@@ -66,13 +67,13 @@ pub(super) fn is_direct<M: MapFile>(
     if !geometry.cuts_can_be_misaligned() {
         return true;
     }
-    // A part that begins at a cut can begin in any buffer. Its distance from the start of that buffer depends on the lengths of all earlier ones.
+    // The first byte of a part can be in any buffer. Its offset in that buffer depends on the lengths of all earlier buffers.
     let whole =
         bufs.len() == 1 || bufs.into_iter().all(|(_, len)| geometry.takes_distance(len as u64));
     let len = target.span(request).device;
     let mappings = target.mappings(request.pos, len, request.is_nowait());
     let mut mappings = mappings.to_write(request.op == BioOp::Write);
-    // The transfer gets the error again, and reports it.
+    // An error is ignored here: the transfer gets the same error, and reports it.
     let Some(Ok(first)) = mappings.next() else { return true };
     if first.end().0 >= request.pos.0 + len as u64 {
         return whole || len <= geometry.limits.max_transfer as usize;
@@ -84,13 +85,13 @@ pub(super) fn is_direct<M: MapFile>(
 }
 
 impl<M: MapFile> Target<'_, M> {
-    /// How many of these bytes one buffer can hold without a misaligned cut: all of them, or those of the first mapping if the next mapping could
-    /// begin at an address that the device does not accept.
+    /// The number of these bytes that one bounce buffer can receive without a misaligned cut. If a cut could be misaligned, the result is
+    /// the length of the first mapping. Otherwise it is `len`.
     pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
         if !self.geometry.cuts_can_be_misaligned() {
             return len;
         }
-        // The transfer gets the error again, and reports it.
+        // An error is ignored here: the transfer gets the same error, and reports it.
         match self.mappings(pos, len, resident).next() {
             Some(Ok(first)) => (first.end().0 - pos.0) as usize,
             _ => len,
@@ -98,8 +99,8 @@ impl<M: MapFile> Target<'_, M> {
     }
 }
 
-/// Whether a range of this kind needs a transfer. An unwritten extent reads as zeros without a transfer; a write to it is transferred, and the
-/// extent is converted afterwards.
+/// Whether a range of this kind needs a transfer. An unwritten extent reads as zeros without a transfer; a write to it is transferred, and
+/// the extent is converted afterwards.
 pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     match kind {
         IomapType::Mapped => true,
@@ -108,7 +109,7 @@ pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     }
 }
 
-/// Fails if the request must not wait, and the slots or bounce buffers that its plan needs are not free. `direct`: the request's memory is not
+/// Fails if the request has NOWAIT, and there are too few free slots or bounce buffers for its plan. If `direct` is true, the memory is not
 /// copied.
 pub(super) fn check_room(
     queue: &dyn DeviceQueue,
@@ -138,8 +139,8 @@ pub(super) fn check_room(
     Ok(())
 }
 
-/// The flags of a plan's bios. If there are several, none is polled. If there are several for a write, none has NOWAIT, because the device could
-/// refuse one after it carried out another; then only a part would be written. Such bios wait for the device if necessary.
+/// The flags for the bios of a plan. If there are several bios, none is polled. If there are several for a write, none has NOWAIT: the
+/// device could carry out one bio and refuse another, and only a part of the data would be written.
 pub(super) fn bio_flags<M>(
     target: &Target<'_, M>,
     plan: &[Iomap],
@@ -155,12 +156,12 @@ pub(super) fn bio_flags<M>(
     if several { flags - (BioFlags::HIPRI | BioFlags::NOWAIT) } else { flags }
 }
 
-/// The completion work that a plan leaves after its write.
+/// The completion work of a write with this plan.
 pub(super) fn left_by(plan: &[Iomap]) -> CompletionWork {
     plan.iter().filter_map(Iomap::completion_work).collect()
 }
 
-/// Whether the file has blocks for a range, and whether all of them are written: `None` if a block is missing.
+/// Whether all blocks of a range are written: `Some(false)` if some are unwritten, and `None` if a block is missing.
 pub(crate) fn blocks_of<M: MapFile>(
     map: &M,
     pos: FilePos,

@@ -1,6 +1,6 @@
 //! Queued reads that need one bio, and the submission of a bio.
 //!
-//! A request that needs more than one bio, or a copy, goes to [`split`] or [`short`].
+//! A request that needs several bios is passed to [`split`], and a request whose data must be copied to [`short`].
 
 use std::iter::once;
 
@@ -26,7 +26,7 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
     submit_bio(queue, state, whole(target, at, memory, request), request.flags)
 }
 
-/// Calls [`submit_bio`] out of line, so that requests that passed no gate share one copy of the code for all kinds of files.
+/// Calls [`submit_bio`], but is not inlined. So all requests outside the simple path share one copy of the code, for all kinds of files.
 #[inline(never)]
 fn submit_bio_out_of_line<Q: DeviceQueue>(
     queue: &mut Q,
@@ -75,7 +75,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     request: &Request,
 ) -> Result<(), Box<Rejected>> {
     if target.geometry.copies_reads() {
-        // The operation is a constant here, so the compiler removes later tests of it.
+        // The operation of this copy is a constant, so the compiler removes later tests of it.
         let read = Request { op: BioOp::Read, ..*request };
         match short::submit(queue, state, target, memory, &read) {
             Ok(()) => return Ok(()),
@@ -115,7 +115,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Submits a bio for which no slot was free. Waits for a slot, unless the request must not wait.
+    /// Submits a bio for which no slot was free. Waits for a slot; with NOWAIT the request fails instead.
     #[cold]
     fn submit_when_room(&mut self, bio: Bio, flags: DioFlags) -> Result<(), Box<Rejected>> {
         if flags.contains(DioFlags::NOWAIT) {
@@ -126,7 +126,7 @@ impl Io<'_> {
             .map_err(|(errno, bio)| Rejected::boxed(super::hand_over_failed(errno), bio.memory))
     }
 
-    /// Submits a bio, and first takes completions to make room.
+    /// Submits a bio. If no slot is free, first waits for a completion and processes it.
     #[allow(
         clippy::result_large_err,
         reason = "the error returns the complete bio without an allocation"
@@ -140,7 +140,8 @@ impl Io<'_> {
             if let Err(errno) = self.queue.wait(1) {
                 return Err((errno, bio));
             }
-            // One completion is enough. Processing it may submit a part again, into the freed slot.
+            // One completion is enough. Its processing may submit a part again, and this part uses the slot that has become free. Then the
+            // loop waits again.
             if let Some(done) = self.queue.pop() {
                 self.complete(done);
             }

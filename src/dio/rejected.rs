@@ -1,11 +1,11 @@
-//! A request that was not started: its memory comes back with the reason.
+//! The error of a request that was not started. It returns the memory of the request.
 
 use std::fmt;
 
 use crate::bio::Memory;
 use crate::error::Error;
 
-/// A request that was not started, and its memory.
+/// The error of a request that was not started, with the memory of the request.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Rejected {
@@ -16,7 +16,7 @@ pub struct Rejected {
 }
 
 impl Rejected {
-    /// Creates the error in a box, so that the result of a successful submission is one register.
+    /// Creates the error in a box. Because of the box, the result of a submission is one register.
     #[cold]
     pub(crate) fn boxed(error: Error, memory: Memory) -> Box<Self> {
         Box::new(Self { error, memory })

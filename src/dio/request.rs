@@ -21,10 +21,10 @@ pub(crate) struct Request {
     pub(crate) source: Source,
 }
 
-/// The owner of the memory that is written. It determines which other code can change the memory during the write.
+/// The owner of the memory that is written. The owner determines which other code can change the memory during the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Lent bytes, which may have other writers.
+    /// Borrowed bytes, which may have other writers.
     Lent,
     /// A [`Buffer`](crate::bio::Buffer) that is borrowed or has moved into the queue: safe code cannot change it.
     Buffer,
@@ -57,8 +57,8 @@ impl Request {
         Self { flags, ..Self::of(BioOp::Write, pos, len) }
     }
 
-    /// Creates a queued request. Its length, that of its memory, is set only where it is needed, because the lengths of several buffers
-    /// must be added up.
+    /// Creates a queued request with length 0. The length of its memory is computed only where it is needed, because the lengths of several
+    /// buffers must be added up.
     #[inline(always)]
     pub(crate) fn queued(op: BioOp, pos: FilePos, flags: DioFlags, token: u64) -> Self {
         Self { flags, token, ..Self::of(op, pos, 0) }
@@ -85,13 +85,13 @@ impl Request {
 }
 
 impl<M> Target<'_, M> {
-    /// Cuts a request that the device accepts, so that it reads no byte past the file's last sector.
+    /// The part of an aligned request that is transferred. A read is cut after the last sector of the file.
     pub(super) fn span(&self, request: &Request) -> Span {
         if request.op == BioOp::Write {
             return Span { count: request.len, device: request.len };
         }
         let count = self.size.saturating_sub(request.pos.0).min(request.len as u64);
-        // The length is a multiple of the logical block, so the rounded count does not exceed it.
+        // The length of the request is a multiple of the logical block, so the rounded count does not exceed the length.
         let device = (count + self.geometry.sector_mask) & !self.geometry.sector_mask;
         Span { count: count as usize, device: device as usize }
     }

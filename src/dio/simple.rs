@@ -1,9 +1,11 @@
-//! The gates of the simple path: a read of at most one block, in one written extent, that needs only one bio; and a write in one extent,
-//! written or not, of at most one bio.
+//! The gates of the simple path. A gate checks whether a request can be carried out as one bio, without further steps:
 //!
-//! [`gate_request`] contains all conditions of a request, in the order of their cost; [`gate`] and [`gate_write`] contain the conditions of
-//! its mapping. A request that passes is one bio, without an allocation, a lock or a shared counter; the thread that takes the completion
-//! processes it. The gates for reads follow the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
+//! - a read of at most one file-system block, within one written extent;
+//! - a write of at most one bio, within one extent, which may be unwritten.
+//!
+//! [`gate_request`] checks the conditions that do not depend on the mapping, the cheapest first. [`gate`] and [`gate_write`] also check the
+//! mapping. A request that passes needs no allocation, no lock and no shared counter. Its completion is processed by the thread that pops
+//! it. The gates for reads follow the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
 
 use super::stats::NotSimple;
 use super::{DioFlags, Request, State, Target};
@@ -11,13 +13,13 @@ use crate::bio::CompletionWork;
 use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
-/// The position on the device of a write that passes the gate, and the completion work.
+/// The device offset of a write that passes the gate, and its completion work.
 pub(crate) type Passed = (DevOffset, CompletionWork);
 
 /// Flags that the simple path does not support.
 const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::BOUNCE);
 
-/// The position on the device of a read that can take the simple path, or the reason why it cannot.
+/// The gate for a read. Returns the device offset, or the reason why the read cannot take the simple path.
 ///
 /// All callers ensure that the request is a read, that it is not the continuation of an earlier part, and that the file is not encrypted.
 #[inline(always)]
@@ -31,7 +33,7 @@ pub(super) fn gate<M: MapFile>(
     gate_read(state, target, request, address, copied, target.geometry.block)
 }
 
-/// The gate for a read that is copied regardless of its address. Such a read can be as long as one bio.
+/// The gate for a read whose data are copied from a bounce buffer. The read can be as long as one bio.
 #[inline(always)]
 pub(super) fn gate_copied<M: MapFile>(
     state: &State,
@@ -61,7 +63,7 @@ fn gate_read<M: MapFile>(
     }
 }
 
-/// The position of a range that the recorded metadata do not show as written, if a write has filled it since.
+/// Checks a range that is not written according to the recorded metadata. Returns its device offset if a later write has filled the range.
 #[cold]
 #[inline(never)]
 fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
@@ -72,8 +74,8 @@ fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOff
     }
 }
 
-/// The gate for a write, whose memory is copied if its address has one of the bits `copied`. The write can be as long as one bio, and can
-/// go to an unwritten extent, which must then be converted.
+/// The gate for a write. Memory whose address has one of the bits `copied` does not pass, because such memory must be copied. The write can
+/// be as long as one bio. The extent can be unwritten. Then it must be converted after the write.
 #[inline(always)]
 pub(super) fn gate_write<M: MapFile>(
     state: &State,
@@ -93,7 +95,7 @@ pub(super) fn gate_write<M: MapFile>(
     Ok((at(&iomap, request.pos, request.len)?, left))
 }
 
-/// Conditions for a request, independent of its mapping.
+/// Checks the conditions that do not depend on the mapping.
 #[inline(always)]
 fn gate_request<M>(
     state: &State,
@@ -115,7 +117,7 @@ fn gate_request<M>(
     if length.wrapping_sub(1) >= most {
         return Err(rare(NotSimple::Length));
     }
-    // The size is below 2^63 and the length at most a bio's, so neither side overflows.
+    // The subtraction is made only if the position is below the size, so it does not underflow.
     if pos.0 >= target.size || length > target.size - pos.0 {
         return Err(rare(NotSimple::PastSize));
     }
@@ -125,14 +127,14 @@ fn gate_request<M>(
     Ok(())
 }
 
-/// Returns the reason. This is a function, so that its code lies outside the path of requests that pass.
+/// Returns the reason. The function is not inlined, so that this code is outside the path of requests that pass.
 #[cold]
 #[inline(never)]
 fn rare(reason: NotSimple) -> NotSimple {
     std::hint::black_box(reason)
 }
 
-/// The device offset of a range, if the mapping contains all of it and no data need verification.
+/// The device offset of a range, if the mapping contains the complete range and the data need no verification.
 #[inline(always)]
 fn at(iomap: &Iomap, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
     if iomap.len - (pos.0 - iomap.pos.0) < len as u64 {

@@ -1,4 +1,4 @@
-//! The counters of a queue: plain numbers of one thread, not shared.
+//! The counters of a queue. They are plain integers, because only the thread of the queue uses them.
 
 /// The reason why a request did not take the simple path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -6,30 +6,30 @@
 pub enum NotSimple {
     /// The path is switched off.
     Disabled,
-    /// The request has a flag that the path does not support: force-wait, partial or bounce.
+    /// The request has a flag that the path does not support: force-wait or bounce.
     Flags,
     /// The request has several buffers.
     Vectored,
-    /// The request has no bytes, or a read exceeds a file-system block, or a write exceeds one bio.
+    /// The request has no bytes, a read is longer than one file-system block, or a write is longer than one bio.
     Length,
-    /// The request is not entirely inside the file's size.
+    /// A part of the request is past the end of the file.
     PastSize,
     /// The device does not accept the position, length or address.
     Misaligned,
-    /// The memory might change while the device computes over it, so it is copied ([`StablePages`](super::StablePages)).
+    /// The memory could change while the device computes checksums over it, so it is copied ([`StablePages`](super::StablePages)).
     Stable,
     /// The mapping is not in memory.
     NotResident,
     /// The range is a hole, an unwritten extent, or inline data.
     NotMapped,
-    /// The range crosses the mapping's end.
+    /// The range continues past the end of the mapping.
     SeveralExtents,
-    /// The device protects the range, so its data must be verified.
+    /// The device protects the range with checksums, so the data must be verified.
     Integrity,
 }
 
 impl NotSimple {
-    /// All reasons, in the order of the gates.
+    /// All reasons, in the order in which they are checked.
     pub const ALL: [Self; 11] = [
         Self::Disabled,
         Self::Flags,
@@ -68,15 +68,15 @@ impl NotSimple {
 pub struct Stats {
     /// Reads that took the simple path.
     pub simple_hits: u64,
-    /// Requests that did not take the simple path, by [`NotSimple`].
+    /// Requests that did not take the simple path, by their reason ([`NotSimple`]).
     pub simple_misses: [u64; NotSimple::ALL.len()],
-    /// Writes that took the simple path: over one written extent, with one bio.
+    /// Writes that took the simple path: to one extent, with one bio.
     pub overwrites: u64,
     /// Writes that did not take the simple path.
     pub writes: u64,
     /// Requests that went through bounce buffers.
     pub bounced: u64,
-    /// Transfers whose data did not match their checksums, and that were repeated into the queue's own memory.
+    /// Transfers whose data did not match their checksums. Each was repeated into memory of the queue.
     pub reread: u64,
     /// Transfers that were short and were continued.
     pub short: u64,

@@ -1,4 +1,5 @@
-//! Cases that no real volume or device can produce: gates that ext4 never closes, injected refusals and short transfers.
+//! Tests of cases that no real volume or device can produce: conditions of the simple path that an ext4 volume always meets, injected
+//! errors, and short transfers.
 
 use std::io::IoSlice;
 use std::sync::LazyLock;
@@ -71,7 +72,7 @@ fn buffer(len: usize) -> Buffer {
     Buffer::aligned(len).unwrap()
 }
 
-/// A device that returns these results, then reads whole.
+/// A device whose first transfers return these results. All later transfers succeed in full.
 struct Script(VecDeque<Result<usize, Errno>>);
 
 impl Transfer for Script {
@@ -108,7 +109,7 @@ fn submit(queue: &mut impl DeviceQueue, state: &mut State, len: usize, token: u6
     submit_read(queue, state, &target(&map), buffer(len).into(), &request).unwrap();
 }
 
-/// Each gate closes independently, and reports its own reason.
+/// Each condition of the simple path is checked independently, and reports its own reason.
 #[test]
 fn every_gate_of_the_simple_path_closes() {
     let gate = |state: &State, map: &Fake, pos, len, address, flags| {
@@ -149,7 +150,7 @@ fn every_gate_of_the_simple_path_closes() {
     assert_eq!(gate(&on, &protected, 0, 512, 4096, NONE), Err(NotSimple::Integrity));
 }
 
-/// The short cut of the generic path has the same conditions for a mapping: content that must be verified takes the long path.
+/// Like the simple path, the shortcut of the generic path does not accept a mapping whose data must be verified.
 #[test]
 fn a_piece_with_integrity_takes_no_short_cut() {
     let mut map = Fake::mapped();
@@ -159,8 +160,8 @@ fn a_piece_with_integrity_takes_no_short_cut() {
     assert_eq!(piece(&map).unwrap(), None);
 }
 
-/// If a device returns EAGAIN, a request that may wait is repeated, and then fails with EIO and an event. A request that must not wait
-/// fails at once.
+/// If the device returns EAGAIN, a request that may wait is repeated. After too many repeats it fails with EIO and reports an event. A
+/// request that must not wait fails at once.
 #[test]
 fn eagain_is_retried_for_waiting_requests() {
     let busy = |count| vec![Err(Errno::EAGAIN); count];
@@ -196,7 +197,7 @@ fn eagain_is_retried_for_waiting_requests() {
     }
 }
 
-/// `wait` returns as many completions as requested, even if the device cuts transfers short or completes them late.
+/// After `wait`, as many completions can be popped as were requested, even if the device cuts transfers short or completes them late.
 #[test]
 fn wait_gives_as_many_completions_as_it_says() {
     for seed in 0..50 {

@@ -1,5 +1,5 @@
-//! Complete transfers of borrowed memory: a short transfer is continued, a temporarily refused one is repeated, and data that do not match
-//! their checksums are read once more.
+//! Transfers of borrowed memory, each until it is complete. A short transfer is continued. A transfer that failed with EAGAIN is repeated.
+//! A read whose data do not match their checksums is repeated once.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -16,16 +16,16 @@ use crate::units::DevOffset;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Complete,
-    /// The transfer was short by more than a logical block. The bytes after this count are transferred next.
+    /// The device transferred a part of at least one logical block. The bytes after this count are transferred next.
     Continue(usize),
-    /// The device refused the transfer temporarily, or did less than a logical block. The whole transfer is repeated.
+    /// The device returned EAGAIN, or transferred less than a logical block. The complete transfer is repeated.
     Repeat,
     Fail(Errno),
 }
 
 impl Next {
-    /// The step after a transfer of `len` bytes. Only whole logical blocks count, because the remaining bytes must be aligned again: `sector_mask`
-    /// is the logical block size minus one.
+    /// The step after a transfer of `len` bytes. A short count is rounded down to whole logical blocks, so that the remaining bytes are
+    /// aligned. `sector_mask` is the logical block size minus one.
     pub(super) fn after(
         result: Result<usize, Errno>,
         len: usize,
@@ -35,7 +35,7 @@ impl Next {
     ) -> Self {
         match result {
             Ok(count) if count == len => return Self::Complete,
-            // The device has ended.
+            // The transfer is past the end of the device.
             Ok(0) => return Self::Fail(Errno::EIO),
             Ok(count) => match count & !(sector_mask as usize) {
                 0 => {}
@@ -59,7 +59,7 @@ pub(super) type Parts<'a> = SmallVec<[LentPart<'a>; 2]>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransferTo {
     pub(super) dev: Dev,
-    /// The unit to which a short transfer is rounded down, so that the remaining bytes are aligned.
+    /// The logical block size minus one. A short transfer is rounded down to whole blocks, so that the remaining bytes are aligned.
     pub(super) sector_mask: u64,
     pub(super) flags: BioFlags,
 }
@@ -111,7 +111,8 @@ impl Io<'_> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let (mut done, mut retries) = (0, RETRIES);
         let mut flags = to.flags;
-        // A call that continues a queued request may flush.
+        // If a write-through call may flush the device, the data are written without DSYNC, and one flush follows. This happens when a call
+        // continues a queued write-through request.
         let flushes = flags.contains(BioFlags::DSYNC) && self.state.calls_flush();
         flags.set(BioFlags::DSYNC, flags.contains(BioFlags::DSYNC) && !flushes);
         while done < len {
@@ -123,7 +124,7 @@ impl Io<'_> {
                 Next::Continue(whole) => {
                     self.state.stats.short += 1;
                     done += whole;
-                    // Otherwise the device could refuse the remaining bytes of a write that is partly done.
+                    // With NOWAIT the device could refuse the remaining bytes of a write that is partly done.
                     flags -= BioFlags::NOWAIT;
                 }
                 Next::Repeat => {}

@@ -1,5 +1,5 @@
-//! Writes over blocks that the file has, written or not. The caller has done all other work (blocks for holes, set-id bits removed, the
-//! content held), and gets the completion work.
+//! Writes to allocated blocks, written or unwritten. The caller has already allocated blocks for holes, removed set-id bits, and locked the
+//! content. The caller also does the completion work, which these functions return.
 
 use std::io::IoSlice;
 
@@ -13,14 +13,15 @@ use crate::error::{Errno, Result};
 use crate::iomap::MapFile;
 use crate::units::DevOffset;
 
-/// Flags that the simple path for writes does not support; [`overwrite_now`] supports the first.
+/// Flags that the simple path for writes does not support. The exception is DSYNC in [`overwrite_now`], if the request is write-through.
 pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
-/// Writes borrowed memory over one extent with one bio, and waits: the simple path. Returns the completion work. `None` for other writes, or
-/// if the device did not write all bytes in one transfer. The caller can then repeat the write.
+/// Writes borrowed memory to one extent with one bio, and waits. This is the simple path. Returns the completion work. Returns `None` if
+/// the write cannot take this path, or if the device failed: the caller can then repeat the complete write.
 ///
-/// Copied writes take this path too. All of it is inlined into the program's own code: on some processors (AMD's with Linux's Safe RET) the
-/// first return after a system call, from a function that was called before it, takes longer than the copy.
+/// A write whose data must be copied takes this path too. All code of the path is inlined into the program, because some returns are
+/// expensive. On some processors (AMD, with Linux's Safe RET mitigation) the first return after a system call takes longer than the copy,
+/// if the function that returns was called before the system call.
 #[inline(always)]
 pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -36,7 +37,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     let (address, copied) = (buf.as_ptr().addr(), target.geometry.copied);
     let passed = simple::gate_write(state, target, request, address, copied.ours);
     let (at, left) = match passed {
-        // A range that needs a conversion is not durable with its data.
+        // An unwritten range must also be converted before it is durable, so a write-through bio is not enough.
         Ok((_, left)) if request.through && !left.is_empty() => return None,
         Ok(passed) => passed,
         Err(reason) => {
@@ -68,8 +69,8 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Writes the remaining bytes after the device wrote a part, because the request can then no longer fail as a whole. Returns `None` if
-    /// the device wrote nothing, or after an error.
+    /// Writes the remaining bytes after the device wrote a part. After a part was written, the request must not fail with EAGAIN. Returns
+    /// `None` if the device wrote nothing, or after an error.
     #[cold]
     fn go_on(
         &mut self,
@@ -87,7 +88,8 @@ impl Io<'_> {
         self.write_all(to, &[IoSlice::new(&buf[done..])], at).ok()
     }
 
-    /// Writes the remaining bytes, as [`go_on`](Self::go_on) does, from `len` bytes of the pool's [own copy](super::bounce::Pool::own_copy).
+    /// Does the same as [`go_on`](Self::go_on) for a write of the first `len` bytes of the pool's [own
+    /// copy](super::bounce::Pool::own_copy).
     #[cold]
     fn go_on_with_copy(
         &mut self,
@@ -102,7 +104,7 @@ impl Io<'_> {
     }
 }
 
-/// The position of a write of owned memory that may take the simple path, and its completion work.
+/// Checks whether a write of owned memory can take the simple path. Returns its device offset and its completion work.
 #[inline(always)]
 pub(crate) fn pass_overwrite<M: MapFile>(
     state: &mut State,
@@ -115,7 +117,7 @@ pub(crate) fn pass_overwrite<M: MapFile>(
         return None;
     }
     let (address, copied) = (buffer.address(), target.geometry.copied.owned_writes);
-    // The length comes from the buffer, as for reads.
+    // The length of a queued request is not set, so it is taken from the buffer.
     let request = Request { len: buffer.len(), ..*request };
     match simple::gate_write(state, target, &request, address, copied) {
         Ok(passed) => Some(passed),
@@ -148,7 +150,7 @@ pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-/// Writes lent memory over blocks that the file has, and waits. The device accepts the position and length.
+/// Writes borrowed memory to allocated blocks, and waits. The position and the length are aligned.
 pub(crate) fn write_now<M: MapFile>(
     queue: &mut dyn DeviceQueue,
     state: &mut State,

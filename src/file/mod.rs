@@ -1,4 +1,4 @@
-//! A file that is open for direct I/O: in a volume, or in a file system that the kernel has mounted.
+//! A file that is open for direct I/O. The file is in a volume, or in a file system that the kernel has mounted.
 
 mod live;
 mod of_host;
@@ -20,17 +20,17 @@ use crate::iomap::{self, Iomap, MapFile, Mappings, WriteAt};
 use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
 
-/// The length of the pieces in which a whole file is read.
+/// [`File::read_all`] reads a file in pieces of this many bytes.
 const READ_PIECE: u64 = 1 << 20;
 
-/// A file that is open for direct I/O. Threads can share it; each uses its own [`Queue`]. It is cheap to clone.
+/// A file that is open for direct I/O. Several threads can use one file, each thread with its own [`Queue`]. A clone is cheap.
 #[derive(Clone)]
 pub struct File {
     backing: Backing,
 }
 
-/// The owner of the file's metadata. A request matches it once at the top. The tag is a separate byte: reading it from the niche of a field
-/// would cost each request four more instructions.
+/// The kind of the file. Each request matches on it once, at its start. With `repr(u8)` the discriminant is a separate byte. If the
+/// discriminant were in the niche of a field, reading it would cost each request four more instructions.
 #[derive(Clone)]
 #[repr(u8)]
 enum Backing {
@@ -69,7 +69,7 @@ impl File {
         }
     }
 
-    /// The size in bytes. The size of a host file can change while the kernel serves it; it is 0 if the kernel does not report it.
+    /// The size in bytes. While the kernel serves a host file, its size can change. The size is 0 if the kernel does not report it.
     #[must_use]
     pub fn size(&self) -> u64 {
         match &self.backing {
@@ -79,13 +79,14 @@ impl File {
         }
     }
 
-    /// Whether every write by this handle goes to the end of the file.
+    /// Whether every write by this handle is an append (`O_APPEND`).
     #[must_use]
     pub fn appends(&self) -> bool {
         matches!(&self.backing, Backing::Live(file) if file.appends())
     }
 
-    /// The server of a host file with the reason, and the devices beneath it; `None` for a volume's file.
+    /// Reports whether a host file is read from the device or by the kernel, the reason, and the devices below the file. `None` for a file
+    /// of a volume.
     #[must_use]
     pub fn host(&self) -> Option<HostReport> {
         match &self.backing {
@@ -94,12 +95,12 @@ impl File {
         }
     }
 
-    /// Reads at a position and waits. Returns the number of bytes read: fewer than the length of `buf` only at the end of the file, and 0
-    /// past the end.
+    /// Reads at a position and waits. Returns the number of bytes read. This number is smaller than `buf.len()` only at the end of the
+    /// file, and it is 0 past the end.
     ///
     /// # Errors
-    /// `InvalidInput` if a strict handle gets a request that `O_DIRECT` refuses, or the queue belongs to another volume or host; `Io` with
-    /// the device's errno; `Corrupt` from the file's map.
+    /// `InvalidInput` if the handle is [direct](FileOptions::direct) and the request is misaligned, or if the queue belongs to another
+    /// volume or host; `Io` with the device's errno; `Corrupt` if the file's map is damaged.
     #[inline(always)]
     pub fn read_at(
         &self,
@@ -113,7 +114,7 @@ impl File {
     /// Reads at a position with flags and waits.
     ///
     /// # Errors
-    /// The errors of [`read_at`](Self::read_at), and `WouldBlock` with [`DioFlags::NOWAIT`].
+    /// The errors of [`read_at`](Self::read_at); `WouldBlock` if the request has [`DioFlags::NOWAIT`] and would have to wait.
     #[inline(always)]
     pub fn read_at_with(
         &self,
@@ -133,7 +134,7 @@ impl File {
     /// Reads all of `buf` at a position and waits.
     ///
     /// # Errors
-    /// The errors of [`read_at`](Self::read_at); `Io` with ENODATA if the file ends before the last byte.
+    /// The errors of [`read_at`](Self::read_at); `Io` with ENODATA if the file ends before `buf` is full.
     pub fn read_exact_at(
         &self,
         queue: &mut Queue,
@@ -152,7 +153,7 @@ impl File {
     /// Reads all of the file.
     ///
     /// # Errors
-    /// The errors of [`read_at`](Self::read_at); `LimitExceeded` if memory does not suffice.
+    /// The errors of [`read_at`](Self::read_at); `LimitExceeded` if there is not enough memory for the content.
     pub fn read_all(&self, queue: &mut Queue) -> Result<Vec<u8>> {
         let mut content = Vec::new();
         let no_memory = |len: u64| {
@@ -161,13 +162,13 @@ impl File {
                 format!("cannot allocate {len} bytes for the content"),
             )
         };
-        // All memory is allocated first, so that a file larger than memory is refused before it is read.
+        // The memory is allocated before the first read. So a file that is larger than the memory fails at once.
         usize::try_from(self.size())
             .ok()
             .and_then(|size| content.try_reserve_exact(size.saturating_add(1)).ok())
             .ok_or_else(|| no_memory(self.size()))?;
         loop {
-            // Reading one more byte than the size shows whether the file has grown.
+            // The read requests one byte more than the size. This byte shows whether the file has grown.
             let left = self.size().saturating_sub(content.len() as u64).saturating_add(1);
             let piece = left.min(READ_PIECE) as usize;
             let at = content.len();
@@ -182,7 +183,7 @@ impl File {
         }
     }
 
-    /// Reads like [`read_at_with`](Self::read_at_with), into several buffers, which are filled one after the other.
+    /// Reads into several buffers, which are filled in order. Otherwise the call is the same as [`read_at_with`](Self::read_at_with).
     ///
     /// # Errors
     /// The errors of [`read_at_with`](Self::read_at_with).
@@ -202,11 +203,12 @@ impl File {
         }
     }
 
-    /// Starts a read into memory that moves into the queue and comes back with the completion, which contains `token`. The call may wait
-    /// for a free slot, unless the flags contain NOWAIT.
+    /// Starts a read. The memory moves into the queue, and the completion returns it together with `token`. If no slot is free, the call
+    /// waits for one; with [`DioFlags::NOWAIT`] it fails instead.
     ///
     /// # Errors
-    /// The errors of [`read_at_with`](Self::read_at_with), with the memory. Errors of the device come with the completion.
+    /// The errors of [`read_at_with`](Self::read_at_with). The error also returns the memory. Errors of the device are reported by the
+    /// completion.
     #[inline(always)]
     pub fn submit_read(
         &self,
@@ -217,7 +219,7 @@ impl File {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let pos = pos.into();
-        // Each use makes its own request, because a request that is lent to a function must be in memory on all paths.
+        // Each arm creates its own request. The compiler stores a request in memory on all paths if any path passes a reference to it.
         let request = || Request::queued(BioOp::Read, pos, flags, token);
         match &self.backing {
             Backing::Volume(file) => file.submit_read(queue, memory, request()),
@@ -226,14 +228,15 @@ impl File {
         }
     }
 
-    /// Writes at a position and waits. Returns the number of bytes written: fewer than the length of `buf` only if there was no more space.
-    /// With [`DioFlags::WHOLE`] a lack of space is an error.
+    /// Writes at a position and waits. Returns the number of bytes written. This number is smaller than `buf.len()` only if there was not
+    /// enough space. With [`DioFlags::WHOLE`] a lack of space is an error instead.
     ///
-    /// Acknowledged data are durable after the next [`sync`](Self::sync), or with [`DioFlags::DSYNC`] when the write returns.
+    /// The data are durable after the next [`sync`](Self::sync). With [`DioFlags::DSYNC`] they are durable when the write returns.
     ///
     /// # Errors
-    /// The errors of [`read_at`](Self::read_at); `NoSpace`, `Quota`, `FileTooLarge`, `NotPermitted` (immutable, or append-only and not at
-    /// the end), `ReadOnly` for host files and volumes that are not open for writing. A part may have been written.
+    /// The errors of [`read_at`](Self::read_at); `NoSpace`, `Quota`, `FileTooLarge`; `NotPermitted` if the file is immutable, or
+    /// append-only and the write is not at its end; `ReadOnly` for host files, and for a volume or handle that is not open for writing.
+    /// After an error, a part of the data may have been written.
     #[inline(always)]
     pub fn write_at(
         &self,
@@ -247,7 +250,8 @@ impl File {
     /// Writes at a position with flags and waits.
     ///
     /// # Errors
-    /// The errors of [`write_at`](Self::write_at), and `WouldBlock` with [`DioFlags::NOWAIT`]: the write has had no effect then.
+    /// The errors of [`write_at`](Self::write_at); `WouldBlock` if the request has [`DioFlags::NOWAIT`] and would have to wait. A write
+    /// that fails with `WouldBlock` has had no effect.
     #[inline(always)]
     pub fn write_at_with(
         &self,
@@ -263,8 +267,9 @@ impl File {
         }
     }
 
-    /// Writes a [`Buffer`] at a position with flags and waits. Safe code cannot change the buffer during the call, so a device that
-    /// computes over the data needs no copy ([`StablePages::Owned`](crate::StablePages::Owned)), as it does for lent bytes.
+    /// Writes a [`Buffer`] at a position with flags and waits. Safe code cannot change the buffer during the call. So the data need no copy
+    /// ([`StablePages::Owned`](crate::StablePages::Owned)), even if the device computes checksums over them. Borrowed bytes need a copy in
+    /// that case.
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with).
@@ -285,7 +290,7 @@ impl File {
         }
     }
 
-    /// Writes all of `buf` at a position and waits. Acknowledged data are durable after the next [`sync`](Self::sync).
+    /// Writes all of `buf` at a position and waits. The data are durable after the next [`sync`](Self::sync).
     ///
     /// # Errors
     /// The errors of [`write_at`](Self::write_at); `NoSpace` if only a part was written.
@@ -303,7 +308,7 @@ impl File {
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
-    /// Writes like [`write_at_with`](Self::write_at_with), from several buffers in order.
+    /// Writes several buffers in order. Otherwise the call is the same as [`write_at_with`](Self::write_at_with).
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with).
@@ -320,7 +325,8 @@ impl File {
         }
     }
 
-    /// Writes all of `buf` at the end of the file, and returns the position. Concurrent appends get consecutive positions.
+    /// Writes all of `buf` at the end of the file, and returns the position of its first byte. Concurrent appends get consecutive
+    /// positions.
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with). If a part was written, the file has grown by that part.
@@ -331,11 +337,12 @@ impl File {
         }
     }
 
-    /// Starts a write of memory that moves into the queue and comes back with the completion, which contains `token`. The call first makes
-    /// the changes of metadata that the write needs, and may wait for them.
+    /// Starts a write. The memory moves into the queue, and the completion returns it together with `token`. If the write needs changes of
+    /// metadata (for example new blocks), the call makes these changes first, and may wait for them.
     ///
     /// # Errors
-    /// The errors of [`write_at_with`](Self::write_at_with), with the memory. Errors of the device come with the completion.
+    /// The errors of [`write_at_with`](Self::write_at_with). The error also returns the memory. Errors of the device are reported by the
+    /// completion.
     #[inline(always)]
     pub fn submit_write(
         &self,
@@ -353,8 +360,8 @@ impl File {
         }
     }
 
-    /// Starts an append; returns its position. The size changes when the append is complete. If a later append completes first, the range
-    /// of the earlier append reads as zeros until that is complete.
+    /// Starts an append, and returns its position. The size of the file changes when the append completes. If a later append completes
+    /// first, the range of the earlier append reads as zeros until the earlier append completes.
     ///
     /// # Errors
     /// The errors of [`submit_write`](Self::submit_write).
@@ -373,10 +380,12 @@ impl File {
         }
     }
 
-    /// Makes the file's completed writes and its metadata durable (`fsync`). Threads that sync at the same time share a commit.
+    /// Makes the file's completed writes and its metadata durable (`fsync`). Threads that sync at the same time share one commit of the
+    /// journal.
     ///
     /// # Errors
-    /// `Io`; `NoSpace` if an extent must be split; `ReadOnly` after an earlier error.
+    /// `Io`; `NoSpace` if an unwritten extent must be split and there is no space for the additional entry in the map; `ReadOnly` after an
+    /// earlier error.
     pub fn sync(&self, queue: &mut Queue) -> Result<()> {
         match &self.backing {
             Backing::Live(file) => file.sync(queue, false),
@@ -403,10 +412,11 @@ impl File {
         }
     }
 
-    /// The mapping at a position, of at least one byte. A host file has a mapping only while it is read raw.
+    /// The mapping that contains `pos`. It can be shorter or longer than `len`. A host file has a mapping only while it is read from the
+    /// device, and not by the kernel.
     ///
     /// # Errors
-    /// The errors of reading and checking the metadata; `Unsupported`, with the reason, if the kernel serves a host file.
+    /// The errors of reading and checking the metadata; `Unsupported`, with the reason, for a host file that the kernel serves.
     pub fn map(&self, pos: impl Into<FilePos>, len: u64) -> Result<Iomap> {
         match &self.backing {
             Backing::Volume(file) => file.inode().map(pos.into(), len),
@@ -415,12 +425,12 @@ impl File {
         }
     }
 
-    /// All mappings from the start to the size, including holes.
+    /// All mappings from the start of the file to its size, including holes.
     pub fn mappings(&self) -> impl Iterator<Item = Result<Iomap>> {
         Mappings::new(self, FilePos(0), FilePos(self.size()))
     }
 
-    /// The first position from `pos` on that contains data (`SEEK_DATA`), or `None`.
+    /// The first position at or after `pos` that contains data (`SEEK_DATA`); `None` if no data follow.
     ///
     /// # Errors
     /// The errors of reading the map.
@@ -428,7 +438,8 @@ impl File {
         iomap::seek_data(self, pos.into(), self.size())
     }
 
-    /// The first position from `pos` on that is a hole (`SEEK_HOLE`): at most the size, and `None` at or beyond the size.
+    /// The first position at or after `pos` that is in a hole (`SEEK_HOLE`). The end of the file counts as a hole. `None` if `pos` is at or
+    /// past the size.
     ///
     /// # Errors
     /// The errors of reading the map.

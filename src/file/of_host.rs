@@ -1,4 +1,6 @@
-//! A file of a mounted file system: read raw while its lease is valid, and by the kernel otherwise, with the same results.
+//! A file of a mounted file system (a host file). While its lease is valid, a read is raw: it goes directly to the device. Otherwise the
+//! kernel reads. The results are the same. A tenure is a period in which the lease is held without interruption. A lane is the access of
+//! one queue to the file in one tenure.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -12,19 +14,19 @@ use crate::host::{HostReport, Lanes, OpenFile, Straight};
 use crate::queue::Queue;
 use crate::units::InodeNo;
 
-/// A handle to a host file.
+/// A handle of a host file.
 #[derive(Clone)]
 pub(crate) struct HostHandle {
     open: Arc<OpenFile>,
     strict: bool,
 }
 
-/// The result of an attempt to read around the kernel.
+/// The result of an attempt to read from the device, around the kernel.
 enum Attempt {
     Done(Result<usize>),
-    /// The kernel must read.
+    /// The raw read failed, or its data are not valid. The kernel must read.
     Kernel,
-    /// This queue has no lane for the tenure yet.
+    /// The queue has no lane for the current tenure of the lease. This is the number of the tenure.
     Unknown(u64),
 }
 
@@ -48,7 +50,7 @@ impl HostHandle {
         self.open.report(self.size())
     }
 
-    /// The map, while the lease is valid.
+    /// Returns the map of the file. Fails if the lease is not valid.
     pub(crate) fn map(&self) -> Result<Arc<HostMap>> {
         self.open.map()
     }
@@ -61,7 +63,8 @@ impl HostHandle {
         request: Request,
     ) -> Result<usize> {
         queue.check(self.open.owner())?;
-        // Each use copies the request: an argument that is lent to a function must be in memory, and is stored only on that path.
+        // Each call gets its own copy of the request. A value that is passed by reference must be in memory, and a copy is stored only on
+        // the path that needs it.
         let copy = || Request { ..request };
         match self.read_raw(queue, buf, &copy()) {
             Attempt::Done(result) => result,
@@ -98,7 +101,7 @@ impl HostHandle {
         }
     }
 
-    /// Creates the queue's lane and reads; or reads through the kernel.
+    /// Creates the queue's lane for the tenure, and reads by it. If that is not possible, reads through the kernel.
     #[cold]
     #[inline(never)]
     fn read_first(
@@ -116,7 +119,7 @@ impl HostHandle {
         self.read_kernel(queue, &mut [IoSliceMut::new(buf)], request)
     }
 
-    /// Creates the queue's lane for a tenure. Returns false if there is no lane, so that the kernel serves the file.
+    /// Creates the queue's lane for a tenure. Returns false if this fails; then the kernel must serve the request.
     fn learn(&self, queue: &mut Queue, tenure: u64) -> bool {
         let Queue { device, state, lanes: Some(lanes), .. } = queue else { return false };
         if !Tenure::is_raw(tenure) {
@@ -124,7 +127,7 @@ impl HostHandle {
         }
         match lanes.learn(device, state, &self.open, tenure) {
             Ok(()) => true,
-            // The tenure has just ended.
+            // The tenure has ended in the meantime.
             Err(Errno::EAGAIN) => false,
             Err(errno) => {
                 self.open
@@ -196,12 +199,12 @@ impl HostHandle {
             });
             return submitted.inspect_err(|_| lanes.cancel(&mut queue.device, booked));
         }
-        // Each use copies the request, as above.
+        // `submit_first` gets its own copy, for the same reason as in `read_at`.
         let first = Request { ..request };
         self.submit_first(queue, memory, &first, tenure)
     }
 
-    /// Creates the queue's lane and submits; or submits to the kernel.
+    /// Creates the queue's lane for the tenure, and submits by it. If that is not possible, submits to the kernel.
     #[cold]
     #[inline(never)]
     fn submit_first(
@@ -218,7 +221,7 @@ impl HostHandle {
         self.submit_kernel(queue, memory, request)
     }
 
-    /// Submits to the kernel if one request can do it; otherwise reads before the call returns.
+    /// Submits the read to the kernel if one direct request suffices. Otherwise reads through the kernel before the call returns.
     fn submit_kernel(
         &self,
         queue: &mut Queue,
@@ -245,7 +248,7 @@ impl HostHandle {
                 map: &Straight { size },
                 dev,
                 geometry: &descriptor.geometry,
-                // This failure is no event, because the part is read again: the file may only have become shorter.
+                // A failure is not reported as an event, because the range is then read again: perhaps the file has only become shorter.
                 inode: UNTOLD,
                 size,
                 strict: &true,
@@ -265,7 +268,8 @@ impl HostHandle {
                 Err(Rejected::boxed(error, memory))
             }
             result => {
-                // The caller pops it like the other completions, which are found by their bookings.
+                // The caller pops this completion like all others. A pop finds the token of the caller in the booking of the request, so
+                // this request needs a booking too.
                 let token = lanes.begin_done(token, pos);
                 state.finish(Completion { token, memory, result });
                 Ok(())

@@ -1,4 +1,4 @@
-//! A file of a volume that is open for reading only. Its requests use the inode's map, and go directly to the device.
+//! A file of a volume that is open for reading only. A request looks up its range in the map of the inode, and goes directly to the device.
 
 use std::io::IoSliceMut;
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ pub(crate) struct VolumeFile {
     geometry: Geometry,
 }
 
-/// The inode, and its map if all of the map is in memory. A request that uses this map does not call the file system.
+/// The inode, and its map if the complete map is in memory. A request that uses this map does not call the file system.
 pub(super) struct ReadFile {
     inode: Inode,
     number: InodeNo,
@@ -36,7 +36,7 @@ impl ReadFile {
         &self.inode
     }
 
-    /// The map, if all of it is in memory.
+    /// The map, if the complete map is in memory.
     #[inline(always)]
     fn resident(&self) -> Option<&ExtentMap> {
         match self.map.get() {
@@ -111,7 +111,7 @@ impl VolumeFile {
         dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
     }
 
-    /// Each path converts the memory itself, so that no path moves it for another one.
+    /// Each path converts the memory itself. A common conversion would cost the frequent path one more move of the value.
     #[inline(always)]
     pub(super) fn submit_read(
         &self,

@@ -1,10 +1,10 @@
-//! The options of opening a file.
+//! Options for opening a file.
 
 use crate::dio::StablePages;
 use crate::fs::KeepSetId;
 
-/// The options of opening a file: for reading only, unless other options are set. The names are those of [`std::fs::OpenOptions`]. The options
-/// are copied when they are used, so one value serves many files.
+/// Options for opening a file. By default a file is opened for reading only. The names are those of [`std::fs::OpenOptions`]. The value is
+/// copied when it is used, so it can open many files.
 ///
 /// ```
 /// use ironmap::FileOptions;
@@ -57,95 +57,99 @@ impl FileOptions {
         self
     }
 
-    /// Whether the file can be written. Its volume must be open for writing; host files are only read.
+    /// Whether the file can be written. The file's volume must then be open for writing. Host files cannot be written.
     #[must_use]
     pub const fn write(mut self, write: bool) -> Self {
         self.write = write;
         self
     }
 
-    /// Every write goes to the current end of the file, regardless of its position (`O_APPEND`). This includes [`write`](Self::write).
+    /// Whether every write is made at the current end of the file, regardless of the position that the caller requests (`O_APPEND`). The
+    /// option implies [`write`](Self::write).
     #[must_use]
     pub const fn append(mut self, append: bool) -> Self {
         self.append = append;
         self
     }
 
-    /// The file is truncated to zero bytes when it is opened. It must be opened for writing.
+    /// Whether the file is truncated to zero bytes when it is opened. The option needs [`write`](Self::write), and excludes
+    /// [`append`](Self::append).
     #[must_use]
     pub const fn truncate(mut self, truncate: bool) -> Self {
         self.truncate = truncate;
         self
     }
 
-    /// A file that does not exist is created. It must be opened by its path, for writing.
+    /// Whether a file that does not exist is created. The file must be opened by its path, and for writing.
     #[must_use]
     pub const fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// A file is created; an existing file is an error.
+    /// Whether a new file is created. If the file exists, the call fails.
     #[must_use]
     pub const fn create_new(mut self, create_new: bool) -> Self {
         self.create_new = create_new;
         self
     }
 
-    /// The permissions of a created file: the lower twelve bits of its mode, 0644 by default. There is no umask.
+    /// The permissions of a created file: the lower twelve bits of its mode, 0644 by default. No umask is applied.
     #[must_use]
     pub const fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
     }
 
-    /// The owner and group of a created file, 0 and 0 by default.
+    /// The user and the group that own a created file, 0 and 0 by default.
     #[must_use]
     pub const fn owner(mut self, uid: u32, gid: u32) -> Self {
         self.owner = (uid, gid);
         self
     }
 
-    /// Whether the file accepts only requests that `O_DIRECT` accepts: position and length in logical blocks, aligned memory. Otherwise a
-    /// request that the device does not accept goes through bounce buffers, or through the kernel's page cache if the kernel serves the file.
+    /// Whether the file refuses requests that `O_DIRECT` refuses. Position and length must then be multiples of the logical block, and the
+    /// memory must be aligned. Without this option the data of a misaligned request are copied: through bounce buffers, or through the page
+    /// cache if the kernel serves the file.
     #[must_use]
     pub const fn direct(mut self, direct: bool) -> Self {
         self.direct = direct;
         self
     }
 
-    /// For host files on XFS with reflink: the promise that no program dedupes this file while it is open. Dedupe can move data without opening
-    /// the file for writing, so no lease detects it. Without this promise, or the immutable flag, the kernel serves such files.
+    /// For host files on XFS with reflink: the promise that no program dedupes this file while it is open. Dedupe can move data without
+    /// opening the file for writing, so the lease does not detect it. Without this promise the kernel serves the file, unless the file is
+    /// immutable.
     #[must_use]
     pub const fn assume_no_dedupe(mut self, promise: bool) -> Self {
         self.assume_no_dedupe = promise;
         self
     }
 
-    /// How memory is kept unchanged while the device computes over it. `None` follows the needs of the device: no copies for a device that does
-    /// not compute over data, and [`StablePages::Owned`] for one that does.
+    /// The method that keeps memory unchanged while the device computes checksums over it. `None` selects the default of the device:
+    /// [`StablePages::Owned`] for a device that computes checksums, otherwise [`StablePages::ZeroCopy`].
     #[must_use]
     pub fn stable_pages(mut self, stable_pages: impl Into<Option<StablePages>>) -> Self {
         self.stable_pages = stable_pages.into();
         self
     }
 
-    /// For a volume's files: whether writes by this handle keep set-id bits.
+    /// For files of a volume: whether writes by this handle keep the set-user-ID and set-group-ID bits.
     #[must_use]
     pub const fn keep_set_id(mut self, keep: KeepSetId) -> Self {
         self.keep_set_id = keep;
         self
     }
 
-    /// For a volume's files: writes come from a cache that has already permitted them, in an order of its own. An append-only file accepts them
-    /// at any position.
+    /// For files of a volume: whether the writes come from a writeback cache. The cache has already checked that the writes are permitted,
+    /// and sends them in any order. So an append-only file accepts them at any position.
     #[must_use]
     pub const fn write_back(mut self, write_back: bool) -> Self {
         self.write_back = write_back;
         self
     }
 
-    /// Whether the handle writes.
+    /// Whether the options open the file for writing.
     pub(crate) const fn writes(&self) -> bool {
         self.write || self.append
     }

@@ -1,4 +1,4 @@
-//! Reads through the kernel's own file system, with the same rules as raw reads.
+//! Reads of a host file through the kernel's file system. The same rules apply as for raw reads, which go directly to the device.
 
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -14,14 +14,14 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, IomapDevice, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
-/// A file's descriptor for direct reads, and the limits of such reads.
+/// A descriptor of a file for direct reads, and the limits of these reads.
 pub(crate) struct Descriptor {
     pub(crate) file: Arc<BlockFile>,
     pub(crate) geometry: Geometry,
 }
 
 impl Descriptor {
-    /// Opens the file of a descriptor, independent of its current name.
+    /// Opens the file of a descriptor again, through `/proc/self/fd`, so that the current name of the file does not matter.
     pub(crate) fn open(file: &std::fs::File, block: u64) -> Result<Self> {
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -53,24 +53,24 @@ impl MapFile for Straight {
     }
 }
 
-/// The method of a read through the kernel.
+/// How a range is read through the kernel.
 #[derive(Clone, Copy)]
 struct Attempt<'a> {
-    /// The descriptor for a read around the page cache.
+    /// The descriptor for a direct read; `None` for a read through the page cache.
     direct: Option<&'a Descriptor>,
-    /// Whether a refused direct read must not be repeated through the page cache.
+    /// Whether a direct read that the kernel refuses is an error. Otherwise the range is read through the page cache.
     strict: bool,
     /// Whether a direct read of the range has failed.
     failed: bool,
 }
 
 impl OpenFile {
-    /// The file's size as the kernel reports it now; 0 if it does not.
+    /// The file's present size from `fstat`; 0 if that fails.
     pub(crate) fn size(&self) -> u64 {
         rustix::fs::fstat(self.file.file()).map_or(0, |stat| stat.st_size as u64)
     }
 
-    /// Reads through the kernel: around its page cache where a direct read is possible, otherwise through it.
+    /// Reads through the kernel: by a direct read if that is possible, otherwise through the page cache.
     #[cold]
     #[inline(never)]
     pub(crate) fn read_kernel(
@@ -119,14 +119,15 @@ impl OpenFile {
         let Request { pos, len, flags, .. } = *request;
         let mut rw_flags = ReadWriteFlags::empty();
         rw_flags.set(ReadWriteFlags::NOWAIT, flags.contains(DioFlags::NOWAIT));
-        // The caller's own slices stay unchanged.
+        // The loop below advances these slices. The caller's slices stay unchanged.
         let mut slices: SmallVec<[_; 2]> =
             bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
         let mut left = &mut slices[..];
         let mut done = 0;
         while done < len {
             let at = pos.0.saturating_add(done as u64);
-            // The remaining bytes after a short direct read may be unaligned, and some file systems refuse all direct reads.
+            // Only the first read is direct, because the remaining bytes after a short direct read may be unaligned, and some file systems
+            // refuse all direct reads. A direct read is repeated after some errors.
             let descriptor = direct.take();
             let was_direct = descriptor.is_some();
             let result = match descriptor {
@@ -135,7 +136,8 @@ impl OpenFile {
             };
             match result {
                 Ok(0) if !was_direct => break,
-                // The error belonged to an earlier write, whose bytes are only in the page cache.
+                // The error of the first direct read belonged to an earlier write. The bytes of that write are only in the page cache, so
+                // the range is read from there.
                 Ok(_) if was_direct && failed => {}
                 Ok(count) => {
                     done += count;
@@ -143,15 +145,16 @@ impl OpenFile {
                 }
                 Err(OsErrno::INTR) => direct = descriptor,
                 Err(OsErrno::INVAL) if was_direct && !strict => {}
-                // A direct read first writes dirty pages of the range back. Then it returns, once, the error of any earlier write of the
-                // file (Linux's `filemap_check_errors`). An error of the device itself would come again.
+                // Before a direct read, the kernel writes back dirty pages of the range. Then it returns the error of an earlier write of
+                // the file, but only once (Linux's `filemap_check_errors`). An error of the device would occur again, so the read is
+                // repeated.
                 Err(OsErrno::IO | OsErrno::NOSPC) if was_direct && !failed => {
                     failed = true;
                     direct = descriptor;
                 }
-                // A part was read: a short count is returned, as the kernel does.
+                // If a part was read, the result is the short count, as in the kernel.
                 Err(OsErrno::AGAIN) if done > 0 => break,
-                // A file system without NOWAIT cannot promise not to wait.
+                // The file system does not support NOWAIT, so the read could wait.
                 Err(OsErrno::OPNOTSUPP) if flags.contains(DioFlags::NOWAIT) => {
                     return Err(state.failed(Errno::EAGAIN, self.file.inode(), request));
                 }

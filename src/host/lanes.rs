@@ -1,7 +1,8 @@
-//! The state of host files in a queue: their maps in the last tenure that it saw, and its requests in flight.
+//! The state of host files in one queue: the map of each file in the last tenure of its lease that the queue saw, and the requests in
+//! flight.
 //!
-//! A thread must keep the map for the whole read, although a break may replace it in the meantime. With a shared reference count, every
-//! read of every thread would write to it twice, so each queue has its own count.
+//! A read needs its map until it completes, although a break of the lease may replace the map in the meantime. If all threads shared one
+//! reference count of the map, every read would write to this count twice. So each queue has its own reference count.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
@@ -20,19 +21,20 @@ use crate::units::{FilePos, InodeNo};
 /// The host files of one queue.
 pub(crate) struct Lanes {
     shared: Arc<Shared>,
-    /// The lanes by the files' indexes.
+    /// The lanes, by the index of the file.
     lanes: Vec<Option<Rc<Lane>>>,
-    /// The attached devices by their indexes.
+    /// The devices that are attached to the queue, by the index of the device.
     devices: Vec<Option<Dev>>,
     requests: Vec<Booking>,
     free: Vec<u32>,
-    /// Whether the proof of the leases was young after all completions that the device's queue has seen.
+    /// Whether the proof that the leases are held was recent at its last check. The proof is checked after each group of completions that
+    /// arrive together.
     young: bool,
 }
 
 /// A queue's access to one file in one tenure.
 pub(crate) struct Lane {
-    /// The number of the tenure, and the object that shows its end.
+    /// The number of the tenure. `tenure` shows whether the tenure has ended.
     number: u64,
     tenure: Arc<Tenure>,
     map: Arc<HostMap>,
@@ -40,11 +42,11 @@ pub(crate) struct Lane {
     geometry: Geometry,
     inode: InodeNo,
     in_flight: Cell<u32>,
-    /// The file while requests are in flight, so that it stays open.
+    /// The file, which this reference keeps open while requests are in flight.
     file: RefCell<Option<Arc<OpenFile>>>,
 }
 
-/// An asynchronous request for a host file.
+/// The record of a queued request for a host file.
 struct Booking {
     token: u64,
     pos: FilePos,
@@ -53,7 +55,7 @@ struct Booking {
 
 enum Route {
     Raw(Rc<Lane>),
-    /// A read through the file's own descriptor, which is attached for this request.
+    /// A read through the file's own descriptor, which is attached to the queue for this request.
     Kernel(Arc<OpenFile>, Dev),
     /// A read that completed before its submission returned.
     Done,
@@ -81,7 +83,7 @@ impl Lane {
         }
     }
 
-    /// Ends one request in flight. Returns the file if it was the last.
+    /// Ends one request. Returns the file if no other request is in flight.
     fn leave(&self) -> Option<Arc<OpenFile>> {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 { self.file.take() } else { None }
@@ -109,7 +111,7 @@ impl Lanes {
         }
     }
 
-    /// Creates the lane of a tenure, if the tenure has not ended and this queue can reach the device.
+    /// Creates the lane of a tenure. This fails if the tenure has ended, or if this queue cannot attach the device.
     pub(crate) fn learn(
         &mut self,
         device: &mut AnyQueue,
@@ -139,7 +141,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Attaches a device to the queue, once.
+    /// Attaches a device to the queue, if it is not attached yet.
     fn attach(
         &mut self,
         device: &mut AnyQueue,
@@ -168,7 +170,7 @@ impl Lanes {
         Ok((dev, geometry))
     }
 
-    /// Books a request on a lane. Returns the token that the request uses in the queue.
+    /// Books a request that reads by a lane. Returns the token that replaces the caller's token in the queue.
     #[inline]
     pub(crate) fn begin_raw(
         &mut self,
@@ -181,7 +183,7 @@ impl Lanes {
         self.insert(Booking { token, pos, route: Route::Raw(Rc::clone(lane)) })
     }
 
-    /// Books a request on the file's own descriptor, which is attached for the request.
+    /// Books a request that reads by the file's own descriptor, and attaches this descriptor for the request.
     pub(crate) fn begin_kernel(
         &mut self,
         device: &mut AnyQueue,
@@ -195,7 +197,7 @@ impl Lanes {
         Ok((self.insert(Booking { token, pos, route }), dev))
     }
 
-    /// Books a request that the kernel has served.
+    /// Books a request for which the kernel has already read the data.
     pub(crate) fn begin_done(&mut self, token: u64, pos: FilePos) -> u64 {
         self.insert(Booking { token, pos, route: Route::Done })
     }
@@ -209,7 +211,7 @@ impl Lanes {
             }
             None => {
                 self.requests.push(booking);
-                // All requests may end before the next one begins, and a completion must not allocate.
+                // Space for all entries is reserved here, because a completion must not allocate.
                 self.free.reserve(self.requests.len());
                 self.requests.len() as u64 - 1
             }
@@ -233,7 +235,7 @@ impl Lanes {
         }
     }
 
-    /// Ends a request: the data are accepted, or read again through the kernel.
+    /// Ends a request. Valid data are accepted. Otherwise the data are read again through the kernel.
     #[inline]
     pub(crate) fn accept(
         &mut self,
@@ -300,7 +302,8 @@ impl Lanes {
     }
 }
 
-/// Repeats a read through the kernel, because its raw data are not valid or it failed.
+/// Repeats a read through the kernel, because the read failed or its data are not valid. A read that failed with an error other than an I/O
+/// error is not repeated.
 #[cold]
 #[inline(never)]
 fn read_again(

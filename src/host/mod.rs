@@ -1,5 +1,5 @@
-//! The layer below a queue for files of mounted file systems: the devices beneath them, opened once, the keeper of their leases, and a
-//! queue's lanes to their data.
+//! The layer below a queue for files of mounted file systems (host files): the devices of these file systems, each opened once, the keeper
+//! of the leases, and the lanes, by which a queue reads the files.
 
 mod kernel;
 mod lanes;
@@ -24,14 +24,14 @@ use crate::open_file::Owner;
 pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
     pub(crate) engine: Engine,
-    /// A device that serves all reads, in place of the devices beneath the files.
+    /// A device that the caller has given. It serves all reads, instead of the devices of the file systems.
     pub(crate) own: Option<Arc<dyn Device>>,
     pub(crate) devices: Mutex<Vec<Arc<HostDevice>>>,
     pub(crate) events: Arc<Events>,
     pub(crate) owner: Owner,
 }
 
-/// A device with a mounted file system, and the device path to it.
+/// The device of a mounted file system, and the device path (the node in `/dev`) by which it is read.
 pub(crate) struct HostDevice {
     /// The index among the host's devices.
     pub(crate) index: u32,
@@ -49,12 +49,13 @@ pub(crate) struct OpenDevicePath {
 }
 
 impl Shared {
-    /// The device with a number. Its device path is open if it can be opened.
+    /// Returns the device with these numbers. If possible, its device path is open.
     pub(crate) fn device(&self, major: u32, minor: u32) -> Result<Arc<HostDevice>, Refusal> {
         let device_paths = path::device_paths((major, minor))
             .map_err(|error| Refusal::Device(error.to_string()))?;
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        // The number may now belong to another device, or the partition may have moved.
+        // The device paths are compared, and not the numbers. A number may meanwhile belong to another device, and a partition may have
+        // moved.
         if let Some(known) = devices.iter().find(|known| known.device_paths == device_paths) {
             return Ok(Arc::clone(known));
         }

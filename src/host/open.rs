@@ -14,14 +14,14 @@ pub(crate) struct OpenFile {
     pub(crate) file: Arc<HostFile>,
     pub(crate) device: Option<Arc<HostDevice>>,
     pub(crate) stable_pages: Option<StablePages>,
-    /// The descriptor for direct reads by the kernel, opened at first use; `None` if they are impossible.
+    /// The descriptor for direct reads by the kernel, opened at first use; `None` if direct reads are impossible.
     descriptor: OnceLock<Option<Descriptor>>,
-    /// Declared after the file, because fields are dropped in their order.
+    /// Must be dropped after `file`. Fields are dropped in the order of their declarations.
     _closing: Closing,
     shared: Arc<Shared>,
 }
 
-/// Waits, when the file is dropped, for the threads that use it at that moment. Then the file is closed.
+/// When this value is dropped, it waits until no thread of the keeper uses the file. After the wait the file is closed.
 struct Closing {
     file: Weak<HostFile>,
     keeper: Arc<Keeper>,
@@ -29,7 +29,7 @@ struct Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        // Usually no thread uses the file, and waiting would include threads that use other files.
+        // Usually no thread uses the file. The wait is then omitted, because it would include threads that use other files.
         if self.file.strong_count() > 0 {
             self.keeper.let_go();
         }
@@ -59,7 +59,7 @@ impl OpenFile {
         HostReport::of(&self.file, self.device.as_deref(), size)
     }
 
-    /// The map, while the lease is valid.
+    /// Returns the map of the file. Fails if the lease is not valid.
     pub(crate) fn map(&self) -> Result<Arc<HostMap>> {
         let status = self.file.status();
         status.map.ok_or_else(|| {
@@ -68,7 +68,7 @@ impl OpenFile {
         })
     }
 
-    /// Whether data that were read from the device in a tenure are valid.
+    /// Whether data that were read from the device in a tenure of the lease are valid: the lease must still be held.
     #[inline(always)]
     pub(crate) fn is_valid_for(&self, tenure: u64) -> bool {
         self.file.tenure().stands(tenure) && self.shared.keeping.keeper().proof().is_young()

@@ -1,4 +1,4 @@
-//! The present server of a host file (the device or the kernel), and the reason.
+//! The report on how a host file is read at present: from the device, or by the kernel and why.
 
 use std::path::PathBuf;
 
@@ -6,39 +6,39 @@ use super::HostDevice;
 use crate::device::path::DevicePathKind;
 use crate::fs::host::{HostFile, HostFs, Refusal};
 
-/// The present server of a host file (the device or the kernel), and the reason.
+/// How a host file is read at present: from the device, or by the kernel and why.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HostReport {
-    /// The path, as given.
+    /// The path, as the caller gave it.
     pub path: PathBuf,
     /// The size in bytes.
     pub size: u64,
-    /// The file system, if its files can be read around the kernel.
+    /// The file system; `None` if its files cannot be read around the kernel.
     pub fs: Option<HostFs>,
     /// The block size of the file system in bytes.
     pub block_size: u32,
-    /// The reason why the kernel serves it; `None` while it is read raw, under a lease.
+    /// The reason why the kernel serves the file; `None` while the file is read from the device, under a lease.
     pub refusal: Option<Refusal>,
     /// How many times the lease was broken.
     pub breaks: u64,
-    /// The number of extents, while the file is read raw. Contiguous extents are merged.
+    /// The number of extents while the file is read from the device, otherwise `None`. Contiguous extents count as one.
     pub extents: Option<usize>,
     /// Whether the file shares blocks with other files.
     pub shared: bool,
-    /// The devices beneath, if they were searched.
+    /// The device of the file system, if it was searched for.
     pub device: Option<DeviceReport>,
 }
 
-/// The device beneath a host file.
+/// The device of the file system of a host file.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceReport {
-    /// The node through which the file is read, and its kind; `None` if none can be opened.
+    /// The device node through which the file is read, and its kind; `None` if no node can be opened.
     pub device_path: Option<(PathBuf, DevicePathKind)>,
-    /// The start of the file system, in bytes from the device path's start.
+    /// The start of the file system on the device of that node, in bytes.
     pub base: u64,
-    /// The available device paths and the reason for the chosen one, in one line.
+    /// The available device nodes and the reason for the chosen one, in one line.
     pub choice: String,
 }
 
@@ -67,7 +67,7 @@ impl HostReport {
         }
     }
 
-    /// Whether the file is read around the kernel.
+    /// Whether the file is read from the device, around the kernel.
     #[must_use]
     pub fn is_raw(&self) -> bool {
         self.refusal.is_none()

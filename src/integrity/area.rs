@@ -47,7 +47,9 @@ pub(super) fn write_block(device: &dyn Device, bytes: &[u8], at: u64, fua: bool)
 pub(super) fn random_uuid() -> Result<[u8; 16]> {
     let mut uuid = [0; 16];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut uuid));
-    read.map_err(|error| Error::invalid("/dev/urandom gives no identity").source(error))?;
+    read.map_err(|error| {
+        Error::invalid("cannot read a random UUID from /dev/urandom").source(error)
+    })?;
     // The identity is a UUID of version 4, variant 1.
     uuid[6] = uuid[6] & 0x0F | 0x40;
     uuid[8] = uuid[8] & 0x3F | 0x80;
@@ -56,8 +58,9 @@ pub(super) fn random_uuid() -> Result<[u8; 16]> {
 
 impl Superblock {
     fn parse(bytes: &[u8; BLOCK], at: u64) -> Result<Self> {
-        let raw = RawSuperblock::ref_from_bytes(bytes)
-            .map_err(|_| Error::invalid("a superblock is a block"))?;
+        let raw = RawSuperblock::ref_from_bytes(bytes).map_err(|_| {
+            Error::invalid("the integrity superblock does not have the size of a block")
+        })?;
         let place = Place::new(STRUCTURE).block(FsBlock(at / BLOCK_LEN));
         if raw.magic != MAGIC {
             return Err(Error::new(
@@ -70,14 +73,19 @@ impl Superblock {
             return Err(place.field("checksum").bad_checksum(raw.checksum.get(), sum));
         }
         if raw.version.get() != VERSION {
-            return Err(Error::unsupported(format!("integrity format version {}", raw.version)));
+            return Err(Error::unsupported(format!(
+                "version {} of the integrity format is not supported",
+                raw.version
+            )));
         }
         let unknown = raw.features.get() & !KNOWN_FEATURES;
         if unknown != 0 {
-            return Err(Error::unsupported(format!("integrity features {unknown:#x}")));
+            return Err(Error::unsupported(format!(
+                "the integrity device has unknown features ({unknown:#x})"
+            )));
         }
         let bad = |field: &'static str, value: u64| {
-            Err(place.field(field).corrupt(format!("{value:#x} is invalid")))
+            Err(place.field(field).corrupt(format!("the value {value:#x} is not valid")))
         };
         let kind = match raw.kind {
             KIND_T10 => TupleKind::T10,
@@ -107,7 +115,7 @@ impl Superblock {
             journal: raw.journal_len.get(),
             area_start: raw.area_start.get(),
         };
-        info.check().map_err(|field| place.field(field).corrupt("is invalid"))?;
+        info.check().map_err(|field| place.field(field).corrupt("the value is not valid"))?;
         let area_len = raw.area_len.get();
         if area_len < info.area_len() || area_len >= 1 << 60 || !area_len.is_multiple_of(BLOCK_LEN)
         {
@@ -164,7 +172,7 @@ impl Superblock {
             // A second format was interrupted after it had written one copy. The sequences of two devices cannot be compared.
             [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
                 .field("uuid")
-                .corrupt("its two copies belong to different devices")),
+                .corrupt("the two copies of the superblock belong to different devices")),
             [Ok(one), Err(_)] => Ok(one),
             [Err(_), Ok(two)] => Ok(two),
             // The error of the copy that is read first is more useful.
@@ -176,7 +184,10 @@ impl Superblock {
     pub(super) fn copies(device: &dyn Device, tail: bool) -> Result<[Result<Self>; 2]> {
         let last = (device.size() / BLOCK_LEN * BLOCK_LEN).checked_sub(BLOCK_LEN);
         let Some(last) = last else {
-            return Err(Error::new(ErrorKind::UnknownFormat, "there is no room for a superblock"));
+            return Err(Error::new(
+                ErrorKind::UnknownFormat,
+                "the device is too small for an integrity superblock",
+            ));
         };
         let read = |at: u64| {
             let mut bytes = [0; BLOCK];
@@ -186,12 +197,14 @@ impl Superblock {
             let place = Place::new(STRUCTURE).block(FsBlock(at / BLOCK_LEN));
             if start + len > device.size() || (start > 0) != tail {
                 return Err(place.field("area_start").corrupt(format!(
-                    "the area of {len} bytes at {start} does not lie on this device of {} bytes",
+                    "the area of {len} bytes at {start} is not within this device of {} bytes",
                     device.size()
                 )));
             }
             if at != start && at != found.info.last_at(len) {
-                return Err(place.field("area_start").corrupt("it records a different position"));
+                return Err(place
+                    .field("area_start")
+                    .corrupt("the superblock records a different position"));
             }
             Ok(found)
         };

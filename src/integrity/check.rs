@@ -68,7 +68,9 @@ impl fmt::Display for Problem {
             Self::ShortData { size, needed } => {
                 write!(f, "data device: {size} bytes, but the tags cover {needed}")
             }
-            Self::Map { blocks } => write!(f, "dirty map: {blocks} blocks are not whole"),
+            Self::Map { blocks } => {
+                write!(f, "dirty map: the checksums of {blocks} blocks are wrong")
+            }
             Self::Unreadable { why } => f.write_str(why),
             Self::Journal { why } => write!(f, "journal: {why}"),
         }

@@ -361,10 +361,13 @@ impl Checked {
         self.clean()?;
         if !self.regions.close()? {
             return Err(match self.regions.without_trace().is_empty() {
-                true => Error::new(ErrorKind::Busy, "writes are in flight on an integrity device"),
+                true => Error::new(
+                    ErrorKind::Busy,
+                    "the integrity device cannot be closed while writes are in flight",
+                ),
                 false => Error::io(
                     Errno::EIO,
-                    "no sector of a region can be read and verified: it stays dirty",
+                    "a region stays dirty, because none of its sectors can be read and verified",
                 ),
             });
         }

@@ -179,7 +179,7 @@ impl Regions {
             return Ok(());
         }
         let dirtied = if nowait {
-            Err(Error::would_block("the region is not dirty yet"))
+            Err(Error::would_block("the region would first have to be marked as dirty"))
         } else {
             self.dirty_now(self.of(at, len))
         };

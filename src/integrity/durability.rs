@@ -38,6 +38,8 @@ impl Durability {
     /// # Errors
     /// `Io` after a failed flush of either device.
     pub(super) fn check(&self) -> Result<()> {
-        self.data.check().context(|| "the integrity device is recovered when it is opened again")
+        self.data
+            .check()
+            .context(|| "writes fail until the integrity device is opened again and recovered")
     }
 }

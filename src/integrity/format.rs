@@ -111,7 +111,10 @@ pub fn format(
     if !options.force
         && !matches!(Superblock::read(&**device, tags.is_none()), Err(error) if error.kind() == ErrorKind::UnknownFormat)
     {
-        return Err(Error::new(ErrorKind::Exists, "the device has an integrity superblock"));
+        return Err(Error::new(
+            ErrorKind::Exists,
+            "the device already has an integrity superblock",
+        ));
     }
     let area = Area { device: Arc::clone(device), durability: Arc::default() };
     // If this format is interrupted, a later open must find neither an incomplete area nor the previous area. The superblocks of the
@@ -182,19 +185,19 @@ fn lay_out(
     let smallest = size.div_ceil(MOST_REGIONS).next_power_of_two().max(BLOCK_LEN);
     if info.region >= BLOCK_LEN && info.region < smallest {
         return Err(Error::invalid(format!(
-            "regions of {} bytes are too many for {size} bytes of data: take {smallest} or more",
+            "regions of {} bytes are too small for {size} bytes of data: the minimum is {smallest}",
             info.region
         )));
     }
     // The requested values are checked before any of them is a divisor.
     info.check().map_err(|field| {
         Error::invalid(match field {
-            "interval" => format!("an interval of {} bytes; it must be 512 or 4096", info.interval),
-            "region" => format!("a region of {} bytes; it must be a power of two, 4096 or more", info.region),
+            "interval" => format!("the interval is {} bytes, but it must be 512 or 4096", info.interval),
+            "region" => format!("the size of a region is {} bytes, but it must be a power of two and at least 4096", info.region),
             "journal_len" => format!(
-                "a journal size of {journal} bytes; it must be a multiple of 4096, at least {SMALLEST_JOURNAL} and below 1 TiB"
+                "a journal size of {journal} bytes is not possible: it must be a multiple of 4096, at least {SMALLEST_JOURNAL} and below 1 TiB"
             ),
-            field => format!("this {field} is not valid for an integrity device"),
+            field => format!("the value of {field} is not valid for an integrity device"),
         })
     })?;
     let area_len = match tags {
@@ -203,7 +206,7 @@ fn lay_out(
     };
     if area_len < info.area_len() {
         return Err(Error::invalid(format!(
-            "the tag device has {area_len} bytes, {} are needed",
+            "the tag device has {area_len} bytes, but {} are needed",
             info.area_len()
         )));
     }

@@ -149,7 +149,9 @@ impl Info {
                 _ => break,
             }
         }
-        Err(Error::invalid(format!("{size} bytes have no room for data and their tags")))
+        Err(Error::invalid(format!(
+            "a device of {size} bytes is too small for data and their tags"
+        )))
     }
 }
 

@@ -144,14 +144,18 @@ impl Journal {
             }
             let (sequence, position) = (raw.sequence.get(), raw.position.get());
             if position > Self::blocks(info) || sequence > u64::MAX / 2 {
-                return Err(place(at).field("position").corrupt("is past the journal's end"));
+                return Err(place(at)
+                    .field("position")
+                    .corrupt("the position is past the end of the journal"));
             }
             if newest.is_none_or(|(newest, ..)| sequence > newest) {
                 newest = Some((sequence, position, head));
             }
         }
         let Some((mut sequence, mut position, head)) = newest else {
-            return Err(place(info.journal_at()).field("magic").corrupt("both heads are damaged"));
+            return Err(place(info.journal_at())
+                .field("magic")
+                .corrupt("both heads of the journal are damaged"));
         };
         let mut replayed = Replayed::default();
         // Each record has at least one block, so there are at most this many records.
@@ -210,7 +214,8 @@ impl Journal {
             return Ok(None);
         }
         // The checksums match, so the record was written with the invalid value.
-        let bad = |field: &'static str| Err(place(at).field(field).corrupt("is invalid"));
+        let bad =
+            |field: &'static str| Err(place(at).field(field).corrupt("the value is not valid"));
         let behind = size_of::<RawRecord>();
         let raws = <[RawExtent]>::ref_from_prefix_with_elems(&bytes[behind..], extents);
         let Ok((raws, _)) = raws else { return bad("extents") };
@@ -380,5 +385,7 @@ fn checksum(record: &[u8]) -> u32 {
 /// The error for a device that is opened read-only with a journal to replay.
 #[cold]
 pub(super) fn needs_replay() -> Error {
-    Error::unsupported("the integrity journal has writes to replay: open it for writing once")
+    Error::unsupported(
+        "the integrity journal has writes to replay: open the device for writing once",
+    )
 }

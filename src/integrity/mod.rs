@@ -224,7 +224,9 @@ impl Device for Integrity {
             return Ok(());
         }
         self.checked.check(at, len as usize).map_err(|_| {
-            Error::invalid(format!("write of {len} bytes at {at}: not whole sectors"))
+            Error::invalid(format!(
+                "write of {len} bytes at {at}: the range does not consist of whole sectors"
+            ))
         })?;
         let most = self.checked.limits.max_transfer as usize;
         let mut pos = at;

@@ -73,7 +73,7 @@ pub(super) fn open(
 ) -> Result<(Checked, Recovered)> {
     let tail = tag_device.is_none();
     let tag_device = tag_device.unwrap_or_else(|| Arc::clone(&data));
-    let mut superblock = Superblock::read(&*tag_device, tail).context(|| "open the tags")?;
+    let mut superblock = Superblock::read(&*tag_device, tail).context(|| "open the tag device")?;
     let writable = data.is_writable() && tag_device.is_writable();
     let adopted = adopt(&mut superblock.info, options)? && writable;
     let info = superblock.info;
@@ -152,7 +152,7 @@ fn open_journal(
     let opened = Journal::open(area, replay.info, |extents, tuples, content| {
         if writable { replay.record(extents, tuples, content) } else { Err(needs_replay()) }
     });
-    let (journal, replayed) = opened.context(|| "replay the journal")?;
+    let (journal, replayed) = opened.context(|| "replay the integrity journal")?;
     (recovered.records, recovered.replayed) = (replayed.records, replayed.sectors);
     recovered.lost = replay.lost;
     if writable {
@@ -176,7 +176,7 @@ fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
         return Ok(false);
     }
     Err(Error::invalid(
-        "the tags were made for another data device; if this is a copy of that device, use ironmap integrity open --force",
+        "the tags were made for another data device: for a copy of that device, use ironmap integrity open --force",
     ))
 }
 
@@ -186,7 +186,10 @@ fn check(data: &dyn Device, info: &Info) -> Result<()> {
         let corrupt = ErrorKind::Corrupt;
         return Err(Error::new(
             corrupt,
-            format!("the tags are for {} bytes, the data device has {size}", info.data_size),
+            format!(
+                "the tags are for {} bytes of data, but the data device has {size}",
+                info.data_size
+            ),
         ));
     }
     Ok(())

@@ -95,7 +95,7 @@ impl IntegrityQueue {
         let write = |through| {
             let flags = if through { flags } else { flags - BioFlags::DSYNC };
             let written = below.write_now(Dev::OWN, bufs, at, flags);
-            written.map_err(|errno| Error::io(errno, "a durable write"))
+            written.map_err(|errno| Error::io(errno, "write with FUA"))
         };
         let written = checked.durability.data.write_durable(&*checked.data, write);
         written.map_err(|error| error.errno())

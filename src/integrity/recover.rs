@@ -16,7 +16,8 @@ use crate::error::{Context, Result};
 use crate::units::DevOffset;
 
 /// The text that is added to an error that `--force` would ignore.
-pub(super) const GIVE_UP: &str = "refused (integrity open --force gives it up)";
+pub(super) const GIVE_UP: &str =
+    "refused (integrity open --force opens the device without this structure)";
 
 /// The report of a recovery at the opening of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,27 +54,27 @@ impl Recovered {
         }
         if !written {
             lines.push(format!(
-                "the integrity device was not closed: {regions} dirty regions are not verified until it is opened for writing"
+                "the integrity device was not closed: {regions} dirty regions are not verified until the device is opened for writing"
             ));
             return lines;
         }
         lines.push(format!(
-            "the integrity device was not closed: {regions} dirty regions read again, {retagged} sectors tagged again, \
-             {records} journal records replayed"
+            "the integrity device was not closed: {regions} dirty regions were read again, {retagged} sectors got new tags, {records} journal records were replayed"
         ));
         if replayed > 0 {
-            lines.push(format!("the journal wrote {replayed} sectors"));
+            lines.push(format!("{replayed} sectors were written from the journal"));
         }
         if unreadable > 0 {
             lines.push(format!(
-                "{unreadable} sectors of dirty regions could not be read, and keep their tags"
+                "{unreadable} sectors of dirty regions could not be read and keep their old tags"
             ));
         }
         if lost > 0 {
-            lines.push(format!("{lost} sectors could not be written again, and are lost"));
+            lines
+                .push(format!("{lost} sectors could not be written from the journal and are lost"));
         }
         if bad_map_blocks > 0 {
-            lines.push(format!("{bad_map_blocks} blocks of the dirty map were not whole"));
+            lines.push(format!("{bad_map_blocks} blocks of the dirty map had a wrong checksum"));
         }
         lines
     }

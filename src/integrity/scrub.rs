@@ -53,7 +53,10 @@ impl fmt::Display for ScrubFinding {
                 write!(f, "sectors {sector} to {last}: their tags cannot be read: {errno}")
             }
             Self::LostWrites { at, len, generation } => {
-                write!(f, "region of {len} bytes at {at}: no sector has generation {generation}")
+                write!(
+                    f,
+                    "the region of {len} bytes at {at} has lost writes: no sector has generation {generation}"
+                )
             }
         }
     }

@@ -154,7 +154,7 @@ impl Model {
 fn run(mode: Mode, generations: bool, threads: &[fn(&Model)]) {
     let model = Arc::new(Model::new(mode, generations));
     crate::sync::run(&model, threads);
-    let model = Arc::into_inner(model).expect("all threads have ended");
+    let model = Arc::into_inner(model).expect("the threads end without an error");
     model.end();
 }
 

@@ -190,7 +190,7 @@ impl Tags {
     #[cold]
     fn load(&self, shard: &Shard, state: &mut MutexGuard<'_, Slots>, block: u64) -> Result<usize> {
         if block >= self.blocks {
-            return Err(Error::invalid(format!("there is no tag block {block}")));
+            return Err(Error::invalid(format!("tag block {block} does not exist")));
         }
         let mut refused = 0;
         let at = loop {

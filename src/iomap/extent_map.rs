@@ -1,4 +1,4 @@
-//! A whole file's map in memory, immutable, with a lookup whose cost does not grow with the number of extents.
+//! The complete map of a file in memory. The map is immutable, and the cost of a lookup does not grow with the number of extents.
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ pub enum ExtentState {
     Written,
     /// The blocks are allocated and were never written.
     Unwritten,
-    /// The current copy of the data is in the journal; the extent's start is there.
+    /// The current copy of the data is in the journal. The start of the extent is a block of the journal.
     Journal,
-    /// The current copy of the data is not on the device in this form: [`read_inline`](super::MapFile::read_inline) returns it. The
-    /// extent's start is the place where the data belong.
+    /// The current copy of the data is not on the device in this form: [`read_inline`](super::MapFile::read_inline) returns the data. The
+    /// start of the extent is the block to which the data belong.
     Memory,
 }
 
@@ -81,11 +81,12 @@ impl Extent {
 
 /// A sorted, merged list of extents with an index over the file's blocks.
 ///
-/// The file is divided into chunks of equal size, about as many as there are extents. The index contains for each chunk a copy of the first
-/// extent that ends past the chunk's start. In a large map each step is a cache miss that waits for the previous one, so a lookup first
-/// reads entries that need no pointer: the chunk's extent, then that of the next chunk, which is adjacent. The list is searched only for an
-/// extent that follows another one in the same chunk, for holes, and for other content than plain data. If few chunks contain many extents,
-/// a binary search within the chunk bounds the cost. The memory is 24 bytes per extent and 10 to 20 bytes for the index.
+/// The file is divided into chunks of equal size, about as many as there are extents. For each chunk, the index contains a copy of the
+/// first extent that ends past the start of the chunk. In a large map each step of a search is a cache miss. So a lookup first reads index
+/// entries whose address it can compute directly: the entry of the chunk that contains the block, and then the adjacent entry of the next
+/// chunk. Only the following lookups search the list of extents: for an extent that follows another extent in the same chunk, for a hole,
+/// and for content other than written data. If a chunk contains many extents, a binary search within the chunk limits the cost. The memory
+/// is 24 bytes for an extent, and 10 to 20 bytes for an extent in the index.
 #[derive(Debug)]
 pub struct ExtentMap {
     size: BlockSize,
@@ -108,8 +109,9 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// The longest chunk, and the longest extent in the index. A block of the chunk or of the previous one is then less than 2^31 blocks
-    /// from the start of an extent that reaches into the chunk, so the low halves show which comes first.
+    /// The largest number of blocks in a chunk, and in an extent of the index. With this limit, a block of the chunk or of the previous
+    /// chunk is less than 2^31 blocks from the start of an extent that reaches into the chunk. So the low halves of the two block numbers
+    /// show which is larger.
     const LONGEST: u64 = 1 << 29;
 
     fn new(at: usize, extent: &Extent, blocks: Range<u64>) -> Self {
@@ -125,7 +127,7 @@ impl Chunk {
         }
     }
 
-    /// The extent's mapping, if it contains the block and is described here.
+    /// The mapping of the extent, if the extent contains the block and is described here.
     #[inline(always)]
     fn iomap(&self, block: FileBlock, size: BlockSize) -> Option<Iomap> {
         let within = (block.0 as u32).wrapping_sub(self.first);
@@ -199,7 +201,8 @@ impl ExtentMap {
         if let Some(iomap) = next.and_then(|next| next.iomap(block, self.size)) {
             return iomap;
         }
-        // The extent that contains the block, or the first one after it, is the chunk's own or precedes that of the next chunk.
+        // The list is searched from the first extent of this chunk to the first extent of the next chunk. This part contains the extent of
+        // the block, or else the first extent after the block.
         let of =
             |chunk: Option<&Chunk>| chunk.map_or(self.extents.len(), |chunk| chunk.at as usize);
         let (low, high) = (of(self.index.get(number)), of(next));
@@ -286,7 +289,7 @@ mod tests {
         agrees(&crowded, 0..8000);
     }
 
-    /// The cases include chunks and extents that are too long for the index, and blocks with equal low halves.
+    /// The cases include chunks and extents that are too long for the index, and block numbers with equal low halves.
     #[test]
     fn lookup_finds_what_a_walk_finds_in_random_maps() {
         let mut state = 0x1D0_E87E_2026_u64; // the seed
@@ -303,7 +306,7 @@ mod tests {
             ExtentState::Memory,
         ];
         for round in 0..600 {
-            // A length or a hole is usually short, and sometimes up to this number of bits long.
+            // Most lengths and holes are short. Some have up to this number of bits.
             let bits = [4, 12, 32][round % 3];
             let mut extents = Vec::new();
             let mut at = 0;

@@ -38,7 +38,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
     fn current(&self) -> Result<Iomap> {
         let len = self.end.0 - self.pos.0;
         let iomap = match (self.resident, self.writes) {
-            // The destination of a write to shared blocks is not in memory.
+            // The new blocks for a write to shared blocks are not in memory.
             (true, writes) => {
                 let iomap = self.file.map_resident(self.pos);
                 let shared = |iomap: &Iomap| iomap.flags.contains(IomapFlags::SHARED);
@@ -51,7 +51,10 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
         if iomap.pos <= self.pos && iomap.end() > self.pos {
             Ok(iomap.cut(self.pos, self.end))
         } else {
-            Err(Error::invalid(format!("the mapping for position {} lies elsewhere", self.pos)))
+            Err(Error::invalid(format!(
+                "the mapping returned for position {} does not contain that position",
+                self.pos
+            )))
         }
     }
 }
@@ -64,7 +67,7 @@ fn not_resident() -> Error {
 impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
     type Item = Result<Iomap>;
 
-    // Inlined, so that a read does not test for writes.
+    // Inlined, so that the compiler removes the test of `writes` from the code of reads.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.pos >= self.end {
@@ -77,7 +80,7 @@ impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
 }
 
 impl Iomap {
-    /// The part of the mapping within `pos..end`, which overlaps it.
+    /// The part of the mapping within `pos..end`. This range must overlap the mapping.
     #[must_use]
     pub fn cut(&self, pos: FilePos, end: FilePos) -> Self {
         let from = self.pos.max(pos);
@@ -90,7 +93,7 @@ impl Iomap {
         }
     }
 
-    /// The mapping without its first `count` bytes. It may be empty.
+    /// The mapping without its first `count` bytes. The result may be empty.
     #[must_use]
     pub fn skip(&self, count: u64) -> Self {
         let addr = DevOffset(self.addr.0.saturating_add(count));

@@ -27,11 +27,11 @@ pub enum IomapType {
     Mapped,
     /// Blocks are allocated and were never written; reads return zeros.
     Unwritten,
-    /// The data are in memory with the metadata: see [`MapFile::read_inline`].
+    /// The data are stored in the metadata: see [`MapFile::read_inline`].
     Inline,
 }
 
-/// The device of a file system to which a mapping leads.
+/// The device of a file system that contains the data of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IomapDevice {
@@ -48,13 +48,13 @@ bitflags! {
     /// Further properties of a mapping.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct IomapFlags: u16 {
-        /// This mapping has allocated its blocks.
+        /// The blocks were newly allocated for this mapping.
         const NEW = 0x1;
         /// The metadata of the file are not yet on disk.
         const DIRTY = 0x2;
         /// The blocks are shared with another file.
         const SHARED = 0x4;
-        /// The device protects this range: data must be verified.
+        /// The device protects this range with checksums: the data must be verified.
         const INTEGRITY = 0x10;
         /// This is the last mapping of the file.
         const LAST = 0x20;
@@ -97,16 +97,17 @@ impl Iomap {
 
 /// The map of one file, which a file system provides to the direct-I/O core.
 pub trait MapFile {
-    /// The mapping that contains `pos`. From `pos` on it has at least one byte, and up to `len` bytes, or more if that costs nothing. A position at
-    /// or past the end of the map is a hole. The call may read metadata from the device.
+    /// The mapping that contains `pos`. The caller needs `len` bytes from `pos` on. The mapping may contain fewer bytes, but at least one,
+    /// or more if that costs nothing. A position at or past the end of the map is in a hole. The call may read metadata from the device.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.
     fn map(&self, pos: FilePos, len: u64) -> Result<Iomap>;
 
-    /// The mapping for a write. If a file shares blocks, the data of a write go to new blocks, and not to those that are read. The mapping then has
-    /// [`IomapFlags::SHARED`], and describes the new blocks, or a hole if none are allocated yet. The new blocks become the file's when the write's
-    /// [completion work](Iomap::completion_work) is done. The core may call this method several times for a write; the method allocates nothing.
+    /// The mapping for a write. A write to shared blocks does not change these blocks: the data go to new blocks. The mapping then has
+    /// [`IomapFlags::SHARED`], and describes the new blocks, or a hole if no new blocks are allocated yet. The new blocks become blocks of
+    /// the file when the [completion work](Iomap::completion_work) of the write is done. The core may call this method several times for
+    /// one write, so the method allocates nothing.
     ///
     /// # Errors
     /// The errors of [`map`](Self::map).
@@ -114,7 +115,7 @@ pub trait MapFile {
         self.map(pos, len)
     }
 
-    /// The mapping from memory only: `None` if metadata would have to be read. It allocates nothing and takes no lock.
+    /// The mapping, if it is in memory; `None` if metadata would have to be read. The call allocates nothing and acquires no lock.
     fn map_resident(&self, pos: FilePos) -> Option<Iomap>;
 
     /// The mapping that the metadata record. A part of an unwritten extent may have been written since.

@@ -1,27 +1,29 @@
-//! The write half of iomap: the calls to the file system before the device gets the data, and the work after the transfer.
+//! The part of iomap for writes: the calls to the file system before the data are transferred, and the work after the transfer.
 //!
-//! | Step | Asked by | Answer |
+//! | Step | When | Result |
 //! |---|---|---|
-//! | [`WriteFile::read`] | once for each change of the inode | a [`Snapshot`]: size, map, and the change number under which both are valid |
+//! | [`WriteFile::read`] | once after each change of the inode | a [`Snapshot`]: size, map, and the change counter for which both are valid |
 //! | [`WriteMap::begin`] | each write that is not a plain overwrite | whether the write is permitted, and whether the device or the file system carries it out |
 //! | [`MapFile::map_to_write`], [`WriteFile::allocate`] | each write that is not a plain overwrite | the mapping for its data: device, position, flags; holes get unwritten blocks, shared blocks get new ones |
-//! | the device | each write | one bio, or several |
-//! | [`Iomap::completion_work`] | each write | the [`CompletionWork`] that the mapping leaves after a successful transfer; a failed transfer leaves none |
-//! | [`WriteFile::convert`] | later, many writes together; before the completion if blocks were shared | one transaction updates the metadata for all that was written |
+//! | the transfer | each write | one bio, or several |
+//! | [`Iomap::completion_work`] | each write | the [`CompletionWork`] after a successful transfer, which follows from the mapping; a failed transfer has none |
+//! | [`WriteFile::convert`] | later, for many writes together; before the completion if blocks were shared | one transaction, which adds these writes to the metadata |
 //!
-//! A plain overwrite takes only the device's step: its mapping is in memory, and is valid while the change number stays the same. When the number has
-//! changed, the mapping is stale, and the core reads the [`Snapshot`] again; no flag of the mapping shows this. The core (`open_file`) adds the new
-//! size and the sync to the work, and records written ranges that are not converted, for all formats.
+//! A plain overwrite needs only the transfer: its mapping is in memory, and is valid while the change counter of the inode stays the same.
+//! If the counter has changed, the mapping is stale, and the core reads the [`Snapshot`] again. Unlike in Linux, no flag of a mapping shows
+//! that it is stale. For all formats, the core (`open_file`) adds the new size and the sync to the completion work, and records written
+//! ranges that are not converted.
 //!
-//! **Copy-on-write.** A file that shares blocks is not [plain](Snapshot::plain), and its mappings have [`IomapFlags::SHARED`]. `map_to_write` returns
-//! the destination of the data, or a hole, which `allocate` fills. After the transfer [`CompletionWork::REMAP`] remains: `convert` puts the new
-//! blocks into the map, and then the write completes. So reads need one map only. A write of a part of a shared block is carried out by the [file
-//! system](Begun::ByFileSystem).
+//! **Copy-on-write.** A file that shares blocks is not [plain](Snapshot::plain), and its mappings have [`IomapFlags::SHARED`].
+//! `map_to_write` returns the new blocks for the data, or a hole, for which `allocate` allocates blocks. After the transfer,
+//! [`CompletionWork::REMAP`] remains: `convert` puts the new blocks into the map, and only then the write completes. So reads need only one
+//! map. If a write covers only a part of a shared block, the [file system](Begun::ByFileSystem) carries out the write.
 //!
-//! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), with two differences. In Linux `begin` returns one mapping, and the
-//! core calls it again for the next; here one call covers the whole range, because one transaction allocates all of it, and mappings are read without
-//! a lock. In Linux `end` is called for each mapping; here the work follows from the mapping, because a call of the format for each write would cost
-//! more than the write. Zeroing past the end is a separate step ([`WriteFile::zero_tail`]), like Linux's `iomap_zero_range`.
+//! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), with two differences. In Linux, `begin` returns one
+//! mapping, and the core calls it again for the next one. Here one call covers the complete range, because one transaction allocates all of
+//! it. Mappings are then read without a lock. In Linux, `end` is called for each mapping. Here the completion work follows from the
+//! mapping, because a call of the format for each write would cost more than the write. Zeroing past the end is a separate step
+//! ([`WriteFile::zero_tail`]), like Linux's `iomap_zero_range`.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -38,15 +40,16 @@ bitflags! {
     /// The options of a write.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct WriteIntent: u8 {
-        /// `WouldBlock` instead of waiting for metadata or changing them.
+        /// The write fails with `WouldBlock` instead of waiting for metadata or changing them.
         const NOWAIT = 0x1;
-        /// All of the data or nothing: no short write if there is too little space.
+        /// The write fails if there is not enough space for all data; there is no short write.
         const WHOLE = 0x2;
         /// The write goes to the current end of the file: an append.
         const APPEND = 0x4;
-        /// The data come from a cache that has already permitted the write: an append-only file accepts it at any position.
+        /// The data come from a writeback cache, which has already checked that the write is permitted. So an append-only file accepts the
+        /// write at any position.
         const WRITE_BACK = 0x8;
-        /// Set-id bits are kept: the write is made for a process with `CAP_FSETID`.
+        /// The write does not remove set-id bits, because it is made for a process with `CAP_FSETID`.
         const KEEP_SET_ID = 0x10;
     }
 }
@@ -54,44 +57,46 @@ bitflags! {
 /// A write, as the file system sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
-    /// The position of its first byte in the file.
+    /// The position in the file of the first byte that is written.
     pub pos: FilePos,
     /// The number of bytes.
     pub len: u64,
-    /// The file's size, including written ranges that are not converted.
+    /// The size of the file, including writes that the metadata do not include yet.
     pub size: u64,
-    /// The size for which the rest of the last block is known to be zeros.
+    /// The size of the file when the rest of its last block was zeroed, if that was done for this write.
     pub zeroed: Option<u64>,
-    /// Its options.
+    /// The options of the write.
     pub intent: WriteIntent,
 }
 
 /// The part of the program that carries out a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// The device, by the file's mappings. If it `allocates`, holes are first [allocated](WriteFile::allocate); otherwise the file system carries out
-    /// a write into a hole.
+    /// The device, to the blocks in the file's mappings. If `allocates` is true, holes are first [allocated](WriteFile::allocate).
+    /// Otherwise the file system carries out a write into a hole.
     Direct {
         /// Whether the file can have unwritten blocks.
         allocates: bool,
     },
-    /// The file system ([`WriteFile::write_from`]): the file has no blocks, or cannot have unwritten ones.
+    /// The file system ([`WriteFile::write_from`]), because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
-    /// The device, after the rest of the file's last block has been [zeroed](WriteFile::zero_tail), because the file grows over it.
+    /// The device, after the rest of the file's last block has been [zeroed](WriteFile::zero_tail). This is necessary because the write
+    /// begins past the end of the file.
     ZeroTail,
 }
 
-/// The destination of a write in its file.
+/// The place in the file at which a write is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAt {
     /// This position.
     Pos(FilePos),
-    /// The position after the end of the file, and after all writes in flight that extend it.
+    /// The position after the end of the file, and after all writes in flight that extend the file.
     End,
 }
 
 impl WriteAt {
-    /// The range of the content that a write of `len` bytes uses. An append uses the whole content, so that the end of the file stays.
+    /// The range of the content that a write of `len` bytes locks. An append locks the complete content, so that no truncation moves the
+    /// end of the file.
     pub(crate) fn range(self, len: u64) -> Range<u64> {
         match self {
             Self::Pos(FilePos(pos)) => pos..pos.saturating_add(len),
@@ -100,33 +105,35 @@ impl WriteAt {
     }
 }
 
-/// The size and the map of a file at one time, and the change number for which they are valid.
+/// The size and the map of a file at one time, and the change counter for which they are valid.
 pub struct Snapshot {
-    /// The number of changes of the inode at the time of the read. The snapshot is valid while it stays the same.
+    /// The inode's change counter at the time of the read. The snapshot is valid while the counter stays the same.
     pub changes: u64,
-    /// Whether an overwrite of mapped blocks needs only the device: no check, no privilege to remove, no inline data, no shared blocks.
+    /// Whether an overwrite of mapped blocks needs only the transfer. This is the case if there is no check to make, no set-id bit to
+    /// remove, no inline data, and no shared block.
     pub plain: bool,
-    /// The file. The snapshot does not keep it open, because queues keep snapshots longer.
+    /// The size and the map. They do not keep the file open, because queues still have snapshots of closed files.
     pub map: Box<dyn WriteMap>,
 }
 
-/// A file that can be written, in the state in which it was [read](WriteFile::read).
+/// The metadata of a file that can be written, in the state in which they were [read](WriteFile::read).
 pub trait WriteMap: MapFile + Send {
     /// The size in bytes in the metadata.
     fn size(&self) -> u64;
 
-    /// The map, if all of it is in memory.
+    /// The map, if the complete map is in memory.
     fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
 
-    /// The present mapping of a position in the metadata, and the number of changes at the time of the read. `seen` is the number of this snapshot:
-    /// if it is unchanged, the snapshot's own map is used. `whole`: the whole map is read, to stay in memory.
+    /// The present mapping of a position in the metadata, and the change counter at the time of the read. `seen` is the counter of this
+    /// snapshot: if the counter has not changed, the map of this snapshot is used. If `whole` is true, the complete map is read and stays
+    /// in memory.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.
     fn map_now(&self, pos: FilePos, seen: u64, whole: bool) -> Result<(Iomap, u64)>;
 
-    /// Returns whether a write is permitted, and the part that carries it out. Removes privileges if necessary, in a transaction of its own. The caller holds
-    /// the file's content, so that nothing moves.
+    /// Checks whether a write is permitted, and returns which part of the program carries it out. If set-id bits must be removed, a
+    /// separate transaction removes them. The caller has locked the content of the file, so that no block moves.
     ///
     /// # Errors
     /// `ReadOnly`, `NotPermitted`, `FileTooLarge`, `Encrypted`, `Unsupported`; `WouldBlock` with [`WriteIntent::NOWAIT`].
@@ -135,14 +142,15 @@ pub trait WriteMap: MapFile + Send {
 
 /// An open file whose data can be written.
 pub trait WriteFile: Send + Sync {
-    /// Reads the file for later requests. Only [`WriteIntent::NOWAIT`] and [`WriteIntent::KEEP_SET_ID`] of the intent matter.
+    /// Reads the metadata of the file for later requests. Of the intent, only [`WriteIntent::NOWAIT`] and [`WriteIntent::KEEP_SET_ID`]
+    /// matter.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata; `WouldBlock` if the call would wait for a lock or the device.
     fn read(&self, intent: WriteIntent) -> Result<Snapshot>;
 
-    /// The present mapping of a position in the metadata, and the change number at the time of the read, for callers that only need the layout. It
-    /// reads nothing that only a write needs.
+    /// The present mapping of a position in the metadata, and the change counter at the time of the read. This method is for callers that
+    /// need only the layout, so it reads no metadata that only a write needs.
     ///
     /// # Errors
     /// The errors of [`MapFile::map`].
@@ -151,7 +159,7 @@ pub trait WriteFile: Send + Sync {
         snapshot.map.map_now(pos, snapshot.changes, true)
     }
 
-    /// Copies the inline data in the present metadata.
+    /// Copies inline data from the present metadata.
     ///
     /// # Errors
     /// The errors of [`MapFile::read_inline`].
@@ -159,27 +167,27 @@ pub trait WriteFile: Send + Sync {
         self.read(WriteIntent::empty())?.map.read_inline(buf, pos)
     }
 
-    /// The size, including ranges that are not converted.
+    /// The size, including writes that the metadata do not include yet.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read).
     fn size(&self) -> Result<u64>;
 
-    /// Allocates the holes of a range of bytes as unwritten blocks. Returns the end of the allocation, which is before the end of the range if there
-    /// was no space after the first block; with `whole` that is an error. Blocks that were allocated before an error stay unwritten; a recovery frees
-    /// those past the size.
+    /// Allocates unwritten blocks for the holes of a range of bytes. Returns the end of the allocated part. If there is not enough space
+    /// after the first block, this end is before the end of the range; with `whole` this case is an error. Blocks that were allocated
+    /// before an error stay unwritten. If such blocks are past the size, a recovery frees them.
     ///
     /// # Errors
     /// `NoSpace` or `Quota` for the first block, or for any block of a `whole` range; `ReadOnly`, `Io`.
     fn allocate(&self, range: Range<u64>, whole: bool) -> Result<u64>;
 
-    /// Zeroes the last block past the end of the file.
+    /// Zeroes the bytes of the last block that are past the end of the file.
     ///
     /// # Errors
     /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
     fn zero_tail(&self) -> Result<()>;
 
-    /// Writes by the file system's own path. Returns the position and the number of bytes.
+    /// Writes data without the direct-I/O core: the file system itself transfers them. Returns the position and the number of bytes.
     ///
     /// # Errors
     /// The errors of [`allocate`](Self::allocate) and [`WriteMap::begin`]; `Busy` for a thread that has requests in flight.
@@ -190,8 +198,8 @@ pub trait WriteFile: Send + Sync {
         intent: WriteIntent,
     ) -> Result<(FilePos, usize)>;
 
-    /// Carries out the completion work of all completed writes in one transaction. The change number is incremented before the pending work is
-    /// removed, both under the inode's lock.
+    /// Carries out the completion work of all completed writes in one transaction. First the change counter is incremented, and then the
+    /// pending work is removed. Both happen under the lock of the inode.
     ///
     /// # Errors
     /// `Busy` for a thread that has requests in flight; `NoSpace` if an extent must be split; `ReadOnly`, `Io`.
@@ -206,13 +214,13 @@ pub trait WriteFile: Send + Sync {
     /// Whether all metadata that a read of the file's blocks needs are durable, so that a write that reaches the medium needs no commit.
     fn is_durable(&self) -> bool;
 
-    /// Ends writing to the volume, so that no later change succeeds. Calls `then` as soon as this is the case.
+    /// Makes the volume read-only after an error, so that all later changes fail. Calls `then` as soon as changes fail.
     fn end_volume(&self, why: &Error, then: &mut dyn FnMut());
 
-    /// Records the time of a write without a transaction. A format that keeps no such times does nothing.
+    /// Records the time of a write without a transaction. By default this does nothing.
     fn stamp_write(&self) {}
 
-    /// Counts a request that waited for a range of the content, or a thread that held one exclusively.
+    /// Counts a request that waited for a range of the content, or that had locked a range exclusively.
     fn contended(&self, _what: Contended) {}
 }
 
@@ -226,8 +234,8 @@ pub enum Contended {
 }
 
 impl Iomap {
-    /// The work that remains after a write to this mapping, when its data are on the device: none for written blocks, a conversion for unwritten
-    /// ones, a change of the map for new blocks that replace shared ones. `None` if the mapping has no blocks, so that it cannot be written.
+    /// The work that remains after a successful write to this mapping: none for written blocks, a conversion for unwritten blocks, and a
+    /// change of the map for new blocks that replace shared blocks. `None` if the mapping has no blocks and so cannot be written.
     #[must_use]
     pub fn completion_work(&self) -> Option<CompletionWork> {
         let shared = self.flags.contains(IomapFlags::SHARED);

@@ -94,7 +94,7 @@ impl Location {
         let bytes = text.as_bytes();
         let bytes = bytes.strip_prefix(INTEGRITY.as_bytes()).unwrap_or(bytes);
         let half = |bytes: &[u8], name: &'static str| {
-            Site::parse(OsStr::from_bytes(bytes)).context(|| format!("the {name} half"))
+            Site::parse(OsStr::from_bytes(bytes)).context(|| format!("the {name} device"))
         };
         let comma = bytes.iter().position(|byte| *byte == b',');
         let comma = comma.filter(|_| !Path::new(OsStr::from_bytes(bytes)).exists());
@@ -189,7 +189,7 @@ impl Site {
         let prefix = image.map_or(0, |(_, len)| len);
         let file = &bytes[prefix..];
         if file.is_empty() {
-            return Err(Error::invalid("the file is missing").at(text.display()));
+            return Err(Error::invalid("the name of the image file is missing").at(text.display()));
         }
         let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > prefix);
         let exists = || Path::new(OsStr::from_bytes(file)).exists();
@@ -201,7 +201,8 @@ impl Site {
         };
         let medium = OsStr::from_bytes(medium);
         let medium = if is_address {
-            let address = medium.to_str().ok_or_else(|| Error::invalid("the address is not UTF-8"));
+            let address =
+                medium.to_str().ok_or_else(|| Error::invalid("the NBD address is not UTF-8"));
             Medium::Nbd(Box::new(address?.parse()?))
         } else if let Some((format, len)) = image {
             let path = OsStr::from_bytes(&medium.as_bytes()[len..]).into();
@@ -401,7 +402,7 @@ mod tests {
             assert_eq!((site.medium.to_string().as_str(), site.part), (address, part));
             assert_eq!(site.path(), None);
         }
-        assert!(site("nbd+vsock://2/e").is_err(), "no file has such a name by chance");
+        assert!(site("nbd+vsock://2/e").is_err(), "a file with such a name is unlikely");
         assert_eq!(site("./nbd://host").unwrap().path(), Some(Path::new("./nbd://host")));
     }
 

@@ -97,7 +97,11 @@ struct OpenSite {
 
 /// Refuses to write a [`Location::NoLoad`].
 pub(crate) fn refuse_to_write(write: bool) -> Result<()> {
-    if write { Err(Error::invalid("without its journal a volume is only read")) } else { Ok(()) }
+    if write {
+        Err(Error::invalid("without its journal a volume can only be read"))
+    } else {
+        Ok(())
+    }
 }
 
 impl Location {
@@ -159,10 +163,10 @@ impl Location {
         if shared && data.overlaps(tags).at(|| self)? {
             return Err(Error::invalid(format!("{data} and {tags} overlap")));
         }
-        let data = data.open(options, true).context(|| "the data half")?;
+        let data = data.open(options, true).context(|| "the data device")?;
         // If both halves are on one device, the exclusive lock for the data half also covers the tag half.
         let how = options.engine(Engine::Auto);
-        let tags = tags.open(&how, !shared).context(|| "the tag half")?;
+        let tags = tags.open(&how, !shared).context(|| "the tag device")?;
         let OpenSite { opened: data, identity, fault } = data;
         let faults = fault.into_iter().chain(tags.fault).collect();
         Ok(Halves { data, tags: Some(tags.opened.device), identity, faults })
@@ -176,19 +180,19 @@ impl Location {
             if swapped {
                 let data = self.data();
                 return Error::invalid(format!(
-                    "{self}: the halves are swapped: the tags are on {data}"
+                    "{self}: DATA and TAGS are swapped: the tags are on {data}"
                 ));
             }
             if tags.is_none() && Integrity::probe(data, Some(data)).is_ok() {
                 return Error::invalid(format!(
-                    "{self}: {place} holds the tags of another device: name both, as in DATA,TAGS"
+                    "{self}: {place} contains the tags of another device: name both devices, as in DATA,TAGS"
                 ));
             }
         }
         if error.kind() == ErrorKind::UnknownFormat {
             return Error::new(
                 ErrorKind::UnknownFormat,
-                format!("{place} holds no tags: ironmap integrity format makes them"),
+                format!("{place} contains no tags: ironmap integrity format writes tags"),
             )
             .at(self);
         }
@@ -236,7 +240,7 @@ impl Site {
         let opened = options.fit(OpenedEngine { device, engine: Engine::Nbd, notices });
         let opened = match options.engine {
             Engine::Dax => {
-                return Err(Error::invalid("an export cannot be mapped").at(address));
+                return Err(Error::invalid("the engine dax cannot map an NBD export").at(address));
             }
             Engine::Null => nulled(opened.device, opened.notices),
             _ => opened,
@@ -254,7 +258,9 @@ impl Site {
         })?;
         let opened = match options.engine {
             Engine::Dax => {
-                return Err(Error::invalid("this format cannot be mapped").at(address));
+                return Err(
+                    Error::invalid("the engine dax cannot map an image of this format").at(address)
+                );
             }
             Engine::Null => nulled(device, notices),
             _ => OpenedEngine { device, engine: Engine::Image, notices },
@@ -306,7 +312,7 @@ fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
         Some(Window { fault: Some(fault), .. }) if write => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "{fault}; ironmap writes nothing by this table: gdisk writes it again, and @BYTE+LENGTH names a place without it"
+                "{fault}; the partition can only be read: gdisk repairs the table, and @BYTE+LENGTH names a range without the table"
             ),
         )),
         window => Ok(window),

@@ -46,7 +46,7 @@ impl Part {
                 let (_, rest) = rest(device.size(), offset)?;
                 if len == 0 || len > rest {
                     return Err(Error::invalid(format!(
-                        "{len} bytes from {offset} on: there are 1 to {rest}"
+                        "{len} bytes from offset {offset} on are not possible: the range is 1 to {rest}"
                     )));
                 }
                 Ok(Some(Window { range: (offset, len), fault: None }))
@@ -69,7 +69,7 @@ impl Part {
             Some(len) => len.map(|len| Self::Range { offset, len }),
             None => Ok(Self::Offset(offset)),
         });
-        Some(part.map_err(|()| Error::invalid(format!("the part @{text} exceeds 64 bits"))))
+        Some(part.map_err(|()| Error::invalid(format!("the number in @{text} exceeds 64 bits"))))
     }
 }
 
@@ -106,7 +106,9 @@ fn bytes(text: &str) -> Option<Result<u64, ()>> {
 fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
     match size.checked_sub(offset) {
         Some(rest) if rest > 0 => Ok((offset, rest)),
-        _ => Err(Error::invalid(format!("offset {offset} is past its end at {size}"))),
+        _ => {
+            Err(Error::invalid(format!("offset {offset} is past the end of the device at {size}")))
+        }
     }
 }
 
@@ -116,7 +118,7 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     let (_, rest) = rest(device.size(), offset)?;
     let (end, fault) = match PartitionTable::read(device) {
         Ok(Some(table)) if table.has_byte(offset) => {
-            let fault = format!("byte {offset} belongs to its {}", table.kind);
+            let fault = format!("byte {offset} belongs to the {} itself", table.kind);
             (table.end_from(offset), table.fault.or(Some(fault)))
         }
         Ok(Some(table)) => (table.end_from(offset), table.fault),
@@ -130,7 +132,7 @@ fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window
     let not_found = |what: String| Err(Error::new(ErrorKind::NotFound, what));
     let Some(table) = PartitionTable::read(device)? else {
         return not_found(match probe(device) {
-            Some(what) => format!("there is no partition table: the device holds {what}"),
+            Some(what) => format!("there is no partition table: the device contains {what}"),
             None => "there is no partition table".to_owned(),
         });
     };
@@ -141,10 +143,12 @@ fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window
     let rest = device.size().saturating_sub(start);
     if len > rest && (rest == 0 || !truncated) {
         let (end, size) = (start + len, device.size());
-        let hint = if rest > 0 { ": --truncated reads the rest of it" } else { "" };
+        let hint = if rest > 0 { ": --truncated reads the remaining part" } else { "" };
         return Err(Error::new(
             ErrorKind::Corrupt,
-            format!("partition {number} has bytes {start} to {end}, the device only {size}{hint}"),
+            format!(
+                "partition {number} has bytes {start} to {end}, but the device only {size}{hint}"
+            ),
         ));
     }
     Ok(Window { range: (start, len.min(rest)), fault: table.fault })

@@ -1,12 +1,13 @@
-//! The lock of a file's content: direct I/O shares it; an operation that moves blocks, or reads and writes a part of one, holds a range exclusively.
+//! The lock of the content of a file. Direct I/O locks the content shared. An operation that moves blocks, or that reads and rewrites a
+//! part of a block, locks a range exclusively.
 //!
-//! A request holds the lock from its submission to its completion. The completion may be in another call, so the hold is not a guard on a stack.
-//! Each queue enters by its own [`Lane`], so two queues that read or overwrite one file share no cache line that either of them writes. An exclusive
-//! range costs more: its thread closes the lanes and waits until they are empty. While any thread wants an exclusive range, requests lock ranges
-//! too.
+//! A request holds the lock from its submission to its completion. The completion may be in another call, so no guard on the stack
+//! represents the lock. Each queue has its own [`Lane`], which counts the requests of the queue that have locked the content. So two queues
+//! that read or overwrite one file write to no common cache line. An exclusive lock costs more: its thread closes the lanes and waits until
+//! they are empty. While any thread has or wants an exclusive range, other requests lock ranges too.
 //!
-//! The content lock is taken before the inode's lock, and no thread waits for the content lock while it holds another lock. A thread that waits must
-//! have no requests in flight on the file, because no other thread can take their completions.
+//! The content lock is acquired before the lock of the inode. No thread waits for the content lock while it holds another lock. A thread
+//! that waits must have no requests in flight on the file, because no other thread can take the completions of these requests.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,29 +22,31 @@ use crate::sync::atomic::{
 use crate::sync::{Condvar, Mutex};
 use crate::sys::barrier;
 
-/// A queue's entry to the content of a file, and the number of its requests inside.
+/// The shared lock of the content of a file for the requests of one queue. It counts the requests that have locked the content.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Lane {
     in_flight: AtomicU32,
-    /// Whether a write by the lane came after the last collection.
+    /// Whether a write was recorded since the last call of [`ContentLock::take_written`].
     written: AtomicBool,
 }
 
 impl Lane {
-    /// Records a write. Returns true for the first one since the last collection.
+    /// Records a write. Returns true for the first write since the last call of [`ContentLock::take_written`].
     #[inline(always)]
     pub(crate) fn wrote(&self) -> bool {
         let first = !self.written.load(Relaxed);
         if first {
             self.written.store(true, Relaxed);
-            // The fence comes before the check for a waiting stamp, because a thread that takes the stamp checks this flag afterwards.
+            // The fence orders this store before the check for a pending time stamp. A thread that takes the stamp reads this flag
+            // afterwards, so one of the two threads sees the other.
             fence(SeqCst);
         }
         first
     }
 
-    /// Changes the number of requests inside, before the check for wanted ranges. Only the queue's thread calls it.
+    /// Changes the number of requests. The barrier orders this change before the check for wanted ranges. Only the thread of the queue
+    /// calls this function.
     #[inline(always)]
     fn count(&self, change: i32) {
         self.in_flight.store(self.in_flight.load(Relaxed).wrapping_add_signed(change), Release);
@@ -51,10 +54,10 @@ impl Lane {
     }
 }
 
-/// The holders of a file's content.
+/// The lock of the content of a file.
 #[derive(Debug, Default)]
 pub(crate) struct ContentLock {
-    /// The number of threads that hold or want an exclusive range. While it is not 0, no lane admits a request.
+    /// The number of threads that have or want an exclusive range. While it is not 0, no lane admits a request.
     wanted: AtomicU32,
     within: Mutex<Within>,
     changed: Condvar,
@@ -63,12 +66,12 @@ pub(crate) struct ContentLock {
 #[derive(Debug, Default)]
 struct Within {
     lanes: Vec<Arc<Lane>>,
-    /// Whether a removed lane has uncollected writes.
+    /// Whether a lane was removed that had recorded a write since the last call of `take_written`.
     written: bool,
-    /// The claims in the order of their arrival: no claim overtakes an earlier one that conflicts with it.
+    /// The claims of ranges in the order of their arrival. If two claims conflict, the later one waits for the earlier one.
     claims: Vec<Claim>,
     last: u64,
-    /// Whether a lost queue has requests inside that never end.
+    /// Whether a queue was lost whose requests to this file never end.
     lost: bool,
 }
 
@@ -79,7 +82,7 @@ struct Claim {
     exclusive: bool,
 }
 
-/// A range that is held, or waited for.
+/// The claim of a range: the range is locked, or the claim waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the range stays claimed until the ticket is returned"]
 pub(crate) struct Ticket {
@@ -87,7 +90,7 @@ pub(crate) struct Ticket {
     exclusive: bool,
 }
 
-/// An exclusive range of a file. The range is released when this guard is dropped.
+/// A guard: a range of a file is locked exclusively until the guard is dropped.
 #[derive(Debug)]
 pub struct Alone {
     inode: Arc<OpenInode>,
@@ -98,8 +101,8 @@ pub struct Alone {
 }
 
 impl ContentLock {
-    /// Registers with the kernel for the barrier that lanes need. The registration takes 10 ms and more in a process with several threads, so it is
-    /// done when a volume is opened, and not with the first request.
+    /// Registers the process with the kernel for the barrier that lanes need (`membarrier`). The registration takes 10 ms and more in a
+    /// process with several threads. So it is done when a volume is opened, and not with the first request.
     pub(crate) fn prepare() {
         barrier::promise();
     }
@@ -111,7 +114,8 @@ impl ContentLock {
         lane
     }
 
-    /// Removes a lane, and with it the claims of its requests. A queue is dropped only when the device has completed its requests.
+    /// Removes a lane with its count of requests. The device has completed these requests, because otherwise the queue would not be
+    /// dropped.
     pub(crate) fn remove_lane(&self, lane: &Arc<Lane>) {
         let mut within = self.within.lock();
         within.lanes.retain(|other| !Arc::ptr_eq(other, lane));
@@ -120,18 +124,18 @@ impl ContentLock {
         self.changed.notify_all();
     }
 
-    /// Whether any lane has written since the last call.
+    /// Whether any lane has recorded a write since the last call.
     pub(crate) fn take_written(&self) -> bool {
         let mut within = self.within.lock();
         let gone = std::mem::take(&mut within.written);
         within.lanes.iter().fold(gone, |written, lane| lane.written.swap(false, Acquire) | written)
     }
 
-    /// Enters by a lane. Returns false if a thread wants an exclusive range: then the caller must ask for a range.
+    /// Locks the content by a lane. Returns false if a thread has or wants an exclusive range: then the caller must claim a range.
     #[inline(always)]
     pub(crate) fn enter(&self, lane: &Lane) -> bool {
-        // A thread that closes the lanes counts itself before it checks them. This function counts before it checks. So at least one of the two sees
-        // the other.
+        // A thread that wants an exclusive range first increments `wanted`, and then checks the lanes. This function first increments the
+        // count of the lane, and then checks `wanted`. So at least one of the two threads sees the other.
         lane.count(1);
         if !self.is_wanted() {
             return true;
@@ -140,13 +144,13 @@ impl ContentLock {
         false
     }
 
-    /// Whether a thread wants an exclusive range: then the lane admits no more requests.
+    /// Whether a thread has or wants an exclusive range. Then no lane admits more requests.
     #[inline(always)]
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Acquire) != 0
     }
 
-    /// Leaves by a lane.
+    /// Releases the lock of one request by its lane.
     #[inline(always)]
     pub(crate) fn leave(&self, lane: &Lane) {
         lane.count(-1);
@@ -157,12 +161,12 @@ impl ContentLock {
 
     #[cold]
     fn tell(&self) {
-        // A thread that found the lane in use holds the lock until it waits.
+        // A thread that found the lane in use has `within` locked until it waits. So it cannot miss the notification below.
         drop(self.within.lock());
         self.changed.notify_all();
     }
 
-    /// Asks for a range of bytes.
+    /// Claims a range of bytes. The claim waits until it is [granted](Self::has).
     pub(crate) fn ask(&self, range: Range<u64>, exclusive: bool) -> Ticket {
         let mut within = self.within.lock();
         if exclusive {
@@ -177,19 +181,19 @@ impl ContentLock {
         Ticket { number: ticket, exclusive }
     }
 
-    /// Whether the range is held.
+    /// Whether the claim is granted, so that the range is locked.
     pub(crate) fn has(&self, ticket: &Ticket) -> bool {
         self.within.lock().grants(ticket)
     }
 
-    /// Waits until the range is held.
+    /// Waits until the range is locked.
     ///
     /// # Errors
-    /// `Io` for an exclusive range if a [lost](Self::lose) queue has requests that may be in it.
+    /// `Io` for an exclusive range that is not free, if a queue was [lost](Self::lose): the requests of that queue may never end.
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
         let mut within = self.within.lock();
         while !within.grants(ticket) {
-            // A shared claim waits only for exclusive ones, and these always end.
+            // A shared claim waits only for exclusive claims, which always end.
             if within.lost && ticket.exclusive {
                 return Err(lost());
             }
@@ -198,14 +202,14 @@ impl ContentLock {
         Ok(())
     }
 
-    /// Records that a queue with requests inside was lost, so that a holder of a lane or a range may never leave. No thread gets an exclusive range
-    /// that waits for such a holder; all others continue.
+    /// Records that a queue was lost with requests in flight to this file. These requests may never release their lane or their ranges.
+    /// From then on, a thread that waits for an exclusive range gets an error. Other requests continue.
     pub(crate) fn lose(&self) {
         self.within.lock().lost = true;
         self.changed.notify_all();
     }
 
-    /// Releases a range, or ends the wait for it.
+    /// Ends a claim: releases its range, or ends the wait for the range.
     pub(crate) fn give_back(&self, ticket: Ticket) {
         let mut within = self.within.lock();
         within.claims.retain(|claim| claim.ticket != ticket.number);
@@ -218,7 +222,7 @@ impl ContentLock {
 }
 
 impl Alone {
-    /// Waits for a range of bytes.
+    /// Locks a range of bytes exclusively, and waits for it if necessary.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `Io` if a lost queue has requests that never end.
@@ -234,7 +238,8 @@ impl Alone {
         Ok(alone)
     }
 
-    /// Waits for a range that is held for a short time only, by threads that need nothing from the calling thread.
+    /// Locks a range exclusively, and waits for it even if the calling thread has requests in flight. This is safe only if the threads that
+    /// have the range locked release it soon, without an action of the calling thread.
     ///
     /// # Errors
     /// `Io` if a lost queue has requests that never end.
@@ -244,14 +249,14 @@ impl Alone {
         Ok(alone)
     }
 
-    /// Takes a range only if it is free.
+    /// Locks a range exclusively if it is free; otherwise returns `None`.
     pub(crate) fn at_once(inode: &Arc<OpenInode>, range: Range<u64>) -> Option<Self> {
         let alone = Self::ask(inode, range);
         let had = alone.ticket.as_ref().is_some_and(|ticket| inode.content.has(ticket));
         had.then_some(alone)
     }
 
-    /// Asks for a range. The result holds the range, or must [wait for it](ContentLock::wait).
+    /// Claims a range exclusively. The caller must still check that the claim is granted, or [wait](ContentLock::wait) for it.
     fn ask(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
         let ticket = Some(inode.content.ask(range.clone(), true));
         Self { inode: Arc::clone(inode), range, ticket, waited: false }
@@ -294,7 +299,7 @@ impl Drop for Alone {
 
 #[cold]
 fn lost() -> Error {
-    let what = "a queue was lost with requests in flight to this file: it is unknown when they end";
+    let what = "a queue was dropped with requests in flight to this file, so the end of these requests is unknown";
     Error::io(Errno::EIO, what)
 }
 
@@ -312,13 +317,13 @@ mod tests {
         let lane = lock.add_lane();
         assert!(lock.enter(&lane) && lock.enter(&lane));
         let ticket = lock.ask(0..10, true);
-        assert!(!lock.has(&ticket) && !lock.enter(&lane), "nobody enters by a lane any more");
+        assert!(!lock.has(&ticket) && !lock.enter(&lane), "no thread enters by a lane");
         let beside = lock.ask(10..20, false);
-        assert!(lock.has(&beside), "but by a range that nobody wants");
+        assert!(lock.has(&beside), "a thread enters by a range that does not overlap");
         lock.leave(&lane);
         assert!(!lock.has(&ticket));
         lock.leave(&lane);
-        assert!(lock.has(&ticket), "the range beside is no hindrance");
+        assert!(lock.has(&ticket), "the adjacent range does not block the request");
         lock.give_back(ticket);
         lock.give_back(beside);
         assert!(lock.enter(&lane));
@@ -351,10 +356,10 @@ mod tests {
         for alone in [Alone::wait(&inode, 0..1), Alone::wait_surely(&inode, 0..1)] {
             assert_eq!(alone.err().map(|error| error.errno()), Some(Errno::EIO));
         }
-        assert!(content.enter(&other), "nobody waits any more");
+        assert!(content.enter(&other), "no thread waits");
         content.leave(&other);
         content.leave(&lane);
-        assert!(Alone::wait(&inode, 0..1).is_ok(), "a free range is not waited for");
+        assert!(Alone::wait(&inode, 0..1).is_ok(), "a request for a free range does not wait");
     }
 
     #[test]
@@ -369,7 +374,7 @@ mod tests {
         inode.content.leave(&lane);
         assert!(
             Alone::wait(&inode, 0..1).is_ok(),
-            "a free range needs no wait, also with a request in flight"
+            "a request for a free range does not wait, even with another request in flight"
         );
         requests.remove();
     }

@@ -1,24 +1,24 @@
-//! The hold of a file's content on the slow path of a request: a guard until the request is submitted.
+//! The guard of a lock on a file's content. The slow path of a request uses it until the request is submitted.
 
 use std::rc::Rc;
 
 use super::{Hold, QueueFile};
 
-/// The content of a file, held by the queue's lane or by a range. The hold ends when this guard is dropped, or with the completion of the
-/// request that [takes the hold over](super::QueueFiles::begin).
-#[must_use = "the content is released when this is dropped"]
+/// A guard: the content of a file is locked, by the lane of the queue or by a range lock. The lock is released when the guard is dropped.
+/// If a request [takes over](super::QueueFiles::begin) the lock, the lock is released when the request completes.
+#[must_use = "a drop of the guard releases the content"]
 pub(crate) struct Entered {
     file: Rc<QueueFile>,
     hold: Option<Hold>,
 }
 
 impl Entered {
-    /// Creates the guard of a hold that the caller has.
+    /// Creates the guard of a lock that the caller has acquired.
     pub(crate) fn new(file: Rc<QueueFile>, hold: Hold) -> Self {
         Self { file, hold: Some(hold) }
     }
 
-    /// Gives the hold to the caller, which must release it.
+    /// Passes the lock to the caller, which must release it.
     pub(super) fn hand_over(mut self) -> Option<Hold> {
         self.hold.take()
     }

@@ -1,4 +1,4 @@
-//! An open file that can change: the part of its handle that queues refer to, and that requests in flight keep alive.
+//! The handle of an open file that can change. Queues refer to the handle, and requests in flight keep it alive.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ pub(crate) struct FileHandle {
     pub(crate) id: u64,
     index: FileIndex,
     pub(crate) number: InodeNo,
-    /// Keeps the commit timer running, even if the file outlives its volume's last handle. This is dropped before the file, so that the
-    /// timer's thread is never the last holder of the file system.
+    /// Keeps the commit timer running, even after all handles of the volume are dropped. The field is dropped before `file`, so that the
+    /// thread of the timer never drops the last reference to the file system.
     _timer: Option<CommitTimer>,
     pub(crate) file: Arc<dyn WriteFile>,
     pub(crate) inode: Arc<OpenInode>,
     /// The options of all writes by this handle.
     pub(crate) intent: WriteIntent,
-    /// Whether writes go to the caller's position, so that an overwrite needs no check of the handle.
+    /// Whether writes are made at the position that the caller requests. Then an overwrite needs no check of the handle.
     pub(crate) overwrites: bool,
 }
 
@@ -49,7 +49,7 @@ impl FileHandle {
     }
 }
 
-/// The indexes of a volume's open files: small numbers, so that a queue finds a file's view in a table.
+/// The indexes of a volume's open files. They are small numbers, so that a queue can find its view of a file in a table.
 #[derive(Debug, Default)]
 pub(crate) struct FileIndexes(Mutex<Indexes>);
 
@@ -83,14 +83,16 @@ impl Drop for FileIndex {
     }
 }
 
-/// Keeps a format's timer of commits running. The timer must not keep its file system open.
+/// Keeps the timer running by which a file system commits its changes periodically. The timer must not contain a strong reference to the
+/// file system.
 #[derive(Clone)]
 pub struct CommitTimer(
-    #[expect(dead_code, reason = "it is kept to be dropped")] Arc<dyn Send + Sync>,
+    #[expect(dead_code, reason = "the value is stored so that its drop stops the timer")]
+    Arc<dyn Send + Sync>,
 );
 
 impl CommitTimer {
-    /// Creates a timer that ends when the last clone is dropped, and `timer` with it.
+    /// Wraps `timer`, which is dropped with the last clone of this value. Its drop ends the timer.
     #[must_use]
     pub fn new(timer: impl Send + Sync + 'static) -> Self {
         Self(Arc::new(timer))

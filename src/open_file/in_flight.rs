@@ -1,12 +1,12 @@
-//! The threads that have requests in flight. In user space only a thread itself can take the completions of its queues. A thread that
-//! waited for a file's content while it has requests in flight could wait for itself.
+//! Counts the requests in flight of each thread. Only the thread of a queue can take the completions of the queue. So a thread that has
+//! requests in flight must not wait for the content of a file: it could wait for its own requests.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The number of files to whose contents a queue has requests. It stays with the thread that made it.
+/// The number of files for which a queue has requests in flight. This value stays in the thread that created it.
 #[derive(Debug)]
 pub(crate) struct InFlight(Rc<Cell<u32>>);
 
@@ -41,6 +41,8 @@ impl InFlight {
         self.0.get() == 0
     }
 
+    /// Checks that the calling thread has no requests in flight.
+    ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight.
     pub(crate) fn none_here() -> Result<()> {
@@ -48,7 +50,7 @@ impl InFlight {
             queues.iter().filter_map(Weak::upgrade).any(|count| count.get() > 0)
         };
         if QUEUES.with(|queues| busy(&queues.borrow())) {
-            let what = "this thread has requests in flight, whose completions must be taken first";
+            let what = "this thread has requests in flight: take their completions first";
             return Err(Error::new(ErrorKind::Busy, what));
         }
         Ok(())

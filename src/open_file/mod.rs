@@ -43,7 +43,7 @@ pub struct OpenInode {
 }
 
 impl OpenInode {
-    /// The number of changes. Data that were read from the inode under its lock are valid while this number does not change.
+    /// The change counter of the inode. Metadata that were read under the lock of the inode are valid while this number stays the same.
     #[inline(always)]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
@@ -54,9 +54,9 @@ impl OpenInode {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Waits for an exclusive range of bytes of the content. An operation needs it to move or free the range's blocks, or to read and rewrite a
-    /// part of a block. The caller takes the range before any lock of the file system. If it changes the metadata, it calls
-    /// [`changed`](Self::changed) before it drops the guard.
+    /// Locks a range of bytes of the content exclusively, and waits for it if necessary. An operation needs this lock to move or free the
+    /// blocks of the range, or to read and rewrite a part of a block. The caller acquires it before any lock of the file system. A caller
+    /// that changes the metadata calls [`changed`](Self::changed) before it drops the guard.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `Io` if a lost queue has requests that never end.
@@ -69,8 +69,8 @@ impl OpenInode {
         self.pending.unconverted()
     }
 
-    /// Records that the metadata include these writes, and counts a change of the metadata. The caller holds the lock that readers of the metadata
-    /// take.
+    /// Records that the metadata include these writes, and counts a change of the metadata. The caller has the lock that readers of the
+    /// metadata acquire.
     pub fn converted(&self, what: &Unconverted) {
         self.pending.converted(what, || self.changed());
     }
@@ -80,11 +80,11 @@ impl OpenInode {
         self.mapped_in.fetch_max(tid, Ordering::Relaxed);
     }
 
-    /// Records a write and its remaining work. Returns whether so much work has accumulated that a conversion is due.
+    /// Records a completed write and its completion work. Returns whether so many ranges are recorded that a conversion is due.
     #[inline]
     pub(crate) fn wrote(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
         let end = pos.0 + len as u64;
-        // The range is recorded before the size that makes it visible.
+        // The range is recorded before the size, because readers see the range as soon as the size includes it.
         let full = left.intersects(CompletionWork::CONVERT.union(CompletionWork::REMAP))
             && self.pending.wrote(pos.0..end);
         if left.contains(CompletionWork::GROW) {

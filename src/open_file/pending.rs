@@ -1,8 +1,9 @@
-//! Writes that a file's metadata do not include yet: the size, and the parts of unwritten extents that contain data.
+//! Completed writes that a file's metadata do not include yet: the new size, and the parts of unwritten extents that contain data.
 //!
-//! A write into an unwritten extent would cost a transaction that converts it. Instead its range is recorded here, and readers check here
-//! before they treat an unwritten extent as zeros. One transaction converts many ranges when the file is synced or closed, after some
-//! seconds, or when there are too many. After an earlier crash the extent reads as zeros, which is permitted for unsynced data.
+//! A transaction for each write to an unwritten extent would be expensive. Instead the range of the write is recorded here, and readers
+//! check these records before they treat an unwritten extent as zeros. One transaction later converts many ranges: when the file is synced
+//! or closed, after some seconds, or when there are too many ranges. After a crash before the conversion, the extent reads as zeros, which
+//! is permitted for data that were not synced.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,15 +13,15 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::FilePos;
 
-/// A conversion is due when there are this many ranges.
+/// A conversion is due when there are more than this many ranges.
 const MANY: usize = 1024;
 
-/// Writes that the metadata do not include yet.
+/// The writes that the metadata do not include yet.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     /// The size, if it is larger than the size in the metadata; else 0.
     size: AtomicU64,
-    /// Whether there are ranges.
+    /// Whether any range is recorded.
     ranges: AtomicBool,
     within: Mutex<Within>,
     /// The lock of [`Self::order`].
@@ -29,24 +30,25 @@ pub(crate) struct Pending {
 
 #[derive(Debug, Default)]
 struct Within {
-    /// The ends of the ranges by their starts. No two ranges touch.
+    /// The recorded ranges: the end of each by its start. No two ranges overlap or touch.
     written: BTreeMap<u64, u64>,
-    /// Whether blocks past the metadata's size were allocated, so that a recovery must find the inode.
+    /// Whether the inode is on the orphan list because blocks past the size in the metadata were allocated. After a crash, the recovery
+    /// finds the inode there and frees these blocks.
     orphan: bool,
     /// The end of the blocks that writes have allocated since the inode became an orphan.
     reach: u64,
     /// The end of the last append in flight.
     appended: u64,
-    /// The end of the last other write in flight that makes the file longer.
+    /// The largest end of the other writes in flight that extend the file.
     extended: u64,
-    /// The number of writes in flight that make the file longer.
+    /// The number of writes in flight that extend the file.
     growing: u32,
 }
 
-/// The work of the next conversion.
+/// The writes that the next conversion adds to the metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unconverted {
-    /// The ranges of bytes that contain data in unwritten extents, in order. The rest of their blocks reads as zeros.
+    /// The ranges of bytes in unwritten extents that contain data, in order. The other bytes of these blocks read as zeros.
     pub written: Vec<Range<u64>>,
     /// The size in bytes if it is larger than the size in the metadata, else 0.
     pub size: u64,
@@ -91,16 +93,16 @@ impl Pending {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// Locks the order of appends. An append holds the lock while it has a position and may still [give it back](Self::give_back) or
-    /// [shorten](Self::shorten) it. Otherwise a later append could follow a position that no append writes, and a gap of zeros would stay
-    /// in the file.
+    /// Locks the order of appends. An append holds the lock while it may still [give back](Self::give_back) or [shorten](Self::shorten) the
+    /// range that it has reserved. Without the lock, a later append could reserve the position after a range that is then not written. A
+    /// gap of zeros would remain in the file.
     pub(crate) fn order(&self) -> MutexGuard<'_, ()> {
         self.order.lock()
     }
 
-    /// Reserves a position after the end of the file, whose metadata have the size `size`, and after all writes in flight that extend the
-    /// file. The position stays reserved until the append has [ended](Self::place_ended). `None` if `is_old` reports that a conversion may
-    /// have changed the size.
+    /// Reserves `len` bytes for an append, and returns their position. The position is after the end of the file, and after all writes in
+    /// flight that extend the file. `size` is the size in the metadata. The range stays reserved until the append has
+    /// [ended](Self::place_ended). Returns `None` if `is_old` reports that a conversion may have changed the size.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -112,25 +114,26 @@ impl Pending {
         Some(at)
     }
 
-    /// Records the end of a write that is not an append. Appends follow it until it [has ended](Self::place_ended).
+    /// Records the end of a write that extends the file but is not an append. Later appends begin after this end, until the write has
+    /// [ended](Self::place_ended).
     pub(crate) fn extends(&self, end: u64) {
         let mut within = self.within.lock();
         within.extended = within.extended.max(end);
         within.growing += 1;
     }
 
-    /// Records that an append or another extending write has ended, with any result; the size includes its bytes. After the last such write
-    /// the next append begins at the end of the file.
+    /// Records that an append or another extending write has ended, successfully or not. The size already includes the bytes that were
+    /// written. When the last such write has ended, the next append begins at the end of the file.
     pub(crate) fn place_ended(&self) {
         self.within.lock().end_place();
     }
 
-    /// Records that an append ends earlier.
+    /// Records that the last append ends before the end of its reserved range.
     pub(crate) fn shorten(&self, _order: &MutexGuard<'_, ()>, end: u64) {
         self.within.lock().appended = end;
     }
 
-    /// Records that an append has not used its position, which the next append then gets.
+    /// Records that an append does not use its position. The next append gets this position.
     pub(crate) fn give_back(&self, order: &MutexGuard<'_, ()>, at: FilePos) {
         self.shorten(order, at.0);
         self.place_ended();
@@ -163,8 +166,8 @@ impl Pending {
         (within.orphan, within.reach) = (false, 0);
     }
 
-    /// Cuts the mapping of a position in an unwritten extent to the part with data, or to the part without. `None` if `is_old` reports that
-    /// a conversion may have changed the mapping.
+    /// Cuts the mapping of an unwritten extent to the part around `pos` that contains data, or to the part around `pos` without data. A
+    /// part with data becomes mapped. Returns `None` if `is_old` reports that a conversion may have changed the mapping.
     pub(crate) fn refine(
         &self,
         iomap: Iomap,
@@ -185,14 +188,14 @@ impl Pending {
         Some(iomap.cut(FilePos(from), FilePos(to)))
     }
 
-    /// The work of a conversion. The work stays recorded until it is [done](Self::converted).
+    /// The writes that a conversion must add to the metadata. They stay recorded until the conversion is [done](Self::converted).
     pub(crate) fn unconverted(&self) -> Unconverted {
         let within = self.within.lock();
         let written = within.written.iter().map(|(start, end)| *start..*end).collect();
         Unconverted { written, size: self.size(), orphan: within.orphan, reach: within.reach }
     }
 
-    /// Records that the metadata include these writes. `changed` notifies threads that have read the metadata before.
+    /// Records that the metadata include these writes. `changed` increments the change counter, so that threads read the metadata again.
     pub(crate) fn converted(&self, what: &Unconverted, changed: impl FnOnce()) {
         let mut within = self.within.lock();
         what.written.iter().for_each(|range| within.remove(range));
@@ -202,11 +205,11 @@ impl Pending {
         // A thread that sees no ranges must also see that the metadata have changed.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);
-        // The exchange fails if the file has grown again.
+        // The exchange fails if the file has grown in the meantime.
         let _ = self.size.compare_exchange(what.size, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Forgets all writes, because the file lost its content.
+    /// Removes all records, because the content of the file was removed.
     pub(crate) fn forget(&self) {
         let mut within = self.within.lock();
         *within = Within::default();
@@ -224,7 +227,7 @@ impl Within {
     }
 
     fn insert(&mut self, mut range: Range<u64>) {
-        // Most writes follow the previous one.
+        // The frequent case: the range continues a recorded range.
         if let Some((start, end)) = self.written.range_mut(..=range.end).next_back()
             && *start <= range.start
             && *end >= range.start
@@ -242,7 +245,7 @@ impl Within {
         self.written.insert(range.start, range.end);
     }
 
-    /// A recorded range that overlaps or touches a range.
+    /// The last recorded range that overlaps or touches a range.
     fn touching(&self, range: &Range<u64>) -> Option<(u64, u64)> {
         let last = self.written.range(..=range.end).next_back();
         last.map(|(start, end)| (*start, *end)).filter(|(_, end)| *end >= range.start)
@@ -281,7 +284,7 @@ mod tests {
         flags: IomapFlags::empty(),
     };
 
-    /// The ranges equal those of a model with one value for each byte.
+    /// The recorded ranges equal those of a model, which has one value for each byte.
     #[test]
     fn ranges_are_what_was_written_and_not_converted() {
         const LEN: u64 = 400;
@@ -313,13 +316,16 @@ mod tests {
             let (from, to) = (found.pos.0 as usize, found.end().0.min(LEN) as usize);
             assert!(from <= pos as usize && to > pos as usize);
             assert!(model[from..to].iter().all(|byte| *byte == model[pos as usize]));
-            assert!(from == 0 || model[from - 1] != model[from], "it is as long as can be");
+            assert!(
+                from == 0 || model[from - 1] != model[from],
+                "the mapping is as long as possible"
+            );
             assert!(to == LEN as usize || model[to - 1] != model[to]);
         }
         assert_eq!(pending.has_ranges(), model.contains(&true));
     }
 
-    /// No position is given out twice, even if appends fail; and after the end of all appends the file ends at its size.
+    /// No position is reserved twice, even if appends fail. After all appends have ended, the next append begins at the end of the file.
     #[test]
     fn a_place_is_kept_until_it_is_used() {
         let pending = Pending::default();
@@ -327,15 +333,19 @@ mod tests {
         assert_eq!((append(10), append(10)), (100, 110));
         pending.place_ended();
         pending.extends(140);
-        assert_eq!(append(10), 140, "the first place may be anybody's, the others are kept");
+        assert_eq!(
+            append(10),
+            140,
+            "after the first place has ended, an append begins after the other places"
+        );
         for _ in 0..3 {
             pending.place_ended();
         }
-        assert_eq!(append(10), 100, "the file ends there again");
+        assert_eq!(append(10), 100, "the append begins at the end of the file");
         assert_eq!(pending.append(100, 10, || true), None);
     }
 
-    /// The next append gets a position that was given back, but never a position of another write.
+    /// The next append gets a position that was given back, but never a position that another write uses.
     #[test]
     fn a_place_that_is_given_back_is_the_next_ones() {
         let pending = Pending::default();

@@ -1,4 +1,5 @@
-//! Requests to files that can change: how each holds the content from its submission to its completion, and the completion work of writes.
+//! Requests to files that can change: the lock that each request has on the content from its submission to its completion, and the
+//! completion work of writes.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,58 +9,58 @@ use super::{Entered, FileHandle, InFlight, Lane, OpenInode, Ticket};
 use crate::bio::{Completion, CompletionWork};
 use crate::units::{FilePos, InodeNo};
 
-/// The files that a queue has requests for, each in its slot.
+/// The files for which a queue has requests, each in its slot.
 #[derive(Default)]
 pub(crate) struct QueueFiles {
     files: Vec<Option<Rc<QueueFile>>>,
     in_flight: InFlight,
-    /// Requests that wait only for a sync of their files, or for a conversion.
+    /// Requests whose transfers are complete, and that wait for a sync or a conversion of their file.
     unsynced: Vec<Unsynced>,
     /// Whether requests in flight may need completion work.
     expects: bool,
-    /// Files with so many unconverted ranges that the conversion should not wait.
+    /// Files with so many unconverted ranges that a conversion is due.
     full: Vec<Arc<FileHandle>>,
 }
 
-/// A file of a queue, and the queue's requests that hold its content.
+/// A file that a queue uses, and the locks of the queue's requests on its content.
 pub(crate) struct QueueFile {
     /// The ID of the handle.
     id: u64,
     pub(crate) inode: Arc<OpenInode>,
     number: InodeNo,
     lane: Arc<Lane>,
-    /// The number of requests inside by the lane. Together they count once in the lane, so that only the first and the last write to shared
-    /// memory.
+    /// The number of requests that have locked the content by the lane. The lane counts them as one request, so only the first and the last
+    /// of them write to shared memory.
     by_lane: Cell<u32>,
-    /// The number of requests that hold a range.
+    /// The number of requests that have locked a range.
     by_range: Cell<u32>,
     /// Keeps the file open while there are requests in flight.
     keep: RefCell<Option<Arc<FileHandle>>>,
 }
 
-/// A request that waits for a sync of its file, or for a conversion.
+/// A request whose transfer is complete, and that waits for a sync or a conversion of its file.
 pub(crate) struct Unsynced {
     pub(crate) keep: Arc<FileHandle>,
     pub(crate) left: CompletionWork,
     pub(crate) completion: Completion,
 }
 
-/// The file whose content a request holds, and how it holds it.
+/// The file whose content a request has locked, and the kind of the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
     pub(crate) slot: u32,
     pub(crate) hold: Hold,
 }
 
-/// How a request holds the content of its file.
+/// The kind of lock that a request has on the content of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// The request holds it by the lane.
+    /// The lane of the queue.
     Lane,
     Range(Ticket),
 }
 
-/// The work and the hold of a request at its completion.
+/// The lock and the completion work of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completing {
     pub(crate) slot: u32,
@@ -70,7 +71,7 @@ pub(crate) struct Completing {
 }
 
 impl Holding {
-    /// Whether one bio can contain the hold.
+    /// Whether one bio can describe the lock.
     #[inline(always)]
     pub(crate) fn is_light(&self) -> bool {
         self.hold == Hold::Lane
@@ -82,7 +83,7 @@ impl Holding {
 }
 
 impl QueueFile {
-    /// Enters the content by the lane, until [`leave`](Self::leave). Returns false if the lane is closed, because a thread wants an
+    /// Locks the content by the lane, until [`leave`](Self::leave). Returns false if the lane is closed, because a thread has or wants an
     /// exclusive range.
     #[inline(always)]
     pub(crate) fn enter(&self) -> bool {
@@ -94,7 +95,7 @@ impl QueueFile {
         self.inode.content.leave(&self.lane);
     }
 
-    /// Records a write. Returns true for the first one since the lane's writes were last collected.
+    /// Records a write. Returns true for the first write since the last call of `ContentLock::take_written`.
     #[inline(always)]
     pub(crate) fn wrote(&self) -> bool {
         self.lane.wrote()
@@ -116,7 +117,7 @@ impl Drop for QueueFile {
 }
 
 impl QueueFiles {
-    /// The queue's state of a handle's file, which is created when the queue first uses the handle.
+    /// The queue's state for the file of a handle. It is created when the queue first uses the handle.
     pub(crate) fn learn(&mut self, handle: &FileHandle) -> Rc<QueueFile> {
         let index = handle.index() as usize;
         if self.files.len() <= index {
@@ -143,12 +144,12 @@ impl QueueFiles {
         self.files.get(slot as usize)?.as_deref()
     }
 
-    /// Whether no request of this queue holds the content of a file.
+    /// Whether no request of this queue has locked the content of a file.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.is_none()
     }
 
-    /// Enters the content of a file by the lane, until the request is complete. Returns the inode; `None` if the request must ask for a
+    /// Locks the content of a file by the lane, until the request is complete. Returns the inode, or `None` if the request must lock a
     /// range.
     #[inline(always)]
     pub(crate) fn enter<'a>(
@@ -170,13 +171,13 @@ impl QueueFiles {
         Some(inode)
     }
 
-    /// Undoes the entry of a request that takes another path.
+    /// Releases the lock of a request that takes another path.
     #[cold]
     pub(crate) fn turn_back(&self, file: &QueueFile) {
         self.leave_lane(file);
     }
 
-    /// Passes the hold of the content from its guard to a request that is being submitted.
+    /// Passes the lock of the content from its guard to a request that is being submitted.
     pub(crate) fn begin(&self, handle: &Arc<FileHandle>, entered: Entered) -> Option<Holding> {
         let slot = handle.index();
         let (file, hold) = (self.file(slot)?, entered.hand_over()?);
@@ -200,17 +201,18 @@ impl QueueFiles {
         self.leave(holding.slot, holding.hold);
     }
 
-    /// Ends a request together with its queue.
+    /// Ends a request whose queue is dropped.
     pub(crate) fn abandon(&self, completing: Completing) {
         self.end_place(&completing);
         self.leave(completing.slot, completing.hold);
     }
 
-    /// Handles a queue that is lost with requests in flight: its files stay held and open until the process ends. Returns the handles that
-    /// keep the files open. Threads that wait for the files' content must be [notified](super::ContentLock::lose).
+    /// Handles a queue that is lost with requests in flight. The contents of the files stay locked, and the files stay open until the
+    /// process ends. Returns the handles that keep the files open. The caller must [notify](super::ContentLock::lose) threads that wait for
+    /// the contents.
     #[cold]
     pub(crate) fn leak(&mut self) -> Vec<Arc<FileHandle>> {
-        // This thread cannot take the completions either, so the requests do not count as its own.
+        // No thread can take the completions, so the requests do not count as requests in flight of this thread.
         self.in_flight = InFlight::default();
         let files = std::mem::take(&mut self.files).into_iter().flatten();
         let leak = |file: Rc<QueueFile>| {
@@ -221,7 +223,7 @@ impl QueueFiles {
         files.filter_map(leak).collect()
     }
 
-    /// The inode of a slot, for an error's event.
+    /// The inode number of the file in a slot, for error events.
     pub(crate) fn number(&self, slot: u32) -> InodeNo {
         self.file(slot).map_or(InodeNo(0), |file| file.number)
     }
@@ -235,7 +237,7 @@ impl QueueFiles {
         }
     }
 
-    /// Ends a complete request.
+    /// Ends a complete request. Returns its completion, or `None` if the completion must wait for a sync or a conversion.
     pub(crate) fn end(
         &mut self,
         completing: Completing,
@@ -271,7 +273,7 @@ impl QueueFiles {
         }
     }
 
-    /// Ends a complete request that needs no completion work.
+    /// Releases the lock of a request that needs no completion work.
     #[inline(always)]
     pub(crate) fn leave(&self, slot: u32, hold: Hold) {
         let Some(file) = self.file(slot) else { return };
@@ -295,7 +297,7 @@ impl QueueFiles {
         }
     }
 
-    /// Processes the end of a request, perhaps the last one.
+    /// Drops the reference that keeps the file open, if no more requests have locked the content.
     fn left(&self, file: &QueueFile) {
         if file.by_lane.get() + file.by_range.get() == 0 {
             self.in_flight.remove();
@@ -326,7 +328,7 @@ impl QueueFiles {
         std::mem::take(&mut self.unsynced)
     }
 
-    /// Files that are to be converted.
+    /// Takes the files that are to be converted.
     pub(crate) fn take_full(&mut self) -> Vec<Arc<FileHandle>> {
         std::mem::take(&mut self.full)
     }

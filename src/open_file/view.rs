@@ -1,4 +1,5 @@
-//! A queue's view of a file that can change: size and map at the last read, and the writes since.
+//! A queue's view of a file that can change: the size and the map as they were last read. Lookups also take account of writes since that
+//! read.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
@@ -12,41 +13,41 @@ use crate::iomap::{
 };
 use crate::units::FilePos;
 
-/// The number of lookups by leaf after which a small map is read whole.
+/// A lookup reads one leaf of the extent tree. After this number of lookups, a small map is read completely.
 const LOOKUPS: u32 = 16;
-/// The number of extents whose reading costs as much as one lookup in a leaf.
+/// Reading this number of extents costs as much as one lookup.
 const EXTENTS_A_LOOKUP: usize = 64;
 
-/// A value that no number of changes has.
+/// A value that a change counter never has.
 const NEVER: u64 = u64::MAX;
 
-/// The files that a queue knows, by their indexes.
+/// The views of a queue, by the index of the file.
 #[derive(Default)]
 pub(crate) struct Views(Vec<Option<Box<View>>>);
 
-/// A file as it was last read, and the lane to its content.
+/// The size and the map of a file as they were last read, and the lane by which the queue locks the content.
 pub(crate) struct View {
     id: u64,
     pub(crate) queue_file: Rc<QueueFile>,
-    /// The file, which a user of the view keeps open. The queue does not: it keeps views longer than files are open.
+    /// The file. The reference is weak, because a queue still has views of files that are closed. Each user of a view keeps the file open.
     file: Weak<dyn WriteFile>,
-    /// The number of changes at the time of the read.
+    /// The inode's change counter at the time of the read.
     changes: u64,
-    /// The number of changes if an overwrite by the handle needs only the device, otherwise [`NEVER`].
+    /// Equal to `changes` if an overwrite by the handle needs only a transfer, otherwise [`NEVER`].
     plain_at: u64,
     /// The size and the map that were read.
     map: Box<dyn WriteMap>,
     size: u64,
-    /// The map, if all of it is in memory.
+    /// The map, if the complete map is in memory.
     resident: OnceCell<Arc<ExtentMap>>,
-    /// The number of lookups by leaf, and the size of the map when it was last read whole.
+    /// The number of lookups that read a leaf. `extents` is the number of extents at the last read of the complete map.
     lookups: Cell<u32>,
     extents: Cell<usize>,
     /// Whether the size and the map are known to be durable.
     durable: Cell<bool>,
 }
 
-/// A proof that a request is inside a file's content, by its queue's lane.
+/// A guard: a request has locked the content of a file by the lane of its queue.
 pub(crate) struct Inside<'a>(&'a QueueFile);
 
 impl Deref for Inside<'_> {
@@ -72,10 +73,10 @@ impl Views {
         self.0.get(handle.index() as usize)?.as_deref().filter(|view| view.id == handle.id)
     }
 
-    /// The view of a file, made current.
+    /// Returns the view of a file. If the inode has changed, the view is read again first.
     ///
     /// # Errors
-    /// The errors of reading the inode; with `nowait`, `WouldBlock` if the call would wait for its lock or the device.
+    /// The errors of reading the inode; with `nowait`, `WouldBlock` if the call would wait for the lock of the inode or for the device.
     pub(crate) fn current(
         &mut self,
         files: &mut QueueFiles,
@@ -130,18 +131,18 @@ impl View {
         })
     }
 
-    /// The file as it was read.
+    /// The metadata as they were read.
     pub(crate) fn map(&self) -> &dyn WriteMap {
         &*self.map
     }
 
-    /// Whether nothing has changed since the read.
+    /// Whether the inode has not changed since it was read.
     #[inline(always)]
     fn is_current(&self) -> bool {
         self.open().changes() == self.changes
     }
 
-    /// Whether the view is current and an overwrite needs only the device. The caller is inside the content.
+    /// Whether the view is current and an overwrite needs only a transfer. The caller has locked the content.
     #[inline(always)]
     pub(crate) fn takes_overwrites(&self, inode: &OpenInode) -> bool {
         inode.changes() == self.plain_at
@@ -154,17 +155,18 @@ impl View {
 
     /// Whether all metadata that a read of the overwritten range needs are durable.
     pub(crate) fn is_durable(&self) -> bool {
-        // A change of the map or the size makes the view old; pending writes do not.
+        // A change of the map or of the size makes the view out of date, so this value can be stored. Pending writes do not make the view
+        // out of date, so they are checked each time.
         if !self.durable.get() {
             self.durable.set(self.file.upgrade().is_some_and(|file| file.is_durable()));
         }
         self.durable.get() && !self.open().pending.has_ranges() && self.open().pending.size() == 0
     }
 
-    /// Enters the content by the lane, if the lane is open.
+    /// Locks the content by the lane. Returns `None` if the lane is closed.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
-        // The guard is created only on success, because its drop leaves the content.
+        // The guard is created only on success, because its drop releases the lock.
         self.queue_file.enter().then(|| Inside(&self.queue_file))
     }
 
@@ -174,7 +176,7 @@ impl View {
         self.size
     }
 
-    /// The size, including ranges that are not converted.
+    /// The size, including writes that the metadata do not include yet.
     pub(crate) fn size(&self) -> u64 {
         self.size_at_once().unwrap_or_else(|| self.size_anew())
     }
@@ -184,10 +186,11 @@ impl View {
         self.current_size(self.open())
     }
 
-    /// The size, if the view is current.
+    /// The size, including pending writes; `None` if the view is out of date.
     #[inline(always)]
     pub(crate) fn current_size(&self, inode: &OpenInode) -> Option<u64> {
-        // The order matters: a range that is converted in between is not pending afterwards, but then the metadata have changed.
+        // The order of the two reads matters. A conversion first increments the change counter, and then removes the pending size. So a
+        // thread that does not see the pending size sees the change.
         let pending = inode.pending.size();
         (inode.changes() == self.changes).then(|| self.size.max(pending))
     }
@@ -198,7 +201,7 @@ impl View {
         size.unwrap_or_else(|| self.size.max(self.open().pending.size()))
     }
 
-    /// The map, if all of it is in memory.
+    /// The map, if the complete map is in memory.
     #[inline(always)]
     fn resident(&self) -> Option<&ExtentMap> {
         match self.resident.get() {
@@ -213,8 +216,8 @@ impl View {
         Some(self.resident.get_or_init(|| Arc::clone(map)))
     }
 
-    /// The mapping in memory of a position that is not in a written extent. A part of an unwritten extent may have been written. `None` if
-    /// the view is out of date.
+    /// The mapping of a position that is not written according to the recorded metadata. In an unwritten extent, pending writes are taken
+    /// into account. Returns `None` if the mapping is not in memory, or if the view is out of date.
     #[cold]
     fn map_unwritten(&self, pos: FilePos) -> Option<Iomap> {
         let iomap = self.map.map_resident(pos)?;
@@ -224,7 +227,8 @@ impl View {
         self.is_current().then_some(iomap)
     }
 
-    /// The inode's mapping of a position, and the number of changes at the time of the read. `again`: the view's mapping is out of date.
+    /// The mapping of a position in the metadata, and the change counter at the time of the read. If `again` is true, the mapping of this
+    /// view is out of date and is not used.
     fn look_up(&self, pos: FilePos, again: bool) -> Result<(Iomap, u64)> {
         if let Some(iomap) = self.map.map_resident(pos).filter(|_| !again) {
             return Ok((iomap, self.changes));
@@ -253,7 +257,7 @@ impl MapFile for View {
             if iomap.kind != IomapType::Unwritten {
                 return Ok(iomap);
             }
-            // A range that is converted in between is no longer recorded, but then the metadata have changed.
+            // If a thread converts the range in the meantime, the range is not pending, but the change counter has changed.
             let is_old = || self.open().changes() != changes;
             if let Some(refined) = self.open().pending.refine(iomap, pos, is_old) {
                 return Ok(refined);

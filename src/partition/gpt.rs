@@ -63,7 +63,7 @@ pub(super) fn read(
         }
     }
     Err(PLACE.corrupt(
-        "the protective MBR has an entry of type 0xEE, but neither a header in sector 1 nor a backup in the last one",
+        "the protective MBR has an entry of type 0xEE, but there is neither a header in sector 1 nor a backup in the last sector",
     ))
 }
 
@@ -77,8 +77,7 @@ pub(super) fn refuse_lone_backup(device: &dyn Device, sectors: [u64; 3]) -> Resu
                 .map(|Partition { number, start, .. }| format!("p{number} at byte {start}"))
                 .collect();
             return Err(PLACE.corrupt(format!(
-                "only the backup in sector {at} is left, neither the header in sector 1 nor a protective MBR; it has {}: @BYTE reads \
-                 from there, and gdisk writes the table again",
+                "only the backup in sector {at} is left, because the header in sector 1 and the protective MBR are missing; the backup has {}: name a partition by its first byte, as in @BYTE, or repair the table with gdisk",
                 starts.join(", ")
             )));
         }
@@ -92,7 +91,7 @@ fn last(device: &dyn Device, sector: u64) -> u64 {
 
 fn by_backup(sector: u64, copy: &Copy, what: &str) -> Result<Found> {
     let fault =
-        format!("the first header of its GPT is {what}: the partitions are those of the backup");
+        format!("the primary GPT header is {what}: the partitions are read from the backup");
     found(sector, copy, Some(fault))
 }
 
@@ -108,7 +107,7 @@ fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     match read_copy(device, sector, copy.other)? {
         Some(Ok(other)) if (other.disk, &other.entries) != (copy.disk, &copy.entries) => {
             let what = format!(
-                "the table of sector 1 and its backup in sector {} disagree: repair them with gdisk or sgdisk, or name a volume by its first byte, as in @BYTE",
+                "the table of sector 1 and its backup in sector {} disagree: repair the table with gdisk or sgdisk, or name a volume by its first byte, as in @BYTE",
                 copy.other
             );
             Err(PLACE.corrupt(what))
@@ -143,7 +142,9 @@ fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Co
     let total = count.checked_mul(size).filter(|total| *total <= MAX_ENTRIES);
     let (Some(total), true) = (total, size >= ENTRY_SIZE) else {
         let field = PLACE.field("NumberOfPartitionEntries");
-        return Err(field.corrupt(format!("{count} entries of {size} bytes are not allowed")));
+        return Err(
+            field.corrupt(format!("a table with {count} entries of {size} bytes is not valid"))
+        );
     };
     let first = u64_at(header, 72);
     let array = match first.checked_mul(sector) {
@@ -151,9 +152,9 @@ fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Co
         None => None,
     };
     let Some(array) = array else {
-        return Err(PLACE
-            .field("PartitionEntryLBA")
-            .corrupt(format!("sector {first} is past the end of the device")));
+        return Err(PLACE.field("PartitionEntryLBA").corrupt(format!(
+            "the entries begin at sector {first}, which is past the end of the device"
+        )));
     };
     verify("PartitionEntryArrayCRC32", u32_at(header, 88), &array)?;
     let entries = array.chunks_exact(size).map(|entry| entry[..ENTRY_SIZE].to_vec()).collect();
@@ -185,8 +186,9 @@ fn decode(sector: u64, copy: &Copy) -> Result<Vec<Partition>> {
                 partitions.push(Partition { number, start, len, name });
             }
             _ => {
-                return Err(Place::new("GPT entry")
-                    .corrupt(format!("partition {number} has sectors {first} to {last}")));
+                return Err(Place::new("GPT entry").corrupt(format!(
+                    "partition {number} cannot begin at sector {first} and end at sector {last}"
+                )));
             }
         }
     }

@@ -89,7 +89,9 @@ fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found)
         }
         found.tables.push(at * sector..(at + 1) * sector);
         let Some(entries) = read_table(device, at * sector)? else {
-            return Err(PLACE.corrupt(format!("no table of logical partitions in sector {at}")));
+            return Err(
+                PLACE.corrupt(format!("sector {at} contains no table of logical partitions"))
+            );
         };
         let [data, next, ..] = entries;
         if data.is_used() {

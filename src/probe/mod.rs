@@ -104,16 +104,16 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     let what = match device.size() {
         0 => "is empty".to_owned(),
         size => match (probe(device), PartitionTable::read(device)) {
-            (Some(what), _) => format!("holds {what}"),
+            (Some(what), _) => format!("contains {what}"),
             _ if size < SMALLEST => {
                 format!("has only {size} bytes: too small for a file system")
             }
             (None, Ok(Some(table))) => {
                 let first = table.partitions.first().map_or(1, |partition| partition.number);
-                format!("has a partition table: name one, as in @p{first}; {table}")
+                format!("has a partition table: name a partition, as in @p{first}; {table}")
             }
             (None, Err(error)) => format!("has a damaged partition table: {error}"),
-            (None, Ok(None)) => "holds no ext2, ext3, ext4 or XFS file system".to_owned(),
+            (None, Ok(None)) => "contains no ext2, ext3, ext4 or XFS file system".to_owned(),
         },
     };
     Error::new(ErrorKind::UnknownFormat, what)
@@ -125,7 +125,7 @@ pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
         // The hint on how to read the content does not matter here.
         let what = what.split([':', ',']).next().unwrap_or(what);
-        return Some(format!("holds {what}"));
+        return Some(format!("contains {what}"));
     }
     match PartitionTable::read(device) {
         Ok(None) => None,

@@ -402,7 +402,7 @@ mod tests {
         let mut found = Vec::new();
         protection.mismatches(data, tuples, FIRST, application, |wrong| found.push(wrong));
         let first = protection.verify(data, tuples, FIRST, application).err();
-        assert_eq!(first.as_ref(), found.first(), "verify tells the first of all mismatches");
+        assert_eq!(first.as_ref(), found.first(), "verify returns the first mismatch");
         found
     }
 

@@ -1,4 +1,4 @@
-//! The completion work of finished writes, and the end of writes that never complete.
+//! The completion work of finished writes, and the handling of a queue that is lost with writes in flight.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -10,22 +10,23 @@ use crate::bio::CompletionWork;
 use crate::dio::Unsynced;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// The longest time that a lost queue waits for the record on its device that the volume has ended. A device that does not answer may never
-/// write it.
+/// The longest time for which the drop of a lost queue waits until the error of the volume is on the device. A device that does not answer
+/// may never complete that write.
 const NOTED: Duration = Duration::from_secs(1);
-/// A sync also converts.
+/// The completion work that needs a sync. A sync also converts.
 const SYNCS: CompletionWork = CompletionWork::SYNC.union(CompletionWork::DATASYNC);
 
 impl Queue {
-    /// Converts files with many unconverted ranges, and syncs or converts the files of waiting writes, each once.
+    /// Converts files with many unconverted ranges. Also syncs or converts the files whose writes wait for a sync or a conversion. Each
+    /// file is synced or converted once for all its writes.
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.files.take_full() {
-            // A range that cannot be converted now is converted when the file is synced or closed, which reports the error again.
+            // An error is ignored: the next sync or close of the file converts the ranges that remain, and reports the error again.
             let _ = self.alone(|| keep.file.convert());
         }
         let mut unsynced = self.state.files.take_unsynced();
-        // The sync of any file flushes the device for all files.
+        // These writes need only a flush of the device. The sync of one file flushes the data of all files.
         let flushed = |write: &mut Unsynced| {
             write.left == CompletionWork::DATASYNC && write.keep.file.is_durable()
         };
@@ -46,7 +47,7 @@ impl Queue {
         }
     }
 
-    /// Completes writes with the result of their completion work.
+    /// Does the completion work of writes, and then completes the writes. If the work fails, each write gets the error.
     fn finish(&mut self, writes: Vec<Unsynced>, work: impl Fn() -> Result<()>) {
         let failed = self.alone(work).err();
         for Unsynced { mut completion, .. } in writes {
@@ -57,7 +58,8 @@ impl Queue {
         }
     }
 
-    /// Runs an operation that may wait for requests in flight. The requests of this queue are completed first.
+    /// Runs an operation that fails with `Busy` if it would have to wait and this thread has requests in flight. After `Busy`, completes a
+    /// request of this queue and runs the operation again.
     pub(crate) fn alone<R>(&mut self, work: impl Fn() -> Result<R>) -> Result<R> {
         loop {
             match work() {
@@ -69,9 +71,9 @@ impl Queue {
         }
     }
 
-    /// Ends the volume of a queue that is lost with writes in flight. These writes may reach their blocks at any time, so the blocks must
-    /// not be given to another file. Therefore no later change succeeds, the content of the files stays held, and threads that wait for it
-    /// get an error. A separate thread records this on the device, because the device may not answer.
+    /// Makes the volume read-only after a queue was lost with writes in flight. These writes may reach their blocks at any time, so the
+    /// blocks must not be given to another file. Therefore all later changes fail, the content of the files stays locked, and threads that
+    /// wait for that lock get an error. A separate thread writes the error to the device, because the device may not answer.
     #[cold]
     pub(super) fn lose(&mut self) {
         let kept = self.state.files.leak();
@@ -80,7 +82,7 @@ impl Queue {
         }
         let numbers: Vec<_> = kept.iter().map(|keep| keep.number.to_string()).collect();
         let what = format!(
-            "the kernel refuses all calls for an io_uring queue that has writes in flight; inodes of its requests: {}",
+            "the kernel refuses all calls for an io_uring queue with writes in flight; the inodes of these requests: {}",
             numbers.join(", ")
         );
         let (told, hears) = channel();
@@ -94,7 +96,7 @@ impl Queue {
         let ends = Arc::clone(&end);
         match thread::Builder::new().name("ironmap-lost".to_owned()).spawn(move || ends()) {
             Ok(_) => {
-                // The channel is closed when the thread ends.
+                // The thread owns the sender after this line, so the channel is closed when the thread ends.
                 drop(end);
                 let _ = hears.recv();
                 let _ = hears.recv_timeout(NOTED);

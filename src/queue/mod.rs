@@ -13,24 +13,24 @@ use crate::events::Events;
 use crate::host::Lanes;
 use crate::open_file::{Owner, Views};
 
-/// A thread's access to the files of a volume or a host: requests are submitted to it, and completions are popped from it.
+/// The access of one thread to the files of a volume or a host. The thread submits requests to its queue, and pops their completions.
 ///
-/// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`), and shares no state with other queues: two threads that read one
-/// file do not contend. Dropping a queue waits for its requests in flight and frees their memory.
+/// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`). Queues share no state, so two threads that read one file
+/// do not contend. Dropping a queue waits for its requests in flight and frees their memory.
 ///
-/// A process can be forbidden to use io_uring while it has requests in flight (a seccomp filter), or lose its descriptor. Then the completions of
-/// these requests cannot be observed. Dropping the queue leaks their memory, and the device stays open until the process ends. If some of the
-/// requests are writes, which may reach the device at any time, the volume becomes read-only and reports the reason. A request that the kernel had
-/// not accepted only fails.
+/// While requests are in flight, a seccomp filter can forbid the process to use io_uring, or the process can close the descriptor of the
+/// io_uring. Then the completions of these requests cannot be observed. Dropping the queue leaks the memory of the requests, and the device
+/// stays open until the process ends. Writes among these requests may reach the device at any time. If there are such writes, the volume
+/// becomes read-only and reports the reason. Requests that the kernel had not accepted fail, and have no other effect.
 ///
 /// # In an event loop
 ///
-/// A loop that stays on one thread waits for [`readiness`](Self::readiness), as `examples/tokio_reader.rs` does. A runtime that moves tasks between
-/// threads keeps each queue in a thread of its own, which gets requests over a channel:
+/// An event loop on one thread waits for [`readiness`](Self::readiness), as `examples/tokio_reader.rs` does. In a runtime that moves tasks
+/// between threads, each queue needs a thread of its own. This thread receives requests over a channel:
 ///
 /// ```
 /// use std::collections::HashMap;
-/// use std::sync::mpsc::{Receiver, Sender, channel}; // in a runtime: its channels, a `oneshot` for the answer
+/// use std::sync::mpsc::{Receiver, Sender, channel}; // a runtime has its own channels, for example `oneshot`
 ///
 /// use ironmap::prelude::*;
 ///
@@ -39,19 +39,19 @@ use crate::open_file::{Owner, Views};
 /// fn serve(volume: &Volume, file: &File, reads: &Receiver<Read>) -> ironmap::Result<()> {
 ///     let (mut queue, mut asked) = (volume.queue(&QueueOptions::new())?, HashMap::new());
 ///     for token in 0.. {
-///         // If no request is in flight, the thread waits for the next read; otherwise it only takes a queued one.
+///         // If no request is in flight, the thread waits for the next read. Otherwise it takes a read only if one has arrived.
 ///         let read = if asked.is_empty() { reads.recv().ok() } else { reads.try_recv().ok() };
 ///         if let Some((position, answer)) = read {
 ///             file.submit_read(&mut queue, Buffer::aligned(4096)?, position, DioFlags::empty(), token)?;
 ///             asked.insert(token, answer);
 ///             continue;
 ///         } else if asked.is_empty() {
-///             break; // all senders are gone
+///             break; // all senders were dropped
 ///         }
 ///         queue.wait(1)?;
 ///         while let Some(completion) = queue.pop() {
 ///             if let Some(answer) = asked.remove(&completion.token) {
-///                 let _ = answer.send(completion.into_buffer()); // the asker may have gone
+///                 let _ = answer.send(completion.into_buffer()); // an error means that the receiver was dropped
 ///             }
 ///         }
 ///     }
@@ -77,9 +77,9 @@ use crate::open_file::{Owner, Views};
 pub struct Queue {
     pub(crate) device: AnyQueue,
     pub(crate) state: State,
-    /// For host files: their maps in the last tenure that this thread saw.
+    /// For host files: their maps. A map is valid for one tenure (one period without interruption) of the lease.
     pub(crate) lanes: Option<Box<Lanes>>,
-    /// The views of files that can change.
+    /// The queue's copies of the sizes and maps of files that can change.
     pub(crate) views: Views,
     owner: Owner,
 }
@@ -96,27 +96,28 @@ impl Queue {
         Self { device, state, lanes, views: Views::default(), owner }
     }
 
-    /// Refuses a file of another owner.
+    /// Refuses a file of another volume or host.
     #[inline(always)]
     pub(crate) fn check(&self, owner: Owner) -> Result<()> {
         if self.owner == owner { Ok(()) } else { Err(foreign()) }
     }
 
-    /// Switches the simple path on (the default) or off, to measure it.
+    /// Switches the simple path on (the default) or off, to measure its effect.
     #[doc(hidden)] // For measurements only.
     pub fn set_simple(&mut self, on: bool) {
         self.state.set_simple(on);
     }
 
-    /// The largest number of bytes of this queue's bounce buffers: 2 MiB by default, at least 64 KiB. A request that needs more is copied piece by
-    /// piece. If all buffers are in use, the request waits for completions, or fails with EAGAIN if it must not wait. An atomic write that is copied
-    /// cannot be longer than this limit.
+    /// Sets the largest number of bytes of bounce buffers of this queue: 2 MiB by default, at least 64 KiB. A larger request is copied
+    /// piece by piece. If all buffers are in use, a request waits for completions; with NOWAIT it fails with EAGAIN. An atomic write whose
+    /// data are copied cannot be longer than this limit.
     pub fn set_bounce_limit(&mut self, limit: usize) {
         self.state.set_bounce_limit(self.device.as_dyn(), limit);
     }
 
-    /// The present number of bytes of the bounce buffers, which are allocated when they are first needed. Reads that are repeated, and data that are
-    /// copied and written before a call returns, use a separate buffer of 64 KiB, which the limit does not include.
+    /// The number of bytes of all bounce buffers that are allocated. Buffers are allocated when they are first needed. One buffer of 64 KiB
+    /// is separate and does not count towards the limit. This buffer is used to repeat a read, and to copy data that are written before the
+    /// call returns.
     #[must_use]
     pub fn bounce_bytes(&self) -> usize {
         self.state.bounce_bytes()
@@ -135,8 +136,8 @@ impl Queue {
         self.state.outstanding()
     }
 
-    /// Allocates `count` buffers of `size` bytes. They are registered with the kernel if the device can use that, so that requests need not pin their
-    /// pages. A queue can do this once, for at most 1 GiB.
+    /// Allocates `count` buffers of `size` bytes each. If the device supports it, the buffers are registered with the kernel, so that the
+    /// kernel need not pin their pages for each request. A queue can do this once, for at most 1 GiB in total.
     ///
     /// # Errors
     /// `Io` with EINVAL for zero or too many bytes, ENOMEM if the process may not lock so much memory, EBUSY for a second call.
@@ -145,31 +146,34 @@ impl Queue {
             .map_err(|errno| Error::io(errno, format!("register {count} buffers of {size} bytes")))
     }
 
-    /// A descriptor for an event loop, which becomes readable when a request completes. The program [clears](Readiness::clear) it, calls
-    /// [`poll`](Self::poll), which submits queued requests, and pops. If there was no completion and requests are outstanding, it waits until the
-    /// descriptor is readable. All calls return descriptors of the same event.
+    /// A descriptor for an event loop, which becomes readable when a request completes. The program first [clears](Readiness::clear) the
+    /// descriptor. Then it calls [`poll`](Self::poll), which also submits queued requests, and pops completions. If no completion was
+    /// available and requests are outstanding, the program waits until the descriptor is readable. All calls return descriptors of the same
+    /// event.
     ///
     /// # Errors
-    /// `Io` with EOPNOTSUPP if the queue's devices are polled ([`DioFlags::HIPRI`](crate::dio::DioFlags::HIPRI)), and if no descriptor is free.
+    /// `Io` with EOPNOTSUPP if the queue polls its devices ([`DioFlags::HIPRI`](crate::dio::DioFlags::HIPRI)); `Io` if no descriptor is
+    /// free.
     pub fn readiness(&mut self) -> Result<Readiness> {
         let fd = with_queue!(&mut self.device, queue => queue.readiness());
-        fd.map(Readiness)
-            .map_err(|errno| Error::io(errno, "a descriptor of the queue's completions"))
+        fd.map(Readiness).map_err(|errno| Error::io(errno, "create an eventfd for the queue"))
     }
 
-    /// Submits queued requests to the device and collects completions, without waiting for the device. The call may sync the files of completed
-    /// writes that must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), and such a sync waits.
+    /// Submits queued requests to the device and collects completions, without waiting for the device. There is one exception: the call
+    /// syncs the files of completed writes that must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), and waits for these
+    /// syncs.
     ///
     /// # Errors
-    /// `Io` if the kernel refuses, permanently: requests that it has not accepted can be popped, with that error.
+    /// `Io` if the kernel refuses this and all later calls. Requests that the kernel has not accepted then complete with this error.
     pub fn poll(&mut self) -> Result<()> {
         with_queue!(&mut self.device, queue => dio::poll(queue, &mut self.state))?;
         self.finish_writes();
         Ok(())
     }
 
-    /// Submits queued requests, and waits until `min` requests (or all outstanding, if fewer) have completed: that many calls of [`pop`](Self::pop)
-    /// return a completion. If the device cut a transfer short, the pop waits for the remaining bytes.
+    /// Submits queued requests, and waits until `min` requests have completed, or all outstanding requests if there are fewer. The same
+    /// number of calls of [`pop`](Self::pop) then return a completion. If the device cut a transfer short, the call of `pop` waits for the
+    /// remaining bytes.
     ///
     /// # Errors
     /// The errors of [`poll`](Self::poll).
@@ -189,22 +193,26 @@ impl Queue {
         }
     }
 
-    /// Takes an available completion. After [`wait`](Self::wait) this call may wait too, for the remaining bytes of a short transfer. After
-    /// [`poll`](Self::poll) it never waits, with these exceptions: a read of a host file whose lease was lost in the meantime is repeated through the
-    /// kernel; a short transfer of a bounce buffer and a read that did not match its checksums are repeated before the call returns. The last
-    /// completion of a host file without a handle closes the file, and may wait until its lease is taken again. Completions come in the order of the
-    /// device, not of submission.
+    /// Returns a completion if one is available. Completions are in the order of the device, not in the order of submission.
+    ///
+    /// After [`wait`](Self::wait) this call may wait for the remaining bytes of a short transfer. After [`poll`](Self::poll) it waits only
+    /// in these cases:
+    ///
+    /// - A read of a host file is repeated through the kernel, if the lease was lost during the read.
+    /// - A short transfer through a bounce buffer is continued.
+    /// - A read that did not match its checksums is repeated.
+    /// - The last completion of a host file without a handle closes the file. The close waits while the lease of a file is being acquired.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<Completion> {
-        // Each path is separate, because a completion that is lent must be in memory, and is moved more often.
+        // Each path has its own call of `pop`. A completion that is passed by reference must be in memory, and is then moved once more.
         if self.lanes.is_some() {
             return self.pop_finished();
         }
-        // Each device is separate for the same reason.
+        // For the same reason, each kind of device has its own call.
         with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
     }
 
-    /// Completes one of the requests in flight, and waits for one if necessary. The request can then be popped.
+    /// Processes one completed request, and waits for one if none has completed. Its completion can then be popped.
     pub(crate) fn pump(&mut self) -> Result<()> {
         Io { queue: self.device.as_dyn(), state: &mut self.state }.pump()
     }
@@ -219,15 +227,16 @@ impl Queue {
     }
 }
 
-/// The completions of a [`Queue`] for an event loop: `epoll`, `poll`, or an `AsyncFd` of tokio. It owns its descriptor, which stays the same until
-/// the value is dropped, as `AsyncFd::register` requires.
+/// A descriptor that shows completions of a [`Queue`] to an event loop: `epoll`, `poll`, or an `AsyncFd` of tokio. The value owns the
+/// descriptor, which stays the same until the value is dropped, as `AsyncFd::register` requires.
 #[derive(Debug)]
 pub struct Readiness(OwnedFd);
 
 impl Readiness {
-    /// Makes the descriptor unreadable until the next completion. Without this call a level-triggered loop, such as `poll(2)`, would not wait again.
+    /// Makes the descriptor unreadable until the next completion. Without this call a level-triggered wait, such as `poll(2)`, would return
+    /// at once.
     pub fn clear(&self) {
-        // An eventfd that is not signalled has nothing to read.
+        // The read fails if the eventfd is not signalled. The descriptor is unreadable in that case too.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
@@ -245,7 +254,8 @@ impl AsRawFd for Readiness {
 }
 
 impl Drop for Queue {
-    /// Waits for the requests in flight, as long as the kernel serves the queue. The resources of leaked requests are not released.
+    /// Waits for the requests in flight. If the kernel refuses to serve the queue, requests are leaked, and their resources are not
+    /// released.
     fn drop(&mut self) {
         let drained = with_queue!(&mut self.device, device => device.drain());
         if drained == (Drained::Leaked { writes: true }) {
@@ -256,5 +266,5 @@ impl Drop for Queue {
 
 #[cold]
 fn foreign() -> Error {
-    Error::invalid("the queue belongs to another volume or host")
+    Error::invalid("the queue was created by another volume or host")
 }

@@ -54,13 +54,13 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.held.as_ref().expect("it is lent only by `&mut`")
+        self.held.as_ref().expect("the guard is lent by `&mut` only")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.held.as_mut().expect("it is lent only by `&mut`")
+        self.held.as_mut().expect("the guard is lent by `&mut` only")
     }
 }
 

@@ -71,7 +71,7 @@ impl Buffer {
     /// [`ErrorKind::LimitExceeded`] if the memory cannot be allocated.
     pub fn aligned(len: usize) -> Result<Self> {
         let no_memory = || {
-            Error::new(ErrorKind::LimitExceeded, format!("no memory for a buffer of {len} bytes"))
+            Error::new(ErrorKind::LimitExceeded, format!("cannot allocate a buffer of {len} bytes"))
         };
         let layout = Layout::from_size_align(len, ALIGNMENT).map_err(|_| no_memory())?;
         let base = if len == 0 {
@@ -89,7 +89,7 @@ impl Buffer {
     /// If `at` exceeds the length.
     #[must_use]
     pub fn split_to(&mut self, at: usize) -> Self {
-        assert!(at <= self.len, "split at {at} of {}", self.len);
+        assert!(at <= self.len, "a buffer of {} bytes cannot be split at {at}", self.len);
         let head = Self {
             base: self.base,
             len: at,

@@ -11,7 +11,7 @@
 /// If the lengths differ.
 #[inline(always)]
 pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
-    assert_eq!(from.len(), to.len(), "a copy is as long as its source");
+    assert_eq!(from.len(), to.len(), "source and destination of a copy have the same length");
     // SAFETY: both ranges are valid for their length, which is the same, and do not overlap, since one is borrowed mutably.
     unsafe { copy_unseen(from.as_ptr(), to.as_mut_ptr(), from.len()) }
 }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "as long as its source")]
+    #[should_panic(expected = "source and destination of a copy have the same length")]
     fn a_copy_of_another_length_is_refused() {
         copy(&[0; 2], &mut [0; 3]);
     }

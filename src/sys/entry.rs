@@ -43,7 +43,7 @@ impl Width for Narrow {
     const COMMANDS: bool = false;
 
     fn command(_: RingFile, _: u32, _: Command, _: Option<u16>) -> squeue::Entry {
-        unreachable!("asked for where COMMANDS is true")
+        unreachable!("the field is only valid if COMMANDS is true")
     }
 }
 
@@ -324,7 +324,7 @@ mod tests {
         for (memory, mut tuples) in memories().into_iter().zip(tuples) {
             tuples.begin(7, 16, Checks::empty());
             let Ok((index, Slot { request: slot, iovecs, .. })) = slots.put(memory, tuples) else {
-                panic!("there is room")
+                panic!("the queue has a free entry")
             };
             let (memory, tuples) = slot.as_mut().unwrap();
             let request = request(RingOp::Read);

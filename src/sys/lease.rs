@@ -241,12 +241,12 @@ mod tests {
             loop {
                 match watch.wait(Duration::from_secs(20)) {
                     Waited::Told(fd) => {
-                        assert!(!stands(lent.as_fd()), "it is being broken");
+                        assert!(!stands(lent.as_fd()), "the lease is being broken");
                         seen.push(fd);
                         release(lent.as_fd());
                     }
                     Waited::Woken => return seen,
-                    Waited::TimedOut => panic!("nobody said anything"),
+                    Waited::TimedOut => panic!("no lease break was signalled"),
                 }
             }
         });
@@ -259,7 +259,11 @@ mod tests {
         }
         assert!(stands(file.as_fd()));
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
-        assert_eq!(watcher.lease(file.as_fd()), Err(Errno::EAGAIN), "beside a writer");
+        assert_eq!(
+            watcher.lease(file.as_fd()),
+            Err(Errno::EAGAIN),
+            "a lease is refused while a writer has the file open"
+        );
         drop(writer);
         assert!(watcher.wake());
         assert_eq!(watching.join().unwrap(), [file.as_raw_fd()]);

@@ -15,7 +15,7 @@ impl Memory {
     /// The total length of all buffers, in bytes.
     #[must_use]
     #[inline]
-    #[allow(clippy::len_without_is_empty, reason = "requests of no bytes never get here")]
+    #[allow(clippy::len_without_is_empty, reason = "requests of length 0 are completed earlier")]
     pub fn len(&self) -> usize {
         match self {
             Self::Flat(buffer) => buffer.len(),

@@ -28,7 +28,7 @@ pub use buffer::Buffer;
 pub use cachestat::PageCache;
 pub(crate) use clock::coarse_time;
 pub(crate) use copy::copy;
-#[allow(unreachable_pub, reason = "`AnyQueue` names them")]
+#[allow(unreachable_pub, reason = "`AnyQueue` names these types")]
 pub use entry::{Narrow, Wide};
 pub(crate) use entry::{Request, RingFile, RingOp, Width};
 pub(crate) use fifo::Fifo;

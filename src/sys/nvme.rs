@@ -252,7 +252,7 @@ mod tests {
         for (at, len) in [(0, 0), (0, 511), (1, 512), (0, (512 << 16) + 512)] {
             assert!(!carries(NAMESPACE, at, len), "{len} at {at}");
             let command = Command::io(NAMESPACE, Action::Read, at, len, (0xABCD, len as u32), None);
-            assert_eq!(command.bytes(), [0; 80], "the namespace 0 is refused");
+            assert_eq!(command.bytes(), [0; 80], "namespace 0 is refused");
         }
     }
 
@@ -277,7 +277,7 @@ mod tests {
         let memory = (0xABCD, 4096);
         let mut write =
             |len| Command::io(namespace, Action::Write, at, len, memory, Some(&mut tuples)).bytes();
-        assert_eq!(write(8192), [0; 80], "memory for eight tuples is no memory for sixteen");
+        assert_eq!(write(8192), [0; 80], "a buffer for eight tuples is too small for sixteen");
         let bytes = write(4096);
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!(u64::from_le_bytes(bytes[16..24].try_into().unwrap()), tuples.range().0);
@@ -285,7 +285,11 @@ mod tests {
         // PRINFO contains bits 26 (reference tag) and 28 (guard).
         assert_eq!((word(48), word(56), word(12)), (7 | 0b101 << 26, 0x2345_6789, 1));
         let without = Command::io(namespace, Action::Read, at, 4096, memory, None);
-        assert_eq!(without.bytes(), [0; 80], "the device would write tuples where nobody said");
+        assert_eq!(
+            without.bytes(),
+            [0; 80],
+            "without tuple memory the device would write to an unknown address"
+        );
     }
 
     #[test]

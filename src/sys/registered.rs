@@ -129,7 +129,9 @@ mod tests {
             let request = Request { file: to, op: RingOp::Read, at: 0, rw_flags: 0 };
             assert!(ring.push(request, Memory::Flat(buffer), 0).is_ok());
             ring.wait(1).unwrap();
-            let Some((_, Memory::Flat(buffer), 4096)) = ring.pop() else { panic!("it is read") };
+            let Some((_, Memory::Flat(buffer), 4096)) = ring.pop() else {
+                panic!("the buffer is read")
+            };
             assert!(buffer[..] == start);
             buffer
         };

@@ -390,7 +390,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         if self.sqpoll || self.ring.submission().len() < self.dead + open {
             // `eprintln!` would panic if standard error is full, and nothing may unwind from here.
             let (mut err, lost) = (std::io::stderr(), self.lost);
-            let what = "ironmap: io_uring is refused while it holds memory in use";
+            let what = "ironmap: the kernel refuses io_uring calls while requests in flight use lent memory: the program ends";
             let _ = writeln!(err, "{what} ({lost:?})");
             std::process::abort();
         }
@@ -539,7 +539,7 @@ mod tests {
             // The submission queue is full of entries that are never taken.
             read_now(&mut ring, file, 5);
             let Err((memory, attached)) = ring.push(request(file), buffer(), 3) else {
-                panic!("it was queued")
+                panic!("the request was queued")
             };
             assert_eq!((memory.len(), attached, ring.in_flight()), (64, 3, 1));
             assert_eq!(ring.wait(1), Err(Errno::EEXIST));
@@ -569,7 +569,7 @@ mod tests {
         ring.drain();
         assert_eq!(ring.attached().collect::<Vec<_>>(), [&1]);
         let Err(Errno::EOPNOTSUPP) = ring.wait(1) else {
-            panic!("the kernel takes a file for a ring")
+            panic!("the kernel accepts a regular file as a ring")
         };
         assert!(ring.pop().is_none());
     }

@@ -1,4 +1,5 @@
-//! Opens a device, finds its format, and makes files and queues. This module joins devices and file systems, and may use every layer.
+//! Opens a device, detects its format, and creates files and queues. This module connects devices and file systems, so it may use every
+//! layer.
 
 mod options;
 mod paths;
@@ -26,11 +27,11 @@ use crate::open_file::{CommitTimer, ContentLock, FileIndexes, Owner};
 use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::Queue;
 
-/// An unmounted file system, opened exclusively. It is cheap to clone, and threads can share it.
+/// An unmounted file system, opened exclusively. A clone is cheap, and threads can share a volume.
 #[derive(Clone)]
 pub struct Volume {
-    /// Declared before the file system, because fields are dropped in their order, and the timer's thread must not be the last holder of the file
-    /// system. Open files share the timer.
+    /// Declared before `fs`, and so dropped before it: the thread of the timer must not drop the last reference to the file system. Open
+    /// files share the timer.
     timer: Option<CommitTimer>,
     fs: Arc<dyn FileSystem>,
     device: Arc<dyn Device>,
@@ -45,8 +46,8 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens the volume at a location for reading: a path, a text in the syntax of [`Location::parse`], or a [`Location`]. [`VolumeOptions`] opens
-    /// it for writing.
+    /// Opens the volume at a location for reading. The location is a path, a text in the syntax of [`Location::parse`], or a [`Location`].
+    /// [`VolumeOptions`] can open the volume for writing.
     ///
     /// # Errors
     /// The errors of [`VolumeOptions::open`].
@@ -168,11 +169,11 @@ impl Volume {
         self.engine
     }
 
-    /// Commits all changes, writes them home, and ends writing: later changes are refused. Without changes the call has no effect. A volume that
-    /// is dropped without this call is closed too, but errors are not reported.
+    /// Commits all changes, writes them to their final blocks (a checkpoint), and makes the volume read-only. If there are no changes, the
+    /// call has no effect. A volume that is dropped without this call is closed too, but errors are not reported.
     ///
     /// # Errors
-    /// `Io`; the volume is then in the state after a crash, and recovers at the next opening.
+    /// `Io`. The volume is then in the same state as after a crash, and is recovered when it is next opened.
     pub fn close(&self) -> Result<()> {
         self.fs.close()?;
         match &self.integrity {
@@ -185,8 +186,8 @@ impl Volume {
     /// fault, in the order of the sectors.
     ///
     /// # Errors
-    /// `InvalidInput` if the [location](Location) contains no integrity device; `Io` if a device is gone. A sector that does not match its tag or
-    /// cannot be read is a fault, not an error.
+    /// `InvalidInput` if the [location](Location) contains no integrity device; `Io` if a device is gone. A sector that does not match its
+    /// tag or cannot be read is a fault, not an error.
     pub fn scrub(&self, mut found: impl FnMut(ScrubFinding)) -> Result<Scrubbed> {
         let Some(opened) = &self.integrity else {
             return Err(Error::invalid("the volume is not on an integrity device"));
@@ -194,20 +195,20 @@ impl Volume {
         opened.device.scrub(&mut found, &mut |_, _| {})
     }
 
-    /// The integrity device below, if the [location](Location) contains one, and its recovery from a crash at the opening.
+    /// The integrity device below, if the [location](Location) contains one, and the result of its recovery when it was opened.
     #[doc(hidden)]
     #[must_use]
     pub fn integrity(&self) -> Option<&integrity::Opened> {
         self.integrity.as_ref()
     }
 
-    /// The settings that could not be applied as asked, a line each.
+    /// The settings that could not be applied as requested, one line for each.
     #[must_use]
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
 
-    /// Faults of its device that were ignored, a line each: the first copy of a partition table is lost.
+    /// Faults of the device that were ignored, one line for each: for example, the first copy of a partition table is lost.
     #[must_use]
     pub fn faults(&self) -> &[String] {
         &self.faults
@@ -222,7 +223,7 @@ impl Volume {
     /// Creates a queue for the calling thread.
     ///
     /// # Errors
-    /// `Io` if the kernel refuses.
+    /// `Io` if the kernel refuses to create the queue.
     pub fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         let device = self.device.queue_within(options, InRange::BY_THE_MAP)?;
         let events = Arc::clone(&self.events);
@@ -232,11 +233,11 @@ impl Volume {
     }
 
     /// Opens a handle for the data of a regular file, by its inode number, or by an inode that was read earlier.
-    /// [`Files::open`](crate::Files::open) opens one by its path.
+    /// [`Files::open`](crate::Files::open) opens a file by its path.
     ///
     /// # Errors
-    /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` if the file was removed since its inode was read; `ReadOnly` for writing on a
-    /// volume that is open for reading; `InvalidInput` to truncate without writing.
+    /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` if the file was removed since its inode was read; `ReadOnly` for writing
+    /// on a volume that is open for reading; `InvalidInput` to truncate without writing.
     pub fn open_inode(&self, inode: impl Into<InodeRef>, options: FileOptions) -> Result<File> {
         self.check_options(&options)?;
         let InodeRef { number, read } = inode.into();
@@ -252,7 +253,7 @@ impl Volume {
         if inode.flags().contains(InodeFlags::ENCRYPT) {
             return Err(Error::new(
                 ErrorKind::Encrypted,
-                "the content is encrypted and no key is held",
+                "the content is encrypted, and the key is not available",
             ));
         }
         let inode = if options.truncate && inode.size() > 0 {
@@ -275,20 +276,23 @@ impl Volume {
 impl Volume {
     fn check_options(&self, options: &FileOptions) -> Result<()> {
         if options.writes() && !self.fs.is_writable() {
-            return Err(Error::read_only("the volume was opened for reading"));
+            return Err(Error::read_only("the volume was opened for reading only"));
         }
         if !options.writes() && !options.read {
-            return Err(Error::invalid("opened neither for reading nor for writing"));
+            return Err(Error::invalid("the options request neither reading nor writing"));
         }
-        // A file that is created has nothing to truncate.
+        // A file that is newly created is empty, so `truncate` has no effect on it.
         if options.truncate && !options.create_new && (!options.write || options.append) {
-            return Err(Error::invalid("truncate needs write, and excludes append"));
+            return Err(Error::invalid(
+                "the option truncate needs write, and cannot be combined with append",
+            ));
         }
         Ok(())
     }
 }
 
-/// The format of a device. If its superblock is lost and the options name a backup, the backup decides; otherwise the error names a backup.
+/// Detects the format of a device. If the superblock is lost and the options name a backup, the result is the first format that has backups
+/// of its superblock. If the options name no backup, the error names one that was found.
 fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     let found = if device.size() < SMALLEST { None } else { find_format(device)? };
     if let Some(format) = found {
@@ -309,7 +313,7 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
         Some(block) => Error::new(
             ErrorKind::UnknownFormat,
             format!(
-                "{}, but a backup of a superblock in block {block}: if nothing else is here now, --superblock {block} reads the volume by it",
+                "{}, but block {block} contains a backup of a superblock: if the device was not overwritten on purpose, --superblock {block} reads the volume",
                 error.what()
             ),
         ),
@@ -317,10 +321,11 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     })
 }
 
-/// The block size in the superblock by which a volume is opened: its own, the named backup, or a backup that is found if its own is damaged.
+/// The block size in the superblock by which a volume is opened: the backup that the options name, else the primary superblock, else a
+/// backup that is found.
 ///
 /// # Errors
-/// The errors of the device, for writing. A volume that is only read may be read by a backup.
+/// For writing, the errors of the device. For reading there is no error, because a backup may still be readable.
 fn block_size_for(device: &dyn Device, how: How) -> Result<Option<usize>> {
     if let How::Write(_) = how {
         return crate::tools::block_size(device);

@@ -1,4 +1,4 @@
-//! The options of opening a volume.
+//! Options for opening a volume.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::error::{Context, Error, Result};
 use crate::fs::{Clock, DeviceRange, FORMATS, Format, How, Rescue, uuid_text};
 use crate::location::{Location, LocationOptions, Site, refuse_to_write};
 
-/// The options of opening a volume: for reading only, unless other options are set. [`Volume::open`] uses the defaults.
+/// Options for opening a volume. By default a volume is opened for reading only. [`Volume::open`] uses the defaults.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
     pub(super) engine: Engine,
@@ -48,7 +48,7 @@ impl VolumeOptions {
         self
     }
 
-    /// How requests for file data reach the device.
+    /// The engine that sends requests for file data to the device.
     #[must_use]
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
@@ -69,15 +69,16 @@ impl VolumeOptions {
         self
     }
 
-    /// Only for reading: uses the backup of the superblock in this block, counted in blocks of the file system, as `e2fsck -b` counts. If the
-    /// superblock is present but damaged, a backup is found without this option.
+    /// Only for reading: uses the backup of the superblock in this block. The number counts blocks of the file system, as in `e2fsck -b`.
+    /// If the superblock is present but damaged, a backup is found without this option.
     #[must_use]
     pub fn superblock(mut self, block: impl Into<Option<u64>>) -> Self {
         self.superblock = block.into();
         self
     }
 
-    /// Only for reading: the device may be truncated. Reads past its end are I/O errors. Without this option a truncated device is refused.
+    /// Only for reading: the device may be shorter than the volume. Reads past the end of the device are I/O errors. Without this option
+    /// such a device is refused.
     #[must_use]
     pub fn truncated(mut self, truncated: bool) -> Self {
         self.truncated = truncated;
@@ -92,25 +93,26 @@ impl VolumeOptions {
         self
     }
 
-    /// Only for reading: the device of the realtime files of an XFS volume. Without it these files are listed, but cannot be read.
+    /// Only for reading: the device of the realtime files of an XFS volume. Without this device the realtime files are listed, but cannot
+    /// be read.
     #[must_use]
     pub fn realtime(mut self, device: impl Into<Option<Location>>) -> Self {
         self.realtime = device.into();
         self
     }
 
-    /// Changes are committed after this time, without a sync. The default is five seconds; zero means never.
+    /// The time after which changes are committed without a sync. The default is five seconds. Zero means that only a sync commits.
     #[must_use]
     pub fn commit(mut self, interval: Duration) -> Self {
         self.commit = interval;
         self
     }
 
-    /// Opens the volume at a location: a path, a text in the syntax of [`Location::parse`], or a [`Location`].
+    /// Opens the volume at a location. The location is a path, a text in the syntax of [`Location::parse`], or a [`Location`].
     ///
     /// # Errors
-    /// `Busy` if another program uses it; `UnknownFormat`; `Unsupported` by name; `Corrupt` with block and field; `InvalidInput` for writing
-    /// without the journal, and for an impossible location.
+    /// `Busy` if another program uses the volume; `UnknownFormat`; `Unsupported` with the name of the feature; `Corrupt` with the block and
+    /// the field; `InvalidInput` for writing without the journal, and for an impossible location.
     pub fn open<L>(&self, location: L) -> Result<Volume>
     where
         L: TryInto<Location>,
@@ -119,7 +121,7 @@ impl VolumeOptions {
         Volume::open_at(&location.try_into()?, self)
     }
 
-    /// Opens the volume on a device that the caller has made, for example one that injects faults. The engine is the device's.
+    /// Opens the volume on a device that the caller has made, for example one that injects faults. The device determines the engine.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -128,15 +130,16 @@ impl VolumeOptions {
             refuse_to_write(self.write)?;
         }
         if self.write && (self.superblock.is_some() || self.truncated) {
-            let what = "a damaged volume is only read: by a backup of its superblock, or cut short";
+            let what = "with --superblock or --truncated a volume can only be read";
             return Err(Error::invalid(what));
         }
         if self.journal.is_some() && (self.write || self.no_load) {
-            let what = "the device of a journal is only for reading by that journal";
+            let what =
+                "with a journal device a volume can only be read, and --noload cannot be given";
             return Err(Error::invalid(what));
         }
         if self.realtime.is_some() && self.write {
-            return Err(Error::invalid("a volume with its realtime device is only read"));
+            return Err(Error::invalid("with a realtime device a volume can only be read"));
         }
         let mut others: Vec<(u64, Arc<dyn Device>)> = Vec::new();
         let mut faults = Vec::new();
@@ -159,7 +162,7 @@ impl VolumeOptions {
         };
         let mut volume = Volume::open_on(device, how)?;
         volume.faults = faults;
-        // A format without a writer has nothing to commit.
+        // A file system without a writer has no changes to commit.
         if let (true, false, Some(writer)) = (self.write, self.commit.is_zero(), volume.fs.writer())
         {
             volume.timer = Some(writer.commit_in_time(self.commit)?);
@@ -167,7 +170,7 @@ impl VolumeOptions {
         Ok(volume)
     }
 
-    /// The device of the volume's journal, if it is given, or needed and found.
+    /// The device of the volume's journal: the one that the options name, or one that is found if the volume needs it.
     fn journal_of(&self, volume: &dyn Device) -> Option<Location> {
         match &self.journal {
             Some(named) => Some(named.clone()),
@@ -187,7 +190,7 @@ impl VolumeOptions {
 
 /// The device of the journal that a volume needs for its recovery, if udev has a name for it.
 fn wanted_journal(volume: &dyn Device) -> Option<Location> {
-    // A volume that cannot be read reports its error when it is opened.
+    // An error is ignored here, because the opening of the volume gets the same error and reports it.
     let wanted = |format: &Format| format.wanted_journal?(volume).ok().flatten();
     let uuid = FORMATS.iter().find_map(wanted)?;
     let path = Path::new("/dev/disk/by-uuid").join(uuid_text(&uuid));

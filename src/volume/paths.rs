@@ -1,4 +1,5 @@
-//! The files of a volume by their paths, in the style of `std::fs`. A path begins at the root of the volume, with or without a slash.
+//! Operations on the files of a volume by path, in the style of `std::fs`. Each path begins at the root of the volume, with or without a
+//! slash.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,19 +17,19 @@ use crate::fs::{
 use crate::queue::Queue;
 use crate::units::InodeNo;
 
-/// The largest depth of a tree that is removed. If a tree is deeper, a directory contains itself.
+/// The largest depth of a tree that is removed. A deeper tree is an error, because then a directory probably contains itself.
 const MAX_DEPTH: usize = 4096;
 
 /// The entries of a directory.
 pub type DirEntries = Box<dyn Iterator<Item = Result<DirEntry>> + Send>;
 
-/// A name, and the directory that contains it or may contain it.
+/// A name and its directory. The directory need not contain the name yet.
 struct Name<'a> {
     dir: InodeNo,
     name: &'a [u8],
 }
 
-/// Whether a slash ends the path: then it can name only a directory.
+/// Whether the path ends with a slash. Such a path can name only a directory.
 fn asks_for_directory(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }
@@ -54,7 +55,7 @@ impl Volume {
         Ok(self.resolve(path.as_ref(), Follow::All)?.stat().clone())
     }
 
-    /// The attributes as `lstat` returns them: those of a symbolic link itself.
+    /// The attributes of a file, as `lstat` returns them: symbolic links are not followed.
     ///
     /// # Errors
     /// The errors of [`metadata`](Self::metadata).
@@ -99,7 +100,7 @@ impl Volume {
     /// The content of a file.
     ///
     /// # Errors
-    /// The errors of [`open`](Files::open) and [`File::read_at`]; `LimitExceeded` if memory does not suffice.
+    /// The errors of [`open`](Files::open) and [`File::read_at`]; `LimitExceeded` if there is not enough memory.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();
         let file = self.open(path, FileOptions::new())?;
@@ -126,7 +127,7 @@ impl Volume {
         self.create(path.as_ref(), NewFile::Directory, 0o755, (0, 0)).map(drop)
     }
 
-    /// Creates a directory with all its parents. Existing ones stay unchanged.
+    /// Creates a directory and all missing parents. Existing directories stay unchanged.
     ///
     /// # Errors
     /// The errors of [`create_dir`](Self::create_dir); `NotADirectory` if a file has one of the names.
@@ -187,7 +188,7 @@ impl Volume {
         moved.context(|| format!("{} to {}", from.display(), to.display()))
     }
 
-    /// Removes a name of a file that is not a directory. The file is removed with its last name, once no handle has it open.
+    /// Removes a name of a file that is not a directory. The file is removed when it has no more names and no handle has it open.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted`, `ReadOnly`.
@@ -210,8 +211,8 @@ impl Volume {
         self.writable(path)?.rmdir(dir, name).at(|| path.display())
     }
 
-    /// Removes a directory with all its contents, or a symbolic link. Symbolic links are removed and not followed. Each name is a transaction, so a
-    /// crash leaves a part.
+    /// Removes a directory with all its contents, or a symbolic link. Symbolic links are removed and not followed. Each name is removed in
+    /// a separate transaction, so after a crash a part may remain.
     ///
     /// # Errors
     /// The errors of [`remove_dir`](Self::remove_dir). Names that were removed before the error stay removed.
@@ -225,7 +226,7 @@ impl Volume {
         self.remove_tree(dir, name).at(|| path.display())
     }
 
-    /// Makes all changes durable whose calls have returned (`syncfs`).
+    /// Makes all changes durable that were made by calls that have returned (`syncfs`).
     ///
     /// # Errors
     /// `Io`, `ReadOnly` after an earlier error. Changes may then be lost.
@@ -237,19 +238,22 @@ impl Volume {
         self.fs.resolve(path.as_os_str().as_bytes(), follow)
     }
 
-    /// The last name of a path, and the directory that contains it or may contain it.
+    /// The last name of a path, and its directory.
     fn name<'a>(&self, whole: &'a Path) -> Result<Name<'a>> {
         let bytes = whole.as_os_str().as_bytes();
         let refused = |what| Err(Error::invalid(what).at(whole.display()));
         match path::split(bytes) {
             (_, b"") => refused("the root has no name"),
-            (_, b"." | b"..") => refused("ends with . or .., which is not a name"),
+            (_, b"." | b"..") => refused("the path ends with . or .., which is not a name"),
             (parent, name) => {
                 let dir = self.fs.resolve(parent, Follow::All)?;
                 match dir.file_type() {
                     FileType::Directory => Ok(Name { dir: dir.number(), name }),
                     _ => {
-                        let error = Error::new(ErrorKind::NotADirectory, "is not in a directory");
+                        let error = Error::new(
+                            ErrorKind::NotADirectory,
+                            "the parent of the path is not a directory",
+                        );
                         Err(error.at(whole.display()))
                     }
                 }
@@ -257,12 +261,13 @@ impl Volume {
         }
     }
 
-    /// The name of a new file that is not a directory. A slash at its end is an error: `Exists`, or `NotFound`.
+    /// The name of a new file that is not a directory. A path that ends with a slash is an error: `Exists` if the name exists, otherwise
+    /// `NotFound`.
     fn new_file_name<'a>(&self, path: &'a Path) -> Result<Name<'a>> {
         let name = self.name(path)?;
         if asks_for_directory(path) {
             self.fs.lookup(name.dir, name.name).at(|| path.display())?;
-            let error = Error::new(ErrorKind::Exists, "a file has this name");
+            let error = Error::new(ErrorKind::Exists, "a file with this name exists");
             return Err(error.at(path.display()));
         }
         Ok(name)
@@ -286,7 +291,7 @@ impl Volume {
         }
     }
 
-    /// Returns the operations that change the volume, or the error of a change of this path.
+    /// Returns the operations that change the volume, or an error that names the path.
     fn writable(&self, path: &Path) -> Result<&dyn Writer> {
         self.fs.writable().at(|| path.display())
     }
@@ -306,11 +311,11 @@ impl Volume {
         self.writable(path)?.create(dir, name, file, permissions, &who).at(|| path.display())
     }
 
-    /// The inode of a file that is opened by its path.
+    /// The inode of a file that is opened by its path. If the options permit it, a missing file is created.
     fn find_or_create(&self, path: &Path, options: &FileOptions) -> Result<Inode> {
         let creates = options.create || options.create_new;
         if creates && !options.writes() {
-            let error = Error::invalid("create needs write or append");
+            let error = Error::invalid("the option create needs write or append");
             return Err(error.at(path.display()));
         }
         let make = |path: &Path| {
@@ -321,7 +326,7 @@ impl Volume {
             self.require_file_name(path)?;
             return make(path);
         }
-        // A dangling link is followed, and its target is created.
+        // If the path is a symbolic link to a missing file, that file is created.
         let mut path = path.to_owned();
         for _ in 0..=path::MAX_LINKS {
             if creates {
@@ -338,7 +343,7 @@ impl Volume {
                     path = Path::new(std::ffi::OsStr::from_bytes(parent)).join(target);
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => match make(&path) {
-                    // Another thread has created it in the meantime.
+                    // Another thread has created the file in the meantime.
                     Err(error) if error.kind() == ErrorKind::Exists => {}
                     made => return made,
                 },
@@ -348,8 +353,8 @@ impl Volume {
         Err(path::too_many_links().at(path.display()))
     }
 
-    /// Removes a directory. The path down to the directory that is being emptied is an explicit stack, because a tree may be deeper than a thread's
-    /// stack allows.
+    /// Removes a directory and its contents. The path to the current directory is stored in a vector, because recursion into a deep tree
+    /// could overflow the stack of the thread.
     fn remove_tree(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         let writer = self.fs.writable()?;
         let mut way = vec![(dir, name.to_vec())];
@@ -364,7 +369,7 @@ impl Volume {
             }
             let inode = self.fs.lookup(parent, &name)?;
             let dir = inode.number();
-            // In a damaged directory a listing may contain names that a search does not find. They would cause an endless loop.
+            // In a damaged directory a listing may contain names that a search does not find. Such names would cause an endless loop.
             let (mut removed, mut lost) = (false, None);
             for entry in inode.list(DirCursor::START)? {
                 let entry = entry?;
@@ -386,7 +391,7 @@ impl Volume {
                 return Err(error);
             }
             if way.len() > MAX_DEPTH {
-                let what = format!("more than {MAX_DEPTH} directories within each other");
+                let what = format!("the tree is more than {MAX_DEPTH} directories deep");
                 return Err(Error::new(ErrorKind::Loop, what));
             }
         }

@@ -111,7 +111,9 @@ fn an_error_at_any_request_is_reported_and_harms_nothing_else() {
                 drop(queue);
                 sim.set_faults(Faults::default());
                 let closed = device.close().map_err(|error| error.to_string());
-                let behind = |error: &String| error.contains("recovered when it is opened again");
+                let behind = |error: &String| {
+                    error.contains("until the integrity device is opened again and recovered")
+                };
                 assert!(closed.as_ref().err().is_none_or(behind), "{closed:?}");
                 device
                     .scrub(&mut |found| panic!("{found:?}, request {number}"), &mut |_, _| {})
@@ -248,7 +250,10 @@ fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
         device.flush().unwrap_err();
         queue(&device).flush_now(Dev::OWN).unwrap_err();
         let error = device.close().unwrap_err().to_string();
-        assert!(error.contains("recovered when it is opened again"), "{what}: {error}");
+        assert!(
+            error.contains("until the integrity device is opened again and recovered"),
+            "{what}: {error}"
+        );
         drop(device);
         let opened = stand.open();
         assert!(opened.recovered.crashed, "{what}");

@@ -179,7 +179,7 @@ fn servers_without_the_key_are_refused() {
         (
             "1.3",
             ErrorKind::NotPermitted,
-            "the server shows a certificate instead of knowing the key",
+            "the server sent a certificate instead of using the pre-shared key",
         ),
     ] {
         let object = format!(

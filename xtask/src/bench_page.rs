@@ -77,7 +77,10 @@ pub(crate) fn take(root: &Path, name: &str, results: &Path) -> Result {
         serde_json::from_str(&taken).map_err(Into::into).and_then(|file| Table::of(&file)),
     )?;
     fs::write(&path, taken)?;
-    println!("{}: its title and notes are unchanged, read them again", path.display());
+    println!(
+        "{}: the results are replaced; check whether the title and the notes still apply",
+        path.display()
+    );
     write(root)
 }
 
@@ -85,7 +88,7 @@ fn with_results(file: &str, results: &str) -> Result<String> {
     let mut file: Value = serde_json::from_str(file)?;
     let mut results: Value = serde_json::from_str(results)?;
     let Some(fields) = file.as_object_mut().filter(|fields| fields.contains_key("results")) else {
-        return Err("the file is not one of results of `ironmap bench`".into());
+        return Err("the file does not contain results of `ironmap bench`".into());
     };
     for name in ["machine", "results"] {
         let value = results.get_mut(name).map(Value::take);

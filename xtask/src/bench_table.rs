@@ -47,14 +47,14 @@ impl Table {
     /// The table of a file with results of `ironmap bench`, or with columns and rows.
     pub(crate) fn of(file: &Value) -> Result<Self> {
         if !file["machine"].is_object() {
-            return Err("it has no machine".into());
+            return Err("the file has no machine".into());
         }
         let (columns, rows) = match file.get("results") {
             Some(_) => figures(list(file, "results")?),
             None => cells(file)?,
         };
         if rows.is_empty() {
-            return Err("it has no rows".into());
+            return Err("the file has no rows".into());
         }
         Ok(Self { title: text(file, "title")?, columns, rows })
     }
@@ -203,7 +203,7 @@ fn line(cells: &[String]) -> String {
 /// A text in a file.
 pub(crate) fn text(file: &Value, name: &str) -> Result<String> {
     let text = file[name].as_str();
-    text.map(str::to_owned).ok_or_else(|| format!("it has no text {name:?}").into())
+    text.map(str::to_owned).ok_or_else(|| format!("the file has no text {name:?}").into())
 }
 
 /// A list of texts in a file.
@@ -213,7 +213,7 @@ pub(crate) fn texts(file: &Value, name: &str) -> Result<Vec<String>> {
 }
 
 fn list<'a>(file: &'a Value, name: &str) -> Result<&'a Vec<Value>> {
-    file[name].as_array().ok_or_else(|| format!("it has no list {name:?}").into())
+    file[name].as_array().ok_or_else(|| format!("the file has no list {name:?}").into())
 }
 
 /// The columns and rows in a file. A column may set the decimals of its numbers.

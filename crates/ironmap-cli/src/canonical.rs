@@ -44,7 +44,10 @@ pub(crate) fn path_without_links(source: &Source, path: &[u8]) -> ironmap::Resul
                 rest.extend(components(&link));
             }
             kind if kind != FileType::Directory && !rest.is_empty() => {
-                return Err(Error::new(ErrorKind::NotADirectory, "its parent is not a directory"));
+                return Err(Error::new(
+                    ErrorKind::NotADirectory,
+                    "a parent of the path is not a directory",
+                ));
             }
             _ => stack.push((name, inode.number())),
         }

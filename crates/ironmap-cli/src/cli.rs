@@ -20,19 +20,19 @@ use crate::target;
 
 const AFTER_HELP: &str = "\
 VOLUME is a block device, an image, IMAGE@pN (the Nth GPT or MBR partition of the image), IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G; \
-it ends with its partition), or IMAGE@OFFSET+LENGTH. LABEL=NAME, UUID=..., PARTLABEL=... and PARTUUID=... name a device. VOLUME:/PATH names a file of a \
+the range ends with its partition), or IMAGE@OFFSET+LENGTH. LABEL=NAME, UUID=..., PARTLABEL=... and PARTUUID=... name a device. VOLUME:/PATH names a file of a \
 volume; everything before the first ':/' is the volume. For commands that read, VOLUME:<12> is inode 12 of the volume.
 
-qcow2:IMAGE, vmdk:IMAGE and vhdx:IMAGE are images of virtual machines. Their format is never guessed, and only qcow2 can be written. They may have \
-partitions too: qcow2:IMAGE@p2. nbd://HOST/EXPORT is an export of an NBD server.
+qcow2:IMAGE, vmdk:IMAGE and vhdx:IMAGE are images of virtual machines. The prefix is required, because ironmap does not guess the format. Only qcow2 can be \
+written. Such an image may have partitions: qcow2:IMAGE@p2. nbd://HOST/EXPORT is an export of an NBD server.
 
-integrity:DATA,TAGS is a volume too: each sector of the device or image DATA is verified against its tag on TAGS. DATA and TAGS may be \
-partitions. integrity:DATA has the tags in its own tail. ironmap integrity makes and checks such devices.
+integrity:DATA,TAGS is an integrity device: each sector of the device or image DATA is verified against its tag on TAGS. DATA and TAGS may be \
+partitions. With integrity:DATA, the tags are in the tail of DATA. ironmap integrity makes and checks integrity devices.
 
-noload:VOLUME is read without its journal, which may be damaged or missing; the option --noload applies to every volume of the command.
+noload:VOLUME reads VOLUME without its journal, which may be damaged or missing; the option --noload applies to every volume of the command.
 
-host:FILE is a file of a mounted file system. It is read around the kernel if that is safe, and through the kernel otherwise; ironmap \
-host shows which. A volume named host is written ./host.
+host:FILE is a file of a mounted file system. ironmap reads the file directly from the device if this is safe, and otherwise through \
+the kernel; ironmap host shows the way and the reason. Write ./host for a volume named host.
 
 Commands that only read do not write to the device: a volume that was not unmounted cleanly is recovered in memory. Commands that change a volume \
 recover it on the device, work as their namesakes do on a mounted volume, and end after all changes are on the device. If a command is killed, \
@@ -85,7 +85,9 @@ impl Cli {
             && NO_VOLUME.contains(&name)
             && let Some(option) = given_to_rescue(&command, below)
         {
-            let what = format!("--{option}: ironmap {name} reads no volume to which it applies");
+            let what = format!(
+                "--{option}: the option has no effect, because ironmap {name} reads no volume of this kind"
+            );
             return Err(command.error(ErrorKind::ArgumentConflict, what));
         }
         Self::from_arg_matches(&matches)

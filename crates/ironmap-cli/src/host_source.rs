@@ -28,7 +28,9 @@ impl HostSource {
             _ => Failure::at(path.display(), &error),
         };
         let file = self.0.open(path, options).map_err(failed)?;
-        let report = file.host().ok_or_else(|| Failure::new("a volume's file"))?;
+        let report = file.host().ok_or_else(|| {
+            Failure::new("the file belongs to a volume, not to a mounted file system")
+        })?;
         Ok((file, report))
     }
 

@@ -120,7 +120,7 @@ impl Served {
 impl fmt::Display for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.refusal {
-            None => f.write_str("raw, around the kernel, while a lease stands"),
+            None => f.write_str("raw reads of the device, while a lease is held"),
             Some(refusal) => write!(f, "the kernel: {}", refusal.reason),
         }
     }

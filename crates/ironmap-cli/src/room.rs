@@ -187,7 +187,7 @@ pub(crate) fn refuse_archive(path: &Path) -> Result<(), Failure> {
 }
 
 fn other_name(path: &Path, content: &str, instead: &str) -> Failure {
-    Failure::usage(format!("{}: the name is not one for {content}: {instead}", path.display()))
+    Failure::usage(format!("{}: the name is not suitable for {content}: {instead}", path.display()))
 }
 
 /// The way to create an image of the format that a name suggests; `None` if the name suggests no such format.
@@ -195,16 +195,20 @@ fn instead_of(path: &Path) -> Option<String> {
     let name = path.display();
     Some(match format_of(path).as_deref() {
         Some("qcow2") => {
-            format!("write qcow2:{name}, an image that qemu-img create -f qcow2 makes")
+            format!("make the image with qemu-img create -f qcow2, and write qcow2:{name}")
         }
         // ironmap can only read these formats, and only if the name has the prefix of the format.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
-                "{format}:{name} is only read; qemu-img convert -O {format} makes one from a raw image"
+                "{format}:{name} can only be read; qemu-img convert -O {format} makes an image of this format from a raw image"
             )
         }
-        Some("vdi") => format!("qemu-img convert -O vdi RAW {name} makes one from a raw image"),
-        Some("vhd") => format!("qemu-img convert -O vpc RAW {name} makes one from a raw image"),
+        Some("vdi") => {
+            format!("qemu-img convert -O vdi RAW {name} makes a VDI image from a raw image")
+        }
+        Some("vhd") => {
+            format!("qemu-img convert -O vpc RAW {name} makes a VHD image from a raw image")
+        }
         _ => return None,
     })
 }
@@ -219,7 +223,7 @@ pub(crate) fn missing(volume: &Location, error: Error) -> Error {
     if !matches!(volume.data().medium, Medium::Image(_)) || error.errno() != Errno::ENOENT {
         return error;
     }
-    let what = "there is no such image: qemu-img create -f qcow2 FILE SIZE makes one";
+    let what = "the image does not exist: make an image with qemu-img create -f qcow2 FILE SIZE";
     Error::new(ErrorKind::NotFound, what).at(volume)
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn parse(text: &OsStr) -> Result<Target, String> {
     let bytes = text.as_bytes();
     refuse_host(text)?;
     let Some(colon) = end_of_volume(bytes) else {
-        return Err("no path in the volume: write VOLUME:/PATH".to_owned());
+        return Err("the path in the volume is missing: write VOLUME:/PATH".to_owned());
     };
     let volume = parse_volume(OsStr::from_bytes(&bytes[..colon]))?;
     Ok(Target { volume, path: bytes[colon + 1..].to_vec() })
@@ -73,7 +73,10 @@ pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
 
 fn refuse_host(text: &OsStr) -> Result<(), String> {
     if text.as_bytes().starts_with(HOST) {
-        return Err("host:FILE is for map, stat and cat (a volume named host is ./host)".to_owned());
+        return Err(
+            "host:FILE is only for map, stat and cat (write ./host for a volume named host)"
+                .to_owned(),
+        );
     }
     Ok(())
 }
@@ -87,7 +90,7 @@ fn parse_subject(
     parse: impl FnOnce(&OsStr) -> Result<Target, String>,
 ) -> Result<Subject, String> {
     match text.as_bytes().strip_prefix(HOST) {
-        Some(b"") => Err("no path: write host:FILE".to_owned()),
+        Some(b"") => Err("the path is missing: write host:FILE".to_owned()),
         Some(path) => Ok(Subject::Host(Path::new(OsStr::from_bytes(path)).to_owned())),
         None => parse(text).map(Subject::Volume),
     }
@@ -103,7 +106,7 @@ fn parse_anywhere(text: &OsStr) -> Result<Subject, String> {
         return parse_subject(text, parse);
     }
     if bytes.is_empty() {
-        return Err("an empty path".to_owned());
+        return Err("the path is empty".to_owned());
     }
     Ok(Subject::Host(text.into()))
 }
@@ -116,7 +119,7 @@ pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     if let Some(link) = link.as_ref().filter(|link| !Path::new(link).exists()) {
         let (text, link) = (text.display(), link.display());
         return Err(format!(
-            "no device has {text}: there is no {link}, a link that udev makes; name the device"
+            "no device has {text}: the udev link {link} does not exist; name the device"
         ));
     }
     Location::parse(link.as_deref().unwrap_or(text)).map_err(|error| error.to_string())
@@ -327,12 +330,17 @@ mod tests {
         for path in ["/a:/b", "a", "./host:/x"] {
             assert_eq!(subject(&format!("host:{path}")), Ok(Subject::Host(path.into())));
         }
-        let Ok(Subject::Volume(target)) = subject("./host:/x") else { panic!("it is a volume") };
+        let Ok(Subject::Volume(target)) = subject("./host:/x") else {
+            panic!("the subject is a volume")
+        };
         assert_eq!(
             (target.volume.data().path(), &*target.path),
             (Some(Path::new("./host")), &b"/x"[..])
         );
         assert!(subject("host:").is_err());
-        assert!(parse(OsStr::new("host:/x")).is_err(), "for commands that know volumes only");
+        assert!(
+            parse(OsStr::new("host:/x")).is_err(),
+            "commands that support only volumes refuse host:"
+        );
     }
 }

@@ -47,7 +47,7 @@ impl Whole {
             Err(error) => return Err(failed(error)),
         };
         if spared.has(&path) {
-            let what = format!("{}: is the source volume", path.display());
+            let what = format!("{}: the file is the source volume", path.display());
             return Err(Failure::new(what));
         }
         if let Some(file) = there.as_ref().and_then(inherited) {

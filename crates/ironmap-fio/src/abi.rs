@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn get_ioengine(ops: *mut *mut c_void) {
 fn guard<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
     // A panic may leave the state of the job inconsistent. fio gets an error, so the job ends.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        tell(&format!("a bug: {}", message(&*panic)));
+        tell(&format!("a bug in the engine: {}", message(&*panic)));
         otherwise
     })
 }

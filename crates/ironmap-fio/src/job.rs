@@ -94,7 +94,7 @@ impl Job {
     /// A request's memory, while no request uses it.
     #[cfg(test)]
     pub(crate) fn memory(&mut self, index: usize) -> &mut Buffer {
-        self.units[index].buffer.as_mut().expect("no request has it")
+        self.units[index].buffer.as_mut().expect("no request uses the memory")
     }
 
     /// The address of a request's memory. `None` if requests use fio's own memory. This is possible at depth 1 with an engine that
@@ -283,12 +283,12 @@ mod tests {
         let buffer = Buffer::aligned(8192).expect("memory");
         let address = buffer.address();
         let mut unit = IoUnit { buffer: Some(buffer), rest: None };
-        assert!(!unit.is_of(&request(address + 512, 512)), "the rest of one that was cut short");
+        assert!(!unit.is_of(&request(address + 512, 512)), "the rest of a request that was split");
         assert!(!unit.is_of(&request(address, 16384)), "longer than the buffer");
         assert!(unit.is_of(&request(address, 512)));
         let head = unit.take(512).expect("it is there");
         assert_eq!(head.len(), 512);
-        assert!(!unit.is_of(&request(address, 512)), "a request has it");
+        assert!(!unit.is_of(&request(address, 512)), "a request uses the memory");
         unit.put(Memory::Flat(head));
         assert_eq!(unit.take(8192).expect("whole again").len(), 8192);
     }

@@ -8,9 +8,9 @@
 //! whose version differs from the version that the engine was built for.
 //!
 //! The licence of this crate is GPL-2.0, because the crate includes fio's header. The library and the program do not depend on it.
-#![allow(unsafe_code, reason = "it speaks C")]
+#![allow(unsafe_code, reason = "the crate has a C interface")]
 
-#[cfg_attr(not(fio), allow(dead_code, reason = "without fio's source nothing calls it"))]
+#[cfg_attr(not(fio), allow(dead_code, reason = "without fio's source this module has no callers"))]
 mod abi;
 mod job;
 mod layout;

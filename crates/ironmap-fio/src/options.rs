@@ -34,12 +34,14 @@ pub(crate) struct Options {
 impl Source {
     pub(crate) fn of(volume: Option<&str>, host: bool, writes: bool) -> Result<Self> {
         match (volume, host) {
-            (Some(_), true) => Err(Error::invalid("volume= and host: the files are in one place")),
+            (Some(_), true) => Err(Error::invalid(
+                "volume= and host cannot be combined, because the files of a job are in one place",
+            )),
             (Some(name), false) => Ok(Self::Volume(name.to_owned())),
             (None, true) if writes => Err(Error::invalid("host files can only be read")),
             (None, true) => Ok(Self::Host),
             (None, false) => Err(Error::invalid(
-                "volume= is missing: the device or image that the files are on; or host, for those of mounted file systems",
+                "volume= is missing: name the device or image with the files, or give host for files of mounted file systems",
             )),
         }
     }
@@ -49,7 +51,7 @@ impl Source {
 pub(crate) fn stable_pages(name: &str) -> Result<StablePages> {
     StablePages::ALL.into_iter().find(|way| way.name() == name).ok_or_else(|| {
         let names: Vec<_> = StablePages::ALL.iter().map(|way| way.name()).collect();
-        Error::invalid(format!("integrity={name}: there are {}", names.join(", ")))
+        Error::invalid(format!("integrity={name} is unknown: the values are {}", names.join(", ")))
     })
 }
 

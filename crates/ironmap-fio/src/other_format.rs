@@ -1,7 +1,7 @@
 //! Tests jobs on files of a file system format that exists only in tests. A job may use only the features that every format supports.
 
 #[path = "../../../tests/mem_fs/format/mod.rs"]
-#[allow(dead_code, reason = "these tests use a part of it")]
+#[allow(dead_code, reason = "these tests use only a part of the module")]
 mod format;
 
 use std::sync::Arc;

@@ -85,19 +85,19 @@ fn check(open: &Open, name: &str, engine: Engine, write: bool) -> Result<(), Err
     if open.process != process::id() {
         return Err(explain(Error::new(
             ErrorKind::Busy,
-            format!("{name}: another job has it open"),
+            format!("{name}: another job has opened the volume"),
         )));
     }
     if write && !open.writable {
         return Err(Error::new(
             ErrorKind::ReadOnly,
-            format!("{name}: a job that only reads has it open"),
+            format!("{name}: a job that only reads has opened the volume"),
         ));
     }
     if open.engine != engine {
         let other = open.engine;
         return Err(Error::invalid(format!(
-            "{name}: engine={engine}, and another job has engine={other}"
+            "{name}: engine={engine} is given, but another job uses engine={other}"
         )));
     }
     Ok(())

@@ -23,7 +23,7 @@ fn compare(built_for: &str, running: Option<&str>) -> Result<(), String> {
             Err("the program that loads this engine gives no version of fio".to_owned())
         }
         (Some(built), Some(running)) if built != running => Err(format!(
-            "this engine was built for {built}, and this is {running}: build it against that one's source"
+            "this engine was built for {built}, but is loaded by {running}: build the engine with the source of that version"
         )),
         _ => Ok(()),
     }

@@ -171,7 +171,7 @@ refused "No such file" quietly --name=job --ioengine="external:$ENGINE" --volume
 refused "no such file" on_image --filename=/none --rw=read --allow_file_create=0
 refused "no such file" on_image --filename=/none --rw=read --allow_file_create=0 --create_serialize=0
 refused "is not an engine" job --rw=read --engine=steam
-refused "there are zero-copy" job --rw=read --integrity=most
+refused "the values are zero-copy" job --rw=read --integrity=most
 refused "need --thread" quietly --name=job --ioengine="external:$ENGINE" --volume="$image" --filename=/job --size=4m --rw=write \
     --numjobs=2 --time_based --runtime=1
 refused "multiples of 512" job --rw=randread --direct=1 --bs=1000 --iodepth=2

@@ -1,6 +1,6 @@
 //! Device tables in the format of genext2fs and mtd-utils: files that a new image gets without a source.
 //!
-//! A line is `name type mode uid gid major minor start inc count`. `-` stands for a field that the type does not use, and `#` begins a
+//! A line is `name type mode uid gid major minor start inc count`. A `-` marks a field that the type does not use, and `#` begins a
 //! comment. Types are `d`, `f` (an existing file), `c`, `b`, `p` and `s`. A line with a `count` makes that many files. Their names end with
 //! the numbers from `start` on. The minor number of each file is the previous one plus `inc`.
 

@@ -40,11 +40,11 @@ impl Context {
         let what = if *no_load || matches!(location, Location::NoLoad(_)) {
             "noload: a volume without its journal cannot be changed"
         } else if superblock.is_some() || *truncated {
-            "--superblock, --truncated: a damaged volume cannot be changed"
+            "with --superblock or --truncated a volume cannot be changed"
         } else if journal.is_some() {
-            "--journal: a volume with its journal on another device cannot be changed"
+            "with --journal a volume cannot be changed"
         } else if realtime.is_some() {
-            "--realtime: a volume with a realtime device cannot be changed"
+            "with --realtime a volume cannot be changed"
         } else {
             return Ok(());
         };
@@ -64,7 +64,7 @@ impl Context {
                 Err(Failure::usage(format_args!("--realtime: {location} is the volume itself")))
             }
             Some(_) if self.realtime_of.get_or_init(|| location.clone()) != location => {
-                let what = "--realtime: the device belongs to one volume, not to several";
+                let what = "--realtime: the device can belong to only one of the volumes";
                 Err(Failure::usage(what))
             }
             _ => Ok(()),
@@ -134,8 +134,7 @@ impl Context {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-                    let why = "opening takes long: multiple mount protection (MMP) checks that no other node uses \
-                               the volume, or the server does not answer";
+                    let why = "the open takes long: multiple mount protection (MMP) checks for other nodes, or the server does not answer";
                     self.note(format_args!("{location}: {why}"));
                 }
             });

@@ -60,8 +60,8 @@ pub(crate) fn spool(dir: &Path, name: &str, mut input: &mut dyn Read) -> Result<
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
     let mut file = File::from(file.map_err(|errno| Failure::host(dir.display(), errno))?);
-    io::copy(&mut input, &mut file)
-        .and_then(|_| file.rewind())
-        .map_err(|error| Failure::host(format_args!("{name}, kept in {}", dir.display()), error))?;
+    io::copy(&mut input, &mut file).and_then(|_| file.rewind()).map_err(|error| {
+        Failure::host(format_args!("write {name} to a temporary file in {}", dir.display()), error)
+    })?;
     Ok(file)
 }

@@ -88,8 +88,10 @@ impl Source {
     /// The file system as ext4. Fails for other formats.
     pub fn ext4(&self) -> Result<&Arc<Ext4>, Failure> {
         let other = || {
-            let what =
-                format!("this is {}, and that is of ext2, ext3 and ext4 only", self.fs().format());
+            let what = format!(
+                "the file system is {}, but this command supports only ext2, ext3 and ext4",
+                self.fs().format()
+            );
             Failure::new(format!("{}: {what}", self.name))
         };
         self.volume.ext4().ok_or_else(other)

@@ -295,7 +295,7 @@ fn refuse_own(
     let paths = paths.iter().map(PathBuf::as_path);
     for path in paths.chain(options.owner_map).chain(options.device_table) {
         if own.has(path) || is_stdin(path) && own.has_stdin() {
-            let what = "is the volume that is made, and cannot be its source";
+            let what = "the file is the volume that is being made, so it cannot be a source";
             return Err(Failure::usage(format!("{}: {what}", shown(path))));
         }
     }

@@ -138,7 +138,7 @@ impl Writer {
     fn kind(&mut self, found: &Found, report: &Report) -> Result<Option<EntryType>, Failure> {
         Ok(Some(match found.inode.file_type() {
             FileType::Socket => {
-                let what = "is a socket, which a tar archive cannot hold";
+                let what = "the file is a socket, which a tar archive cannot contain";
                 report.warning(format_args!("{}: {what}", found.name));
                 return Ok(None);
             }
@@ -226,7 +226,10 @@ impl Writer {
                 out.write_all(bytes).map_err(|error| unwritten(place.as_ref(), error))
             })?;
             if end < range.end {
-                return Err(Failure::corrupt(&found.name, "is shorter than its size"));
+                return Err(Failure::corrupt(
+                    &found.name,
+                    "the content is shorter than the size of the file",
+                ));
             }
         }
         self.pad(BLOCK)

@@ -85,7 +85,9 @@ pub fn state(file: &Deleted) -> String {
     let reused = file.blocks - file.free;
     match &file.problem {
         Some(problem) => problem.clone(),
-        None if reused > 0 => format!("partly reused: {reused} of {} blocks", file.blocks),
+        None if reused > 0 => {
+            format!("{reused} of {} blocks are reused by other files", file.blocks)
+        }
         None => "whole".to_owned(),
     }
 }

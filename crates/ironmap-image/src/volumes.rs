@@ -82,7 +82,7 @@ impl Volumes {
     /// The last name of a path, and the directory that contains the name.
     pub fn name(&mut self, target: &Target) -> Result<Name, Failure> {
         if inode_of(&target.path).is_some() {
-            let what = "is an inode number, but a name is needed";
+            let what = "the path is an inode number, but the command needs a name";
             return Err(Failure::usage(format_args!("{target}: {what}")));
         }
         Name::of(self.open(&target.volume)?, &target.path)
@@ -182,7 +182,9 @@ impl Name {
         let dir = source.fs().resolve(above, Follow::All);
         let dir = dir.and_then(|dir| match dir.file_type() {
             FileType::Directory => Ok(dir.number()),
-            _ => Err(Error::new(ErrorKind::NotADirectory, "its parent is not a directory")),
+            _ => {
+                Err(Error::new(ErrorKind::NotADirectory, "a parent of the path is not a directory"))
+            }
         });
         let dir = dir.map_err(|error| Failure::at(source.name(path), &error))?;
         Ok(Self { source, dir, name: name.to_vec(), path: path.to_vec() })
@@ -267,7 +269,8 @@ impl Name {
             return Ok(());
         }
         let there = self.fs().lookup(self.dir, &self.name);
-        let error = there.err().unwrap_or(Error::new(ErrorKind::Exists, "a file has this name"));
+        let error =
+            there.err().unwrap_or(Error::new(ErrorKind::Exists, "a file with this name exists"));
         Err(self.failed(&error))
     }
 

@@ -29,7 +29,7 @@ pub(crate) struct Writing {
     until_sync: u64,
 }
 
-#[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
+#[allow(clippy::large_enum_variant, reason = "a thread has only one value for each target")]
 enum Route {
     /// A queue of a device, and for each file the number under which the queue serves the file.
     Device(AnyQueue, Vec<Dev>),
@@ -46,7 +46,7 @@ impl Target {
                 let mut devs = vec![Dev::OWN];
                 for file in more {
                     let attached = queue.attach(file, true);
-                    devs.push(attached.map_err(|errno| Error::io(errno, "a further file"))?);
+                    devs.push(attached.map_err(|errno| Error::io(errno, "another file"))?);
                 }
                 // Several ranges of one device use the same device number of the queue.
                 devs.resize(source.bases.len(), Dev::OWN);
@@ -117,7 +117,7 @@ impl Target {
         let writing = &mut self.writing;
         let (bio_flags, dio_flags) = writing.flags();
         // A local variable keeps the address and the length in registers.
-        let Some(mut buf) = buffers.pop() else { return Err(Error::invalid("no buffer")) };
+        let Some(mut buf) = buffers.pop() else { return Err(Error::invalid("no buffer is free")) };
         let result = match &mut self.route {
             Route::Device(queue, devs) => {
                 let mut lane = DeviceLane { queue, devs: Pick::of(devs), writes: bio_flags };
@@ -341,7 +341,7 @@ impl<C: Course> Lane<C> for FileLane<'_, C> {
 
 #[cold]
 fn short() -> Error {
-    Error::invalid("a transfer was short")
+    Error::invalid("a transfer was shorter than the request")
 }
 
 /// Inlined into the caller, because a return after a system call can cost more than the measured request.
@@ -399,7 +399,9 @@ fn async_loop<C: Course>(
         }
         while let Some((memory, result)) = lane.pop() {
             let Memory::Flat(buffer) = memory else {
-                return Err(Error::invalid("the memory changed its shape"));
+                return Err(Error::invalid(
+                    "the completion returned several buffers instead of one",
+                ));
             };
             if result? != buffer.len() {
                 return Err(short());

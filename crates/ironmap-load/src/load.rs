@@ -199,7 +199,7 @@ impl Launch<'_> {
         if blocks == 0 {
             let asked = plan.block;
             return Err(Error::invalid(format!(
-                "a range is shorter than one request of {asked} bytes"
+                "the range of a target is shorter than one request of {asked} bytes"
             )));
         }
         let mut targets = Vec::new();

@@ -61,9 +61,9 @@ impl FromStr for Rw {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(_, name)| *name == text);
-        found
-            .map(|(rw, _)| *rw)
-            .ok_or_else(|| "the work is read, write, randread, randwrite, rw or randrw".to_owned())
+        found.map(|(rw, _)| *rw).ok_or_else(|| {
+            "the work must be read, write, randread, randwrite, rw or randrw".to_owned()
+        })
     }
 }
 

@@ -160,7 +160,7 @@ impl<'a> Opener<'a> {
         let unit = device.limits().logical_block;
         if !self.plan.block.is_multiple_of(unit as usize) || !base.is_multiple_of(u64::from(unit)) {
             return Err(Error::invalid(format!(
-                "requests to {spec} are whole blocks of {unit} bytes: see --bs"
+                "requests to {spec} must consist of whole blocks of {unit} bytes: change --bs"
             )));
         }
         let len = device.size().saturating_sub(base);
@@ -363,7 +363,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 fn reported(file: &File) -> Result<HostReport> {
-    file.host().ok_or_else(|| Error::invalid("is not a host file"))
+    file.host().ok_or_else(|| Error::invalid("the file is not a host file"))
 }
 
 /// The size of a file system's device, and the start of the device on its disk. `None` if the device is not a partition.
@@ -399,8 +399,8 @@ mod tests {
     #[test]
     fn a_raw_device_is_laid_out_like_the_partition_or_like_its_disk() {
         let placement = Placement { physical: 4096, partition: Some((1 << 20, 1 << 16)) };
-        assert_eq!(placement.on(1 << 20), 4096, "a partition, or its twin");
-        assert_eq!(placement.on(1 << 21), 4096 + (1 << 16), "a disk, or its twin");
+        assert_eq!(placement.on(1 << 20), 4096, "a partition or a copy of the partition");
+        assert_eq!(placement.on(1 << 21), 4096 + (1 << 16), "a disk or a copy of the disk");
         assert_eq!(Placement { partition: None, ..placement }.on(1 << 21), 4096);
     }
 }

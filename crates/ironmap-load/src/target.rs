@@ -52,7 +52,7 @@ impl Variant {
 
 /// The object to measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "each variant describes its fields")]
+#[expect(missing_docs, reason = "the comment of each variant describes the fields")]
 pub enum TargetSpec {
     /// A block device, image, NBD export or integrity device. Requests start at `offset` if there is one.
     Raw { path: PathBuf, offset: Option<u64> },

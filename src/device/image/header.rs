@@ -83,7 +83,10 @@ impl Header {
         }
         let cluster_bits = u32_at(&bytes, 20);
         if !(9..=21).contains(&cluster_bits) {
-            return Err(corrupt("cluster_bits", format!("{cluster_bits} is not from 9 to 21")));
+            return Err(corrupt(
+                "cluster_bits",
+                format!("the value {cluster_bits} is not from 9 to 21"),
+            ));
         }
         let v3 = |value: u64, default| if version == 3 { value } else { default };
         let header_len = v3(u32_at(&bytes, 100).into(), V2_LEN as u64);

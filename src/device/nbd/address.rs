@@ -220,8 +220,8 @@ impl TlsFields {
             let user = self.user.filter(|user| !user.is_empty());
             let user = user.ok_or_else(|| is_missing("the user of the key (USER@HOST)"))?;
             if user.len() > MAX_USER || user.contains(char::is_control) {
-                let what = "is too long, or has control characters";
-                return Err(Error::invalid(format!("the user {user:?} {what}")));
+                let what = "the name is too long, or has control characters";
+                return Err(Error::invalid(format!("the user {user:?}: {what}")));
             }
             let keys = self.keys.ok_or_else(|| is_missing("tls-psk-file=FILE"))?;
             return Ok(Tls::Psk { keys, user });
@@ -231,7 +231,7 @@ impl TlsFields {
         }
         if is_unix && self.hostname.is_none() {
             return Err(is_missing(
-                "the host name to verify (tls-hostname=NAME, because a Unix socket has no host)",
+                "a Unix socket has no host name to verify, and tls-hostname=NAME",
             ));
         }
         Ok(Tls::Certificates { directory: self.directory, hostname: self.hostname })

@@ -1,8 +1,8 @@
-//! Bounce buffers. The queue copies memory that the device does not accept, or that other code could change during the transfer, through its own
-//! memory.
+//! Bounce buffers: memory of the queue through which data are copied. Data are copied if the device does not accept the address of the
+//! caller's memory, or if other code could change that memory during the transfer.
 //!
-//! A request takes pieces from the queue's [pool](Pool) one after the other, so a large request needs no large pool. If no piece is free, the request
-//! waits for the completions of other requests. The queue's own thread makes all copies.
+//! A request takes pieces from the queue's [pool](Pool) one after the other, so a large request needs no large pool. If no piece is free,
+//! the request waits for the completions of other requests. The queue's own thread makes all copies.
 
 mod pool;
 pub(super) mod short;
@@ -25,12 +25,12 @@ use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
 impl Io<'_> {
-    /// Takes pieces that hold `len` bytes in total. If too few are free, waits until requests in flight return theirs.
+    /// Takes pieces for `len` bytes in total. If too few pieces are free, waits for requests in flight, which return their pieces.
     pub(super) fn take_pieces(&mut self, len: usize, nowait: bool) -> Result<Buffers> {
         let mut pieces = Buffers::new();
         let mut rest = len;
         if room_for(len) > self.state.pool.limit() {
-            // Only an atomic write needs all its pieces at the same time.
+            // Only an atomic write can fail here, because only an atomic write needs all its pieces at the same time.
             let what = format!(
                 "an atomic write of {len} unaligned bytes is larger than all bounce buffers"
             );
@@ -63,7 +63,7 @@ impl Io<'_> {
         pieces.into_iter().for_each(|piece| self.state.pool.give(self.queue, piece));
     }
 
-    /// Returns the pieces of a bio's memory.
+    /// Returns the memory of a bio to the pool.
     #[inline(always)]
     pub(super) fn give_memory(&mut self, memory: Memory) {
         match memory {
@@ -72,13 +72,13 @@ impl Io<'_> {
         }
     }
 
-    /// Submits the copied pieces, so that the device begins while the next piece is copied.
+    /// Submits the queued bios, so that the device works on them while the next piece is copied.
     pub(super) fn hand_over(&mut self) {
         // If this fails, the requests stay queued, and the next wait returns the error.
         let _ = self.queue.commit();
     }
 
-    /// Reads any range into memory at any address. The position lies before the file's end.
+    /// Reads any range into memory at any address, through bounce buffers. The position is before the end of the file.
     pub(super) fn read_bounced<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,
@@ -109,7 +109,7 @@ impl Io<'_> {
         Ok(done)
     }
 
-    /// Writes lent memory to the device, in one request if the write is atomic.
+    /// Writes borrowed memory through bounce buffers. An atomic write is one transfer.
     pub(super) fn write_bounced(
         &mut self,
         to: TransferTo,
@@ -134,8 +134,8 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Repeats a read that did not match its checksums, into memory that no other code can reach, and copies the data. The repeat never waits for a
-    /// piece.
+    /// Repeats a read whose data did not match their checksums. The repeat reads into memory that no other code can change, and then copies
+    /// the data. The repeat uses a reserved piece, so it never waits.
     #[cold]
     pub(super) fn reread(
         &mut self,

@@ -1,39 +1,40 @@
-//! The bounce buffers of one queue: pieces of a few sizes, whose total bytes are limited. Each piece is registered with the device's queue,
-//! because many requests use it in turn. The piece that was returned last is used first, because it is likely to be in the processor's
-//! caches.
+//! The bounce buffers of one queue: pieces of a few sizes. The total size of the pieces is limited. Each piece is registered with the
+//! device's queue, because many requests use it in turn. The piece that was returned last is used first, because it is likely to be in the
+//! processor's caches.
 
 use crate::bio::Buffer;
 use crate::device::DeviceQueue;
 use crate::error::Result;
 use crate::sys::copy;
 
-/// The sizes of pieces, in bytes. A request uses the smallest piece that holds it, or several.
+/// The sizes of pieces, in bytes. A request uses the smallest piece that is large enough, or several pieces.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
-/// The least size of a pool, and the largest piece for transfers that are shorter than [`LARGE`].
+/// The smallest limit of a pool, and the largest piece for transfers that are shorter than [`LARGE`].
 pub(in crate::dio) const PIECE: usize = 64 << 10;
-/// The largest piece: large enough that the fixed cost of a request matters little, and small enough that a pool holds several to keep a
+/// The largest piece. With this size the fixed cost of a request matters little, and a pool still contains several pieces, which keep a
 /// device busy.
 const LARGE: usize = 4 * PIECE;
-/// A pool of at least this many bytes has large pieces.
+/// A pool uses large pieces only if its limit is at least this many bytes.
 const ROOMY: usize = 4 * LARGE;
-/// The largest total of the pieces of a queue, in bytes.
+/// The default limit of the total size of the pieces, in bytes.
 const LIMIT: usize = 2 << 20;
 
-/// The largest number of bytes whose copy takes no longer than a submission or one more wait.
+/// The size in bytes of the largest copy that takes no longer than a submission or a wait.
 const SLIGHT: usize = SIZES[1];
 
 /// The pieces of a queue. Each is allocated when it is first needed.
 #[derive(Debug)]
 pub(in crate::dio) struct Pool {
     limit: usize,
-    /// The total bytes of all pieces, and of the pieces in use.
+    /// The total size of all pieces. `used` is the total size of the pieces in use.
     bytes: usize,
     used: usize,
-    /// The number of pieces in use that hold more than [`SLIGHT`].
+    /// The number of pieces in use that are larger than [`SLIGHT`].
     long: usize,
-    /// The unused pieces, by their sizes.
+    /// The unused pieces, by the index of their size in [`SIZES`].
     idle: [Vec<Buffer>; SIZES.len()],
-    /// The piece for repeated reads, which cannot wait for other requests, and for copies that are written before the call returns.
+    /// The reserved piece, for repeated reads, which cannot wait for other requests, and for copies that are written before the call
+    /// returns.
     last: Option<Buffer>,
 }
 
@@ -43,7 +44,7 @@ impl Default for Pool {
     }
 }
 
-/// The index of the smallest size that holds `len` bytes, or of the largest size.
+/// The index of the smallest size of at least `len` bytes, or of the largest size.
 #[inline]
 fn class(len: usize) -> usize {
     match len {
@@ -60,23 +61,23 @@ pub(in crate::dio) fn is_long(len: usize) -> bool {
     len > SLIGHT
 }
 
-/// The number of bytes of the pieces for a transfer, as [`Pool::take`] returns them.
+/// The total size of the pieces that [`Pool::take`] returns for a transfer of `len` bytes.
 pub(in crate::dio) fn room_for(len: usize) -> usize {
     let tail = len % PIECE;
     let rest = if tail > 0 { SIZES[class(tail)] } else { 0 };
     len - tail + rest
 }
 
-/// Restores the full length of a piece, and returns its class.
+/// Restores the full length of a piece, and returns the index of its size.
 fn regain(piece: &mut Buffer) -> usize {
-    // Its parts have been joined, or dropped.
+    // The parts of the piece have been joined again, or dropped.
     let whole = piece.regain();
     debug_assert!(whole, "a part of a piece is still in use");
     class(piece.len())
 }
 
 impl Pool {
-    /// Sets the limit of the total bytes. It is rounded to whole pieces of the largest size, and is at least one such piece.
+    /// Sets the limit of the total size. The limit is rounded down to a multiple of [`PIECE`], and is at least [`PIECE`].
     pub(in crate::dio) fn set_limit(&mut self, queue: &mut dyn DeviceQueue, limit: usize) {
         self.limit = (limit / PIECE).max(1) * PIECE;
         self.shrink_to(queue, self.limit);
@@ -86,7 +87,7 @@ impl Pool {
         self.limit
     }
 
-    /// The bytes of all pieces, in use or not.
+    /// The total size of all pieces, in use or not.
     pub(in crate::dio) fn bytes(&self) -> usize {
         self.bytes + self.last.as_ref().map_or(0, |last| last.len())
     }
@@ -96,23 +97,25 @@ impl Pool {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Whether any piece in use takes long to copy.
+    /// Whether the copy of any piece in use takes long.
     #[inline]
     pub(in crate::dio) fn has_long(&self) -> bool {
         self.long > 0
     }
 
-    /// How many of `len` bytes the next piece holds.
+    /// The number of bytes that the next piece transfers, if `len` bytes remain.
     pub(in crate::dio) fn next(&self, len: usize) -> usize {
         if len >= LARGE && self.limit >= ROOMY { LARGE } else { len.min(PIECE) }
     }
 
-    /// How many of `len` bytes of lent memory go in one transfer: at most [two pieces](super::Pieces).
+    /// The number of bytes that one transfer of borrowed memory copies, if `len` bytes remain: one large piece, or at most two pieces of
+    /// [`PIECE`].
     pub(in crate::dio) fn transfer(&self, len: usize) -> usize {
         self.next(len).max(len.min(2 * PIECE)).min(self.limit)
     }
 
-    /// Takes a piece of `len` bytes, or of the length that [`next`](Self::next) returns; `None` while too much is in use.
+    /// Takes a piece of `len` bytes, or of the length that [`next`](Self::next) returns if that is smaller. Returns `None` if a further
+    /// piece would exceed the limit.
     pub(in crate::dio) fn take(
         &mut self,
         queue: &mut dyn DeviceQueue,
@@ -133,7 +136,7 @@ impl Pool {
         Ok(Some(piece))
     }
 
-    /// Takes an allocated piece of `len` bytes, which one piece holds.
+    /// Takes an unused piece that is already allocated. One piece must be large enough for `len` bytes.
     #[inline(always)]
     pub(super) fn take_idle(&mut self, len: usize) -> Option<Buffer> {
         let class = class(len);
@@ -169,7 +172,7 @@ impl Pool {
         }
     }
 
-    /// Frees pieces that are not in use.
+    /// Frees unused pieces until the total size is at most `bytes`, or no piece is unused.
     #[cold]
     fn shrink_to(&mut self, queue: &mut dyn DeviceQueue, bytes: usize) {
         for (idle, size) in self.idle.iter_mut().zip(SIZES) {
@@ -182,8 +185,8 @@ impl Pool {
         }
     }
 
-    /// A copy of memory, which is valid until the next copy. `None` if the memory is longer than a [`PIECE`], or no memory is free for the
-    /// copy.
+    /// Copies memory to the reserved piece. The copy is valid until the next copy. Returns `None` if the memory is longer than a [`PIECE`],
+    /// or if the piece cannot be allocated.
     #[inline(always)]
     pub(in crate::dio) fn own_copy(&mut self, of: &[u8]) -> Option<&[u8]> {
         if of.len() > PIECE {
@@ -203,7 +206,7 @@ impl Pool {
         Some(())
     }
 
-    /// Takes the piece for repeated reads.
+    /// Takes the reserved piece for a repeated read.
     pub(in crate::dio) fn take_last(&mut self) -> Result<Buffer> {
         self.last.take().map_or_else(|| Buffer::aligned(PIECE), Ok)
     }
@@ -236,7 +239,7 @@ mod tests {
         pool.give(&mut queue, large);
         let again = pool.take(&mut queue, PIECE - 1).unwrap().unwrap();
         assert_eq!((again.address(), again.len()), (address, PIECE - 1));
-        // Unused pieces make room for pieces of another size.
+        // Unused pieces are freed if a piece of another size is needed.
         small.into_iter().for_each(|piece| pool.give(&mut queue, piece));
         assert!(pool.take(&mut queue, PIECE).unwrap().is_some());
         assert_eq!((pool.bytes(), pool.free()), (2 * PIECE, 0));

@@ -1,7 +1,8 @@
-//! The short path of a request that needs only a copy: one extent, one piece, one transfer, and no plan.
+//! The short path of a request that would be simple if its data needed no copy. It uses one extent, one piece and one transfer, and makes
+//! no plan.
 //!
-//! A request takes this path if it passes the gate of the simple path, except for the check of its memory. If it does not pass, or no piece
-//! is free, it takes the generic path.
+//! A request takes this path if it meets all conditions of the simple path except those of its memory. Otherwise, or if no piece is free,
+//! the request takes the generic path.
 
 use super::{PIECE, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};
@@ -15,7 +16,7 @@ use crate::open_file::Completing;
 use crate::sys::copy;
 use crate::units::{DevOffset, FilePos, InodeNo};
 
-/// A request whose piece is in flight, and the caller's memory.
+/// A request whose piece is in flight, with the caller's memory.
 pub(in crate::dio) struct Short {
     token: u64,
     pos: FilePos,
@@ -27,18 +28,18 @@ pub(in crate::dio) struct Short {
 #[derive(Clone, Copy)]
 enum Of {
     Frozen(InodeNo),
-    /// A file that can change. The request holds its content by the lane.
+    /// A file that can change. The request has locked its content by the lane of the queue.
     Live {
         slot: u32,
         left: CompletionWork,
     },
 }
 
-// Every request stores and removes one, so it must stay small.
+// Every copied request stores and removes one value of this type, so the type must stay small.
 const _: () = assert!(size_of::<Option<Short>>() <= 64);
 
 impl Short {
-    /// The completion work of a file that can change.
+    /// The completion work and the content lock of the request; `None` if the file cannot change.
     pub(in crate::dio) fn completing(&self) -> Option<Completing> {
         let Of::Live { slot, left } = self.of else { return None };
         let holding = Holding { slot, hold: Hold::Lane };
@@ -47,7 +48,7 @@ impl Short {
 }
 
 impl Io<'_> {
-    /// Takes one piece, if one is free.
+    /// Takes one piece for `len` bytes, if one is free and large enough.
     #[inline(always)]
     fn take_one(&mut self, len: usize) -> Option<Buffer> {
         if len > PIECE {
@@ -56,14 +57,14 @@ impl Io<'_> {
         self.state.pool.take_idle(len).or_else(|| make_one(self.queue, self.state, len))
     }
 
-    /// Handles a bio that the queue did not accept although it had room. The generic path can wait for room.
+    /// Handles a bio that the queue refused although it had reported a free slot. The generic path can wait for a slot.
     #[cold]
     fn refused(&mut self, bio: Bio, request: u32) -> Result<(), Memory> {
         self.give_memory(bio.memory);
         self.state.shorts.remove(request).map_or(Ok(()), |short| Err(short.memory.into()))
     }
 
-    /// Returns the piece. The data of a `clean` read are copied first.
+    /// Ends a transfer and returns its piece to the pool. The data of a `clean` read are copied to the caller's memory first.
     #[inline(always)]
     fn end_transfer(&mut self, done: Done, request: u32, clean: bool) -> Option<Short> {
         let Bio { op, memory: piece, .. } = done.bio;
@@ -77,7 +78,7 @@ impl Io<'_> {
         short
     }
 
-    /// The result of a read into lent memory that was not clean.
+    /// Handles a read into borrowed memory that was short or failed: returns its piece, and repeats the read if possible.
     #[cold]
     #[inline(never)]
     pub(in crate::dio) fn read_short_again<M: MapFile>(
@@ -91,7 +92,7 @@ impl Io<'_> {
         self.read_again(target, buf, request, read)
     }
 
-    /// Ends a short request whose bio has completed, with any result.
+    /// Ends a request of this path whose bio has completed, successfully or not.
     pub(in crate::dio) fn complete_short(&mut self, mut done: Done, request: u32) {
         let (op, result) = (done.bio.op, self.finish_transfer(&mut done));
         let Some(short) = self.end_transfer(done, request, result.is_ok()) else { return };
@@ -112,7 +113,7 @@ fn make_one(queue: &mut dyn DeviceQueue, state: &mut State, len: usize) -> Optio
     state.pool.take(queue, len).ok().flatten()
 }
 
-/// Takes a piece for a read into lent memory, and finds its position on the device; `None` if the read cannot take this path.
+/// Takes a piece for a read into borrowed memory, and finds the device offset. Returns `None` if the read cannot take this path.
 #[inline(never)]
 pub(in crate::dio) fn piece_for<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -127,7 +128,7 @@ pub(in crate::dio) fn piece_for<Q: DeviceQueue, M: MapFile>(
     Some((Io { queue, state }.take_one(buf.len())?, at))
 }
 
-/// Ends that read if the piece was filled in full.
+/// Ends a read whose piece the device has filled: copies the data and returns the piece.
 #[inline(never)]
 pub(in crate::dio) fn end_read<Q: DeviceQueue>(
     queue: &mut Q,
@@ -151,7 +152,8 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Memory> {
     let Memory::Flat(buffer) = memory else { return Err(memory) };
     let (is_write, len, address) = (request.op == BioOp::Write, request.len, buffer.address());
-    // The state of a request in flight is small. It has room only for a bio, and for a hold of the file's content by the lane.
+    // If no slot is free, the generic path can wait for one. [`Short`] is small: it cannot describe a range lock, several bios, or the
+    // flags in [`REFUSED`].
     if queue.room() == 0 || !target.is_light() || is_write && request.flags.intersects(REFUSED) {
         return Err(buffer.into());
     }
@@ -189,14 +191,14 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-/// Whether the completion of a short request needs no work that could block.
+/// Whether the completion of a request of this path needs no work that could block.
 #[inline(always)]
 pub(in crate::dio) fn is_light(state: &State, request: u32) -> bool {
     let short = state.shorts.get(request);
     short.is_some_and(|short| !matches!(short.of, Of::Live { left, .. } if !left.is_empty()))
 }
 
-/// Takes a [light](is_light) request whose piece was transferred in full.
+/// Ends a [light](is_light) request whose piece was transferred in full.
 #[inline(never)]
 pub(in crate::dio) fn pop(
     queue: &mut dyn DeviceQueue,

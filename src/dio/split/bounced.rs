@@ -1,6 +1,6 @@
-//! Queued requests that go through bounce buffers. The request keeps the caller's memory, and the device gets pieces of the pool. The data
-//! of a write are copied before its submission. The data of a read are copied by the thread that takes the completion. Then the piece is
-//! free for another range.
+//! Queued requests whose data are copied through bounce buffers. The request contains the caller's memory, and the bios contain pieces from
+//! the pool of the queue. The data of a write are copied before its submission. The data of a read are copied when its completion is
+//! processed. After the completion, another request can use the piece.
 
 use std::ops::Range;
 
@@ -16,10 +16,10 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, MapFile};
 use crate::units::{DevOffset, FilePos};
 
-/// The caller's memory of a request that goes through bounce buffers.
+/// The caller's memory of a request whose data are copied through bounce buffers.
 pub(super) struct Bounced {
     pub(super) memory: Memory,
-    /// The distance of the caller's first byte from the first byte that the device transfers.
+    /// The number of bytes that the device transfers before the caller's first byte.
     pub(super) skip: usize,
 }
 
@@ -29,7 +29,8 @@ fn too_long() -> Error {
 }
 
 impl Io<'_> {
-    /// Submits the pieces of a mapping, which begins at `offset` in the request. If the pool has no free piece, waits for an earlier piece.
+    /// Submits a mapping of a request in pieces. The mapping begins at `offset` in the request. If the pool has no free piece, waits until
+    /// a piece in flight completes.
     pub(super) fn start_pieces(
         &mut self,
         dev: Dev,
@@ -43,13 +44,13 @@ impl Io<'_> {
             let part = u32::try_from(offset + done).map_err(|_| too_long())?;
             let Some(split) = self.state.splits.get(index) else { break };
             let flags = split.flags;
-            // An atomic write is submitted as a whole.
+            // An atomic write is submitted as one bio.
             let atomic = flags.contains(BioFlags::ATOMIC);
             let len = if atomic { rest } else { self.state.pool.next(rest) };
             let mut pieces = self.take_pieces(len, flags.contains(BioFlags::NOWAIT))?;
             let split = self.state.splits.get_mut(index).filter(|split| split.error.is_none());
             let Some(split) = split else {
-                // A piece that completed during the wait has failed, so the request ends.
+                // During the wait another piece of this request has failed, so the request ends.
                 self.give_pieces(pieces);
                 break;
             };
@@ -86,7 +87,7 @@ impl Io<'_> {
         self.state.release_part(index);
     }
 
-    /// Continues the transfer of a short bio.
+    /// Transfers the remaining bytes of a short bio, and repeats a bio that failed with EAGAIN.
     pub(in crate::dio) fn finish_transfer(&mut self, done: &mut Done) -> Result<(), Errno> {
         let Done { bio, result } = done;
         let (len, sector_mask) = (bio.memory.len(), self.state.sector_mask);
@@ -102,7 +103,7 @@ impl Io<'_> {
             Err(errno) => return Err(errno),
         };
         if count > 0 {
-            // Otherwise the device could refuse the remaining bytes of a request that is partly done.
+            // With NOWAIT the device could refuse the remaining bytes of a request that is partly done.
             to.flags -= BioFlags::NOWAIT;
         }
         let at = DevOffset(bio.at.0 + count as u64);
@@ -116,7 +117,7 @@ impl Io<'_> {
 }
 
 impl SplitRequest {
-    /// Reads content that is not on the device.
+    /// Reads a mapping without a transfer: a hole, an unwritten extent, or inline data.
     pub(super) fn read_unmapped_bounced<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,
@@ -129,7 +130,7 @@ impl SplitRequest {
         target.read_unmapped(iomap.kind, pos, within_mut(memory.buffers_mut(), range))
     }
 
-    /// The part of the caller's memory for `len` bytes of the device's range.
+    /// The range of the caller's memory that belongs to `len` bytes at `offset` of the transfer.
     fn callers(&self, offset: usize, len: usize) -> Range<usize> {
         let skip = self.bounced.as_ref().map_or(0, |bounced| bounced.skip);
         let place = |offset: usize| offset.saturating_sub(skip).min(self.count);
@@ -146,7 +147,7 @@ impl SplitRequest {
     fn copy_out(&mut self, from: &Memory, offset: usize) {
         let range = self.callers(offset, from.len());
         let Some(Bounced { memory, skip }) = &mut self.bounced else { return };
-        // The sector may begin before the caller's first byte.
+        // The first sector may begin before the caller's first byte.
         let start = (range.start + *skip).saturating_sub(offset);
         let from = within(from.buffers(), start..start + range.len());
         copy(from, within_mut(memory.buffers_mut(), range));

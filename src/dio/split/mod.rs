@@ -1,7 +1,9 @@
-//! The generic path for owned memory: a request of several bios, and everything that is not a clean completion.
+//! The generic path for owned memory. It carries out requests of several bios, and processes short and failed completions of all queued
+//! requests.
 //!
-//! A request's memory is cut into the parts that are contiguous on the device. Each part moves down with its bio and comes back with it, and
-//! the parts are joined before the request completes. The simple path uses none of this code.
+//! The memory of a request is cut into parts that are contiguous on the device. Each part moves into its bio, and the completed bio returns
+//! it. The parts are joined before the request completes. A request on the simple path uses this code only if its completion is short or
+//! failed.
 
 mod bounced;
 mod slab;
@@ -22,27 +24,28 @@ use crate::iomap::{Iomap, MapFile};
 use crate::open_file::Completing;
 use crate::units::{DevOffset, InodeNo};
 
-/// The part number of a bio that is a copy of a whole request. It is not a variant of its own, because another variant costs the simple path's
-/// completions instructions.
+/// The part number of a bio that transfers a copy of a complete request. The copy is not marked by a variant of [`BioEnd`], because another
+/// variant would cost each completion of the simple path some instructions.
 pub(super) const COPY: u32 = u32::MAX;
 
 /// A request with several parts.
 pub(super) struct SplitRequest {
-    /// The operation for the device.
+    /// The request as the device gets it. If the data are copied, the range is widened to complete sectors.
     request: Request,
     flags: BioFlags,
     inode: InodeNo,
-    /// The completion work of a file that can change.
+    /// The completion work and the content lock; `None` if the file cannot change.
     completing: Option<Completing>,
-    /// The number of bytes that the caller gets without an error; bytes read past them are zeroed.
+    /// The number of bytes that the caller gets if there is no error. Bytes that a read transfers after these are past the end of the file,
+    /// and are zeroed.
     count: usize,
-    /// The memory of each part in order; empty while it is in a bio.
+    /// The memory of each part, in order. An entry is empty while the memory is in a bio.
     parts: Vec<Buffers>,
-    /// The memory after the parts.
+    /// The memory after the last part.
     rest: VecDeque<Buffer>,
-    /// The lengths of the caller's buffers, into which the parts are joined.
+    /// The form of the caller's memory, into which the parts are joined.
     shape: Shape,
-    /// Replaces the parts if the bios have bounce buffers.
+    /// The memory of a request whose data are copied through bounce buffers; such a request has no `parts`.
     bounced: Option<Bounced>,
     in_flight: usize,
     error: Option<Error>,
@@ -65,7 +68,7 @@ impl SplitRequest {
             rest: VecDeque::new(),
             shape: Shape::Flat,
             bounced: None,
-            // The submission itself counts as one, so that early completions do not end the request.
+            // The submission itself counts as one part, so that early completions do not end the request.
             in_flight: 1,
             error: None,
             retries: RETRIES,
@@ -73,11 +76,11 @@ impl SplitRequest {
     }
 }
 
-/// Starts a request of any number of bios: a read that begins before the file's end, or a write over blocks that the file has, with the
-/// completion work `left` in addition to that of its mappings.
+/// Starts a request of any number of bios: a read that begins before the end of the file, or a write to allocated blocks. `left` is
+/// completion work in addition to the work that the mappings require.
 ///
 /// # Errors
-/// Returns the memory with the reason. The caller then still holds the content.
+/// Returns the reason and the memory. In this case the caller must still release the content lock.
 pub(crate) fn submit<M: MapFile>(
     queue: &mut dyn DeviceQueue,
     state: &mut State,
@@ -155,11 +158,11 @@ impl Io<'_> {
             }
             offset += iomap.len as usize;
         }
-        // The submission has ended.
+        // Ends the submission, which counted as one part.
         self.state.release_part(index);
     }
 
-    /// Processes a completion that is not a clean one of the simple path.
+    /// Processes any completion except a successful one of the simple path.
     #[cold]
     pub(super) fn complete(&mut self, mut done: Done) {
         let len = done.bio.memory.len();
@@ -189,12 +192,12 @@ impl Io<'_> {
             let completion = Completion { token, memory: done.bio.memory, result: Ok(len) };
             return self.state.end(completing, completion);
         }
-        // With any other result the bio becomes a request of one part, which handles errors and short transfers.
+        // With any other result the bio becomes a request of one part. The code for such requests handles errors and short transfers.
         let request = Request::of(done.bio.op, pos, len).token(token);
         let mut split = SplitRequest::new(request, inode, completing, len);
         split.parts.push(Buffers::new());
         let index = self.state.splits.insert(split);
-        // A repeated submission belongs to that request.
+        // If the bio is submitted again, it belongs to that request.
         done.bio.end = BioEnd::Part { request: index, part: 0 };
         self.complete_part(done, index, 0);
     }
@@ -217,7 +220,7 @@ impl Io<'_> {
                 let mut rest: VecDeque<Buffer> = bio.memory.into_buffers().into();
                 buffers.extend(take(&mut rest, count));
                 let at = DevOffset(bio.at.0 + count as u64);
-                // Otherwise the device could refuse the remaining bytes of a request that is partly done.
+                // With NOWAIT the device could refuse the remaining bytes of a request that is partly done.
                 let flags = bio.flags - BioFlags::NOWAIT;
                 let memory = to_memory(rest.into_iter().collect());
                 return self.submit_part(Bio { at, flags, memory, ..bio });
@@ -233,7 +236,7 @@ impl Io<'_> {
 }
 
 impl State {
-    /// Ends a request that has its result.
+    /// Ends a request whose result is known.
     pub(super) fn end(&mut self, completing: Option<Completing>, completion: Completion) {
         let completion = match completing {
             None => Some(completion),
@@ -242,7 +245,7 @@ impl State {
         self.finished.extend(completion);
     }
 
-    /// Records the failure of a request; the first error is reported.
+    /// Records the failure of a request. If there are several failures, the first one is reported.
     #[cold]
     fn fail(&mut self, index: u32, errno: Errno) {
         let split = self.splits.get(index).filter(|split| split.error.is_none());
@@ -253,7 +256,7 @@ impl State {
         }
     }
 
-    /// Releases a part of a request; the last release completes it.
+    /// Ends a part of a request. The end of the last part completes the request.
     fn release_part(&mut self, index: u32) {
         let Some(split) = self.splits.get_mut(index) else { return };
         split.in_flight -= 1;
@@ -266,7 +269,7 @@ impl State {
 }
 
 impl SplitRequest {
-    /// The bio of the next part, which covers a whole mapping.
+    /// The bio of the next part. The part is one complete mapping.
     fn next_part(&mut self, dev: Dev, request: u32, iomap: &Iomap) -> Bio {
         let end = BioEnd::Part { request, part: self.parts.len() as u32 };
         self.parts.push(Buffers::new());
@@ -275,7 +278,7 @@ impl SplitRequest {
         Bio { op: self.request.op, flags: self.flags, dev, at: iomap.addr, memory, end }
     }
 
-    /// Reads content that is not on the device.
+    /// Reads a mapping without a transfer: a hole, an unwritten extent, or inline data.
     fn read_unmapped<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,

@@ -1,6 +1,6 @@
-//! A table of items in flight. Each has a number, which is free again when the item ends.
+//! A table of items in flight. Each item has an index. The index is used again after the item was removed.
 
-/// Items by number.
+/// Items by index.
 pub(in crate::dio) struct Slab<T> {
     slots: Vec<Option<T>>,
     free: Vec<u32>,
@@ -17,7 +17,7 @@ impl<T> Slab<T> {
         self.slots.len() == self.free.len()
     }
 
-    /// The items that are not complete.
+    /// The items in the table.
     pub(in crate::dio) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().flatten()
     }

@@ -1,5 +1,6 @@
-//! Appends, and the ranges that they reserve past the end of the file. An append reserves and releases its range while it holds the file's
-//! content. A thread that truncates the file or moves its blocks holds the content exclusively, so no range is reserved at that time.
+//! Appends, and the ranges that they reserve past the end of the file. An append has the file's content locked (shared) as long as its
+//! range is reserved. A thread that truncates the file or moves its blocks locks the content exclusively, so no range is reserved at that
+//! time.
 
 use std::io::IoSlice;
 
@@ -14,7 +15,7 @@ use crate::queue::Queue;
 use crate::units::FilePos;
 
 impl LiveFile {
-    /// Writes at the current end of the file; returns the position. Concurrent appends get consecutive positions.
+    /// Writes at the current end of the file, and returns the position of the first byte. Concurrent appends get consecutive positions.
     pub(in crate::file) fn append(
         &self,
         queue: &mut Queue,
@@ -30,7 +31,8 @@ impl LiveFile {
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
-    /// The position of a write whose caller holds the content. An append reserves its range until it [ends](Self::end_place).
+    /// The position of a write. The caller has locked the content. For an append, this function reserves the range until
+    /// [`end_place`](Self::end_place) releases it.
     pub(super) fn place(&self, at: WriteAt, len: usize, flags: DioFlags) -> Result<FilePos> {
         if let WriteAt::Pos(pos) = at {
             return Ok(pos);
@@ -49,7 +51,8 @@ impl LiveFile {
         }
     }
 
-    /// Releases the range of a write that made the file longer, or that failed to. The caller still holds the content.
+    /// Releases the reserved range of a write that has extended the file, or that has failed to do so. The content is still locked by the
+    /// caller.
     pub(super) fn end_place(&self, left: CompletionWork) {
         if left.contains(CompletionWork::RESERVED) {
             self.handle.inode.pending.place_ended();

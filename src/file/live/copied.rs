@@ -1,4 +1,4 @@
-//! Overwrites with one bio whose memory must not change during the transfer, so the bio writes a copy.
+//! Overwrites with one bio. The bio writes a copy of the caller's memory, because that memory could change during the transfer.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! A file of a volume that is open for writing. Its inode and its content can change.
+//! A file of a volume that is open for writing, so that the inode and the content of the file can change.
 //!
-//! Each queue has a view of the file: the inode as it was last read, which is valid while the inode's number of changes stays the same.
-//! Reads and overwrites enter the content by the queue's lane, check that number, and go to the device. They take no lock that other
-//! threads write to.
+//! Each queue has a view of the file: a copy of the size and the map of the inode. The view is valid while the change counter of the inode
+//! stays the same. A read or an overwrite locks the content by the lane of its queue, which is a counter that only this queue writes. Then
+//! the request checks the change counter and is sent to the device. So it acquires no lock that other threads write to.
 
 mod append;
 mod copied;
@@ -30,7 +30,7 @@ use crate::open_file::{
 use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
 
-/// An open file that can change.
+/// An open file of a volume that is open for writing.
 #[derive(Clone)]
 pub(crate) struct LiveFile {
     handle: Arc<FileHandle>,
@@ -40,14 +40,14 @@ pub(crate) struct LiveFile {
     geometry: Geometry,
 }
 
-/// The positions at which a handle writes.
+/// The positions at which a handle can write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writing {
     /// The handle only reads.
     Nowhere,
-    /// Each write has a position.
+    /// Each write is made at the position that the caller requests.
     Anywhere,
-    /// Each write goes to the end of the file.
+    /// Each write is an append.
     AtEnd,
 }
 
@@ -60,7 +60,7 @@ impl Writing {
         }
     }
 
-    /// Returns the destination of a write that requests `at`, or the error of a handle that only reads.
+    /// Returns the place of a write that requests `at`. Fails if the handle only reads.
     fn admit(self, at: WriteAt) -> Result<WriteAt> {
         match self {
             Self::Anywhere => Ok(at),
@@ -70,7 +70,7 @@ impl Writing {
     }
 }
 
-/// How a request uses a range of the content.
+/// How a request locks a range of the content.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Shared,
@@ -78,7 +78,7 @@ enum Access {
 }
 
 impl LiveFile {
-    /// Creates the file. `None` on a read-only volume.
+    /// Creates the file. Returns `None` if the volume is read-only.
     pub(crate) fn new(
         held: &Held,
         timer: Option<CommitTimer>,
@@ -109,7 +109,8 @@ impl LiveFile {
         self.writing == Writing::AtEnd
     }
 
-    /// The mapping of a position. Written ranges that are not converted yet count as written.
+    /// The mapping that contains a position. Ranges of unwritten extents that contain data count as written, although the metadata do not
+    /// include these writes yet.
     pub(super) fn map(&self, pos: FilePos) -> Result<Iomap> {
         let open = &self.handle.inode;
         loop {
@@ -127,7 +128,7 @@ impl LiveFile {
         self.handle.file.read_inline(buf, pos)
     }
 
-    /// Enters a range of the content: by the lane if the lane is open and the access is shared, otherwise by a range lock.
+    /// Locks a range of the content. A shared access uses the lane of the queue if the lane is open. Any other access uses a range lock.
     fn enter(
         &self,
         queue: &mut Queue,
@@ -146,12 +147,12 @@ impl LiveFile {
         Ok(Entered::new(file, hold))
     }
 
-    /// The queue's view of the file, made current.
+    /// Returns the queue's view of the file. If the inode has changed, the view is read again first.
     fn current<'q>(&self, queue: &'q mut Queue, nowait: bool) -> Result<&'q View> {
         queue.views.current(&mut queue.state.files, &self.handle, nowait)
     }
 
-    /// Waits for a range. First waits for this queue's requests in flight, because other threads may wait for them.
+    /// Waits until the range is locked. First completes this queue's requests in flight, because other threads may wait for these requests.
     fn wait_for(&self, queue: &mut Queue, ticket: Ticket, nowait: bool) -> Result<()> {
         let content = &self.handle.inode.content;
         if !nowait && !content.has(&ticket) {

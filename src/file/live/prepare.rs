@@ -1,4 +1,4 @@
-//! The steps of a write that is not just an overwrite, in the order in which they are taken.
+//! The steps of a write that is more than an overwrite of written blocks, in their order.
 
 use super::target::would_change;
 use super::{Access, LiveFile};
@@ -14,13 +14,13 @@ pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 
 /// The next step of a prepared write.
 pub(super) enum Ready {
-    /// The device writes to blocks that the file has. The request may have fewer bytes than the caller asked for.
+    /// The file has blocks for the request, so the device can write. The request may be shorter than the write that the caller wants.
     Blocks { request: Request, left: CompletionWork },
-    /// An append must begin at this position, the end of the file, which is not at a sector boundary.
+    /// The write is an append, and the end of the file, which is this position, is not at a sector boundary.
     Unaligned(FilePos),
-    /// The file system writes the data, because the file has no blocks or cannot have unwritten ones.
+    /// The file system must write the data, because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
-    /// The write extends a file of this size past its last block. The bytes of that block after the end must be zeroed first.
+    /// The write begins past the end of the file, which has this size. The bytes of the last block after the end must be zeroed first.
     Gap(u64),
 }
 
@@ -30,15 +30,16 @@ pub(super) struct Wanted {
     pub(super) at: WriteAt,
     pub(super) len: usize,
     pub(super) flags: DioFlags,
-    /// The file size at which the bytes of the last block after the end were last zeroed.
+    /// The size of the file when the rest of its last block was zeroed; `None` if that was not done.
     pub(super) zeroed: Option<u64>,
 }
 
 impl LiveFile {
-    /// Takes the steps of a write that is not just an overwrite. The device accepts its length, and its position if that is known.
+    /// Carries out the steps of a write before its transfer. The caller has checked that the length is aligned, and also the position if it
+    /// is known.
     ///
-    /// The returned guard holds the content from the first step on, so that no block moves until the guard is dropped. In between, each change of the
-    /// inode takes the inode's own lock. A write with NOWAIT changes nothing.
+    /// The content is locked from the first step until the returned guard is dropped, so that no block moves. In addition, each change of
+    /// the inode acquires the lock of the inode. A write with NOWAIT changes nothing: it fails if a change is necessary.
     pub(super) fn prepare(
         &self,
         queue: &mut Queue,
@@ -51,7 +52,8 @@ impl LiveFile {
             let (range, nowait) = (at.range(len as u64), flags.contains(DioFlags::NOWAIT));
             let entered = self.enter(queue, range, Access::Shared, nowait)?;
             match self.prepare_entered(queue, Wanted { at, len, flags, zeroed })? {
-                // The gap is the places of appends in flight: an append that holds the whole file meets none.
+                // For an append, the gap is returned to the caller. The gap consists of ranges that appends in flight have reserved. The
+                // caller then writes under an exclusive lock of the file, when no append is in flight.
                 Ready::Gap(size) if at != WriteAt::End || flags.contains(DioFlags::ATOMIC) => {
                     drop(entered);
                     self.zero_gap(queue)?;
@@ -62,7 +64,8 @@ impl LiveFile {
         }
     }
 
-    /// Prepares a write whose caller holds the content. A write that makes the file longer reserves its range from here on.
+    /// Prepares a write. The caller has locked the content. If the write extends the file, its range is reserved when this function
+    /// returns.
     fn prepare_entered(&self, queue: &mut Queue, wanted: Wanted) -> Result<Ready> {
         let Wanted { at, len, flags, .. } = wanted;
         let pending = &self.handle.inode.pending;
@@ -78,10 +81,11 @@ impl LiveFile {
                 if at != WriteAt::End && left.contains(CompletionWork::GROW) {
                     pending.extends(request.pos.0 + request.len as u64);
                 }
-                // If fewer blocks were allocated than requested, the next append follows the allocated ones.
+                // If fewer blocks were allocated than requested, the next append begins after the allocated blocks.
                 let end = request.pos.0 + request.len as u64;
                 order.iter().for_each(|order| pending.shorten(order, end));
-                // A later write may already have extended the file past an append, so GROW alone does not show the reservation.
+                // The flag GROW is not enough to detect a reservation: a later write may already have extended the file past the range of
+                // this append.
                 let reserved = at == WriteAt::End || left.contains(CompletionWork::GROW);
                 left.set(CompletionWork::RESERVED, reserved);
             }
@@ -94,8 +98,9 @@ impl LiveFile {
         queue.alone(|| self.handle.file.zero_tail())
     }
 
-    /// Prepares a write at a known position, whose caller holds the content. The queue's view is read again if the inode has changed: an append may
-    /// have waited for its position, and other threads change attributes without the content.
+    /// Prepares a write at a known position. The caller has locked the content. If the inode has changed, the view of the file is read
+    /// again. The inode can change although the content is locked: an append may have waited for its position, and changes of attributes do
+    /// not lock the content.
     pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,
@@ -126,7 +131,7 @@ impl LiveFile {
         let mut len = len;
         let written = match dio::blocks_of(view, pos, len, nowait)? {
             Some(true) => true,
-            // A separate transaction would record these blocks and their state, so the write would not be atomic.
+            // Missing or unwritten blocks need a separate transaction, so the write would not be atomic.
             Some(false) | None if flags.contains(DioFlags::ATOMIC) => {
                 let what = "an atomic write can only overwrite existing data";
                 return Err(Error::io(Errno::EOPNOTSUPP, what));
@@ -137,7 +142,7 @@ impl LiveFile {
             None => {
                 let whole = flags.contains(DioFlags::WHOLE);
                 let reached = handle.file.allocate(pos.0..end, whole)?;
-                // The allocation reached the end of the write, or of an earlier block.
+                // The allocation may have ended before the end of the write, because no more blocks were free.
                 len = (reached.min(end) - pos.0) as usize;
                 self.current(queue, false)?;
                 false
@@ -158,7 +163,7 @@ impl LiveFile {
         Ok(Ready::Blocks { request, left })
     }
 
-    /// Checks the rules of Linux for an atomic write, which the device must guarantee.
+    /// Checks that the device supports atomic writes, and that the write obeys the rules of Linux for them.
     fn check_atomic(&self, pos: FilePos, len: usize, flags: DioFlags) -> Result<()> {
         if !flags.contains(DioFlags::ATOMIC) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Reads of a file that can change.
+//! Reads of a file in a volume that is open for writing.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Readers, writers and conversions of a file, under schedules that a model checker chooses.
+//! Tests of readers, writers and conversions of one file. A model checker chooses the schedules of the threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -15,10 +15,10 @@ use crate::units::FilePos;
 use crate::{File, FileOptions, Queue, QueueOptions, Volume};
 
 const BLOCK: usize = 1024;
-/// The blocks that a model may write. They are allocated, and unwritten.
+/// The number of blocks that a model may write. They are allocated and unwritten.
 const BLOCKS: usize = 4;
 
-/// A volume with a file of unwritten blocks. It is made once, outside the schedules.
+/// Returns a device with a volume, in which one file has only unwritten blocks. The volume is made once, and each model gets a copy.
 fn base() -> Ram {
     static MADE: OnceLock<Ram> = OnceLock::new();
     if let Some(made) = MADE.get() {
@@ -47,7 +47,7 @@ fn base() -> Ram {
 struct Model {
     volume: Volume,
     file: File,
-    /// The blocks that are written.
+    /// For each block, whether a write to it has completed.
     written: [AtomicBool; BLOCKS],
     appended: AtomicU64,
 }
@@ -73,7 +73,8 @@ impl Model {
         self.written[block].store(true, SeqCst);
     }
 
-    /// Reads a block. It contains the data that were written before; otherwise zeros or the data that are being written.
+    /// Reads a block and checks its content. If a write to the block completed before the read, the block contains the data. Otherwise it
+    /// contains zeros, or the data of a concurrent write.
     fn read(&self, queue: &mut Queue, block: usize) {
         let written = self.written[block].load(SeqCst);
         let mut buf = Buffer::aligned(BLOCK).unwrap();
@@ -118,7 +119,7 @@ fn no_reader_takes_what_was_written_for_zeros() {
     });
 }
 
-/// Two threads append while a third moves blocks and syncs.
+/// Two threads append while a third punches a hole and syncs.
 #[test]
 fn appends_do_not_overlap() {
     explore(10, || {
@@ -148,11 +149,11 @@ fn appends_do_not_overlap() {
     });
 }
 
-/// The last thread that closes a file keeps the data that another thread has written concurrently.
+/// A thread that drops the last handle of a file does not lose data that another thread has written concurrently.
 #[test]
 fn a_close_keeps_what_others_have_written() {
     explore(5, || {
-        // The volume has no yields of its own: the other thread does all of its work between two steps of this one.
+        // The device does not yield at each request, so one thread can do all its work between two steps of the other thread.
         let volume = Volume::writable_on(Arc::new(base()), Clock::System).unwrap();
         let open = |volume: &Volume| {
             let inode = volume.fs().lookup(ROOT, b"file").unwrap();

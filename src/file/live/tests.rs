@@ -1,4 +1,4 @@
-//! Tests of the times that writes set.
+//! Tests of the modification times that writes set.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::fs::{Clock, Credentials, NewFile, Timestamp};
 use crate::units::{FilePos, InodeNo};
 use crate::{FileOptions, Queue, QueueOptions, Volume};
 
-/// A volume with the system's clock, and a file.
+/// Returns a volume that uses the system's clock, and the inode number of a file in it.
 fn volume() -> (Volume, InodeNo) {
     let ram = Arc::new(Ram::new(8 << 20));
     crate::tools::make(&*ram, &MkfsOptions::default()).unwrap();
@@ -26,7 +26,7 @@ fn now() -> Timestamp {
     Clock::System.now()
 }
 
-/// Waits until the clock shows another time, and returns it.
+/// Waits until the clock shows another time, and returns that time.
 fn tick() -> Timestamp {
     let before = now();
     loop {
@@ -41,8 +41,8 @@ fn queue(volume: &Volume) -> Queue {
     volume.queue(&QueueOptions::default()).unwrap()
 }
 
-/// The time of a marked write is no older than the write, through any queue, whether or not that queue still exists; and another query does
-/// not make the time newer.
+/// After several writes, a query of the modification time returns a time that is not before the last write. This holds for writes by any
+/// queue, and also after that queue was dropped. A second query returns the same time.
 #[test]
 fn a_write_is_seen_to_be_as_young_as_it_is() {
     let (volume, number) = volume();
@@ -60,7 +60,7 @@ fn a_write_is_seen_to_be_as_young_as_it_is() {
         }
         assert!(modified() >= before, "round {round}");
         file.write_at(&mut first, &block(), FilePos(0)).unwrap();
-        // This write is only marked.
+        // The previous write has set the time. The next write only marks the inode.
         let noted = tick();
         match &mut second {
             Some(second) if round % 2 == 0 => {
@@ -92,7 +92,7 @@ fn a_write_is_seen_to_be_as_young_as_it_is() {
     volume.close().unwrap();
 }
 
-/// A marked write gets the time of the next run of the timer, not of a much later query.
+/// A write that only marks the inode gets the time of the timer's next run, and not the time of a later query.
 #[test]
 fn a_noted_write_is_no_younger_than_the_timers_last_look() {
     let (volume, number) = volume();

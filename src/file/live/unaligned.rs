@@ -1,5 +1,5 @@
-//! Writes that do not begin and end at sector boundaries, by handles that accept them. The sectors at both ends are read first, and no other
-//! request uses the range in the meantime.
+//! Writes that do not begin and end at sector boundaries. Direct handles refuse them. The sectors at both ends are read first, and the
+//! range is locked exclusively until the write is complete.
 
 use std::io::IoSlice;
 
@@ -20,7 +20,7 @@ const PIECE: usize = 256 << 10;
 
 /// The result of a write that does not begin and end at sector boundaries.
 enum Unaligned {
-    /// The number of bytes that were written, and whether so many ranges are unconverted that a conversion is due.
+    /// The number of bytes that were written, and whether the file has so many unconverted ranges that a conversion is due.
     Written(usize, bool),
     /// The number of bytes that were written; the file system must write the rest.
     ByFileSystem(usize),
@@ -28,8 +28,8 @@ enum Unaligned {
 }
 
 impl LiveFile {
-    /// Writes data that do not begin and end at sector boundaries. The sectors at both ends are read first, and no other request uses the range
-    /// in the meantime. An append holds the whole content of the file.
+    /// Writes data that do not begin and end at sector boundaries. The range is locked exclusively while the sectors at both ends are read
+    /// and the data are written. An append locks the complete content of the file.
     pub(super) fn write_unaligned(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
         let (at, len, flags) = (write.at, write.len(), write.flags);
         if flags.contains(DioFlags::NOWAIT) {
@@ -93,7 +93,7 @@ impl LiveFile {
         written
     }
 
-    /// Writes a range that no other request uses, piece by piece.
+    /// Writes a range piece by piece. The caller has locked the range exclusively.
     fn write_pieces(
         &self,
         queue: &mut Queue,
@@ -103,7 +103,7 @@ impl LiveFile {
     ) -> Result<Unaligned> {
         let Wanted { len, flags, .. } = wanted;
         let (mut done, mut full) = (0, false);
-        // A write that must be whole gets space for all its bytes before a part is written.
+        // With WHOLE there is one piece for all data, so that space for all data is allocated before any byte is written.
         let most = if flags.contains(DioFlags::WHOLE) { len } else { PIECE };
         while done < len {
             let at = FilePos(pos.0 + done as u64);
@@ -126,7 +126,7 @@ impl LiveFile {
         Ok(Unaligned::Written(done, full))
     }
 
-    /// Writes the sectors around a range that no other request uses.
+    /// Writes the sectors that contain a range. The caller has locked the range exclusively. Returns whether a conversion is due.
     fn write_widened(
         &self,
         queue: &mut Queue,
@@ -139,18 +139,18 @@ impl LiveFile {
         let mut buffer = Buffer::aligned(widened)?;
         self.read_edges(queue, &mut buffer, start, skip, len)?;
         copy(bufs, &mut buffer[skip..skip + len]);
-        // No other code can reach this memory.
+        // The buffer needs no copy, because no other code can change it.
         let widened = Request { pos: start, len: widened, source: Source::Engine, ..*request };
         let more = self.write_held(queue, &[IoSlice::new(&buffer)], &widened)?;
         self.stamp_write();
         let full =
             self.handle.inode.wrote(start, widened.len, (left | more) - CompletionWork::GROW);
-        // The file grows to the end of the requested bytes, not of the written sectors.
+        // The new size of the file is the end of the requested bytes, not of the written sectors.
         self.handle.inode.wrote(pos, len, left & CompletionWork::GROW);
         Ok(full)
     }
 
-    /// Reads the first and the last sector of a range, if the new bytes do not fill them.
+    /// Reads the first and the last sector of a range. A sector that the new bytes fill completely is not read.
     fn read_edges(
         &self,
         queue: &mut Queue,

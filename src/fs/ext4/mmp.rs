@@ -75,7 +75,7 @@ fn check_with(
         return Ok(());
     }
     if seq == SEQ_FSCK {
-        let what = format!("e2fsck is running on the volume on {}", holder());
+        let what = format!("e2fsck is running on the volume, on {}", holder());
         return Err(Error::new(ErrorKind::Busy, what));
     }
     // A holder with a slow device stores a longer interval in the MMP block, so the longer of the two intervals applies.

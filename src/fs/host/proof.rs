@@ -69,8 +69,8 @@ mod tests {
         assert!(proof.is_young());
         let valid = proof.valid.load(Ordering::Relaxed);
         proof.at.store(ticks().wrapping_sub(valid).wrapping_sub(1), Ordering::Relaxed);
-        assert!(!proof.is_young(), "a proof is rejected that is too old");
+        assert!(!proof.is_young(), "a proof that is too old is rejected");
         proof.at.store(ticks() + proof.rate, Ordering::Relaxed);
-        assert!(!proof.is_young(), "a proof is rejected whose time is after the current time");
+        assert!(!proof.is_young(), "a proof with a time in the future is rejected");
     }
 }

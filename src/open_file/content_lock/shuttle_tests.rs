@@ -1,4 +1,4 @@
-//! The content lock under schedules that a model checker chooses.
+//! Tests of the content lock. A model checker chooses the schedules of the threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -9,7 +9,7 @@ use shuttle::thread;
 use super::{ContentLock, Ticket};
 use crate::sync::explore;
 
-/// A step of a model's thread.
+/// The work of one thread of a model.
 type Work = fn(&Model);
 
 #[derive(Default)]
@@ -23,9 +23,9 @@ struct Model {
 /// The expected state of the lock, which the model tracks without calling the lock.
 #[derive(Default)]
 struct Present {
-    /// The ranges that threads are in, and whether each is exclusive.
+    /// The ranges that threads have locked, and whether each lock is exclusive.
     inside: Vec<(Range<u64>, bool)>,
-    /// The tickets of ranges that were asked for and not given back.
+    /// The claims that have not ended: the number of the ticket, the range, and whether it is exclusive.
     asked: Vec<(u64, Range<u64>, bool)>,
 }
 
@@ -34,11 +34,15 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Model {
-    /// Stays in a range while other threads may run.
+    /// Uses a locked range while other threads may run, and checks that no conflicting range is locked at that time.
     fn be_inside(&self, range: &Range<u64>, exclusive: bool) {
         let mut present = self.present.lock().unwrap();
         let meets = |(other, alone): &(_, bool)| (exclusive || *alone) && overlap(range, other);
-        assert!(!present.inside.iter().any(meets), "{range:?} is not alone: {:?}", present.inside);
+        assert!(
+            !present.inside.iter().any(meets),
+            "the exclusive range {range:?} is shared: {:?}",
+            present.inside
+        );
         present.inside.push((range.clone(), exclusive));
         drop(present);
         thread::yield_now();
@@ -61,19 +65,19 @@ impl Model {
     fn by_range(&self, range: Range<u64>, exclusive: bool) {
         let ticket = self.ask(&range, exclusive);
         if self.lock.wait(&ticket).is_err() {
-            assert!(exclusive && self.lost.load(SeqCst), "{range:?} can be taken");
+            assert!(exclusive && self.lost.load(SeqCst), "the range {range:?} can be locked");
             return self.give_back(ticket);
         }
         let conflicts = |(number, other, alone): &(u64, Range<u64>, bool)| {
             *number < ticket.number && (exclusive || *alone) && overlap(&range, other)
         };
         let overtaken = self.present.lock().unwrap().asked.iter().any(conflicts);
-        assert!(!overtaken, "{range:?} came before one that had asked earlier");
+        assert!(!overtaken, "the range {range:?} was locked before an earlier request");
         self.be_inside(&range, exclusive);
         self.give_back(ticket);
     }
 
-    /// A request of a queue.
+    /// Makes a few requests of one queue.
     fn requests(&self, range: Range<u64>) {
         let lane = self.lock.add_lane();
         for _ in 0..3 {
@@ -94,7 +98,7 @@ impl Model {
             self.enter_for_ever(range);
         } else {
             let ticket = self.ask(&range, false);
-            self.lock.wait(&ticket).expect("those who share go on");
+            self.lock.wait(&ticket).expect("the threads that share the range continue");
             self.enter_for_ever(range);
         }
         self.lost.store(true, SeqCst);
@@ -104,11 +108,14 @@ impl Model {
     fn enter_for_ever(&self, range: Range<u64>) {
         let mut present = self.present.lock().unwrap();
         let meets = |(other, alone): &(_, bool)| *alone && overlap(&range, other);
-        assert!(!present.inside.iter().any(meets), "{range:?} is another's");
+        assert!(
+            !present.inside.iter().any(meets),
+            "the range {range:?} is locked by another thread"
+        );
         present.inside.push((range, false));
     }
 
-    /// Takes a range only if the thread need not wait.
+    /// Locks a range only if the thread need not wait.
     fn try_range(&self, range: Range<u64>) {
         let ticket = self.ask(&range, true);
         if self.lock.has(&ticket) {
@@ -123,7 +130,7 @@ fn run(work: &[Work]) {
     let model = Arc::<Model>::default();
     crate::sync::run(&model, work);
     let lane = model.lock.add_lane();
-    assert!(model.lock.enter(&lane), "nobody wants a range any more");
+    assert!(model.lock.enter(&lane), "no thread waits for a range");
 }
 
 #[test]
@@ -161,8 +168,8 @@ fn a_thread_that_does_not_wait_loses_no_wakeup() {
     });
 }
 
-/// Each thread that waits for a range gets an error for requests that never end, regardless of when it came; and no thread gets the range
-/// exclusively.
+/// A queue is lost, and its requests never end. A thread that wants the range of these requests exclusively gets an error, whether it
+/// begins to wait before or after the loss. No thread gets the range exclusively.
 #[test]
 fn a_thread_that_waits_for_a_lost_queue_gets_an_error() {
     explore(1, || {

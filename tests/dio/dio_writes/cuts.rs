@@ -12,6 +12,8 @@ use crate::dio_writes::bench::{BLOCK, Bench, NONE, content, memory};
 
 const EXT4: &str = "-t ext4 -b 4096";
 const APPENDERS: u64 = 3;
+/// The maximum number of appends between two truncations.
+const MOST_UNCUT: u64 = 500;
 
 /// How an appender writes.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +62,11 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
                     let mut queue = bench.queue();
                     while !stop.load(SeqCst) {
                         let before = ended_before_cut.load(SeqCst);
+                        // While the truncating thread does not run, the appends must not fill the volume.
+                        if ended.load(SeqCst) > before + MOST_UNCUT {
+                            std::thread::yield_now();
+                            continue;
+                        }
                         begun.fetch_add(1, SeqCst);
                         let at = way.append(&file, &mut queue, 0);
                         // The maximum number of appends before this append, since the file was last empty.

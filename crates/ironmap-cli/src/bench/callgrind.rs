@@ -58,7 +58,7 @@ fn collected(plan: &Plan) -> Result<(i64, Vec<Served>)> {
         .args(inner.get_args())
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| io(&error, "valgrind, which counts the instructions,"))?;
+        .map_err(|error| io(&error, "run valgrind to count instructions"))?;
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().find_map(|line| line.split_once("Collected : "));
     let count = line.and_then(|(_, count)| count.trim().parse().ok());

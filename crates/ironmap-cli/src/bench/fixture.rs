@@ -155,14 +155,16 @@ impl Fixture {
     pub(super) fn notes(&self) -> Vec<&'static str> {
         let mut notes = Vec::new();
         if self.writes.is_some() && self.mounted.is_some() {
-            notes.push("raw: is the other of two equal devices, which is not mounted and has no cached pages");
+            notes.push("raw: measures an unmounted copy of the device, because the mounted device has cached pages");
         } else if self.mounted.is_some() {
             notes.push(
-                "the first raw: is the other of two equal devices, which is not mounted and has no cached pages; the last raw: is the mounted one",
+                "the first raw: measures an unmounted copy of the device, which has no cached pages; the last raw: measures the mounted device",
             );
         }
         if self.fs == FsKind::Xfs && self.writes.is_none() {
-            notes.push("XFS: the file is immutable, because host: requires it with reflink");
+            notes.push(
+                "XFS: the file is immutable, because host: requires an immutable file with reflink",
+            );
         }
         notes
     }

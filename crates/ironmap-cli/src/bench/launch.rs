@@ -25,7 +25,8 @@ pub(super) fn child(plan: &str) -> Result<(), Failure> {
 
 /// The command that runs a plan in a child.
 pub(super) fn command(plan: &Plan) -> Result<Command> {
-    let program = std::env::current_exe().map_err(|error| io(&error, "this program"))?;
+    let program =
+        std::env::current_exe().map_err(|error| io(&error, "find the path of this program"))?;
     let plan = serde_json::to_string(plan).map_err(|error| Error::invalid(error.to_string()))?;
     let mut command = Command::new(program);
     command
@@ -75,15 +76,21 @@ pub(super) fn prepare(plan: &Plan, prepared: &mut bool) -> Result<()> {
 fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
     let failed = |error: Error| super::failed(&error);
     let output = command(plan).map_err(failed)?.output();
-    let output = output.map_err(|error| failed(io(&error, "a launch")))?;
+    let output = output.map_err(|error| failed(io(&error, "launch a child process")))?;
     match output.status.code() {
         Some(0) => {}
         // The child process has already reported its failure.
         Some(code) => return Err(reported(code)),
-        None => return Err(Failure::new(format!("bench: a launch was ended: {}", output.status))),
+        None => {
+            return Err(Failure::new(format!(
+                "bench: a child process was killed: {}",
+                output.status
+            )));
+        }
     }
-    serde_json::from_slice(&output.stdout)
-        .map_err(|error| Failure::new(format!("bench: a launch's result: {error}")))
+    serde_json::from_slice(&output.stdout).map_err(|error| {
+        Failure::new(format!("bench: cannot read the result of a child process: {error}"))
+    })
 }
 
 fn row(plan: &Plan, target: &ironmap_load::target::TargetSpec, launches: &[&Measured]) -> Row {

@@ -63,7 +63,7 @@ fn count(text: &str) -> Result<usize, String> {
 /// Parses a finite time in seconds.
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= 86400.0);
-    seconds.ok_or_else(|| format!("{text} is not a number of seconds of at most a day"))
+    seconds.ok_or_else(|| format!("{text} is not a number of seconds up to 86400"))
 }
 
 fn protection(text: &str) -> std::result::Result<Protection, String> {
@@ -84,8 +84,8 @@ pub(crate) enum Sync {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Targets:
-  raw:DEV[@OFFSET]     the block device or image itself: the limit. Beside a vol: or host: target of the same device (or
-                       its disk, or a twin of it) it hits the very blocks of the file
+  raw:DEV[@OFFSET]     the block device or image itself, which is the limit. With a vol: or host: target on the same device
+                       (or on its disk, or on a copy of the device), the requests read the same blocks as the file
   kernel:FILE          the same work through the kernel's file system, O_DIRECT
   vol:VOLUME:/PATH     ironmap, unmounted volume
   host:FILE            ironmap, file of a mounted file system
@@ -240,7 +240,10 @@ fn check_outputs(args: &BenchArgs, report: &Report) -> std::result::Result<(), F
     let outputs = [&args.json, &args.plot];
     for path in outputs.into_iter().flatten() {
         if let Some(target) = args.targets.iter().find(|target| is_in(target, path, report)) {
-            return Err(Failure::new(format!("{}: holds the target {target}", path.display())));
+            return Err(Failure::new(format!(
+                "{}: the file contains the target {target}",
+                path.display()
+            )));
         }
     }
     Ok(())
@@ -353,14 +356,14 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
         return Err("this would destroy the content of the targets: confirm it with --destroy");
     }
     if args.fallocate && args.rw.iter().any(|rw| *rw != Rw::Write) {
-        return Err("--fallocate: each block is written once, by --rw write");
+        return Err("--fallocate needs --rw write, because each block is written once");
     }
     let several = args.integrity.len() > 1 || args.integrity.contains(&Protection::All);
     if args.fallocate && (args.simple == Simple::Both || several) {
-        return Err("--fallocate: one variant of a target at a time");
+        return Err("--fallocate can measure only one variant of a target at a time");
     }
     if args.beneath.is_some() && args.fs == FsKind::Xfs {
-        return Err("--beneath: the volume of this fixture is ext4");
+        return Err("--beneath needs a fixture with ext4");
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ const LEAST_HEIGHT: u32 = 420;
 pub(super) fn svg(rows: &[Row]) -> Result<String> {
     let mut picture = String::new();
     let drawn = draw(rows, &mut picture);
-    drawn.map_err(|error| Error::invalid(format!("the picture: {error}")))?;
+    drawn.map_err(|error| Error::invalid(format!("cannot draw the plot: {error}")))?;
     Ok(picture)
 }
 
@@ -356,7 +356,7 @@ mod tests {
                 let own = bars[0].x..bars[bars.len() - 1].x + bars[0].width;
                 assert!(own.contains(&found.x), "{found:?} {own:?}");
                 let half = name.len() as f64 * f64::from(CHARACTER) / 2.0;
-                assert!(found.x - half >= end, "{name} meets the label to its left");
+                assert!(found.x - half >= end, "{name} overlaps the label to its left");
                 end = found.x + half;
             }
             for (bar, row) in bars.iter().zip(&rows) {

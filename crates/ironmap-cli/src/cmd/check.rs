@@ -25,7 +25,7 @@ Examples:
   ironmap check /dev/sdb1
   ironmap check --json disk.img@p1 | jq '.findings[] | select(.severity != \"note\")'
 
-Exit codes: 0 if nothing is wrong, 4 if something is, 1 or 3 if the check could not be done.")]
+Exit codes: 0 if no fault is found, 4 if a fault is found, 1 or 3 if the check could not be done.")]
 pub(crate) struct Args {
     /// Write one JSON object
     #[arg(long)]
@@ -190,13 +190,13 @@ fn print(args: &Args, source: &Source, checked: &Checked) -> std::io::Result<()>
     }
     let left_out = checked.counts.iter().sum::<u64>() - checked.findings.len() as u64;
     if left_out > 0 {
-        writeln!(out, "{left_out} more findings are left out")?;
+        writeln!(out, "{left_out} more findings are not shown")?;
     }
     let Checked { inodes, directories, blocks, .. } = checked;
     let verdict = if checked.is_clean() { "clean" } else { "not clean" };
     writeln!(
         out,
-        "{}: {verdict}; {inodes} inodes in use, {directories} of them directories, {blocks} blocks in use",
+        "{}: {verdict}; {inodes} inodes in use, including {directories} directories, {blocks} blocks in use",
         one_line(&args.volume.to_string())
     )?;
     out.flush()

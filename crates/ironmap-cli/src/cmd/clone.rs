@@ -119,7 +119,7 @@ fn refuse_own(args: &Args, report: &Report) -> Result<(), Failure> {
     };
     let sites = [Some(args.target.data()), args.target.tags()];
     if sites.into_iter().flatten().any(is_own) {
-        let what = format!("{}: is on the device or image that is copied", args.target);
+        let what = format!("{}: the target is on the device or image that is copied", args.target);
         return Err(Failure::usage(what));
     }
     Ok(())
@@ -133,7 +133,7 @@ fn refuse_unlikely(target: &Location) -> Result<(), Failure> {
     if name != "-" && prefix.is_none() {
         return Ok(());
     }
-    let what = "is not a known address or image; for a new file with this name, write";
+    let what = "not a known address or image; for a new file with this name, write";
     Err(Failure::usage(format!("{name}: {what} ./{name}")))
 }
 
@@ -144,7 +144,7 @@ fn open_target(args: &Args, size: u64, report: &Report) -> Result<OpenLocation, 
     let device = &*opened.device;
     let unit = u64::from(device.limits().logical_block);
     if device.size() < size.next_multiple_of(unit) {
-        let sizes = format!("has {} bytes, {} needs {size}", device.size(), args.source);
+        let sizes = format!("has {} bytes, but {} needs {size}", device.size(), args.source);
         return Err(Failure::new(format!("{}: {sizes}", args.target)));
     }
     if !args.force {

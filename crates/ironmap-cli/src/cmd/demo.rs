@@ -48,14 +48,17 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
     let out = &args.out;
     let (copy, image) = (out.join("tree"), out.join("demo.img"));
     if out.exists() && !image.exists() && fs::read_dir(out).map_err(host(out))?.next().is_some() {
-        return Err(Failure::new(format!("{}: exists and is not an earlier demo", out.display())));
+        return Err(Failure::new(format!(
+            "{}: the directory exists, but was not made by an earlier demo",
+            out.display()
+        )));
     }
     let _ = fs::remove_dir_all(&copy);
     fs::create_dir_all(&copy).map_err(host(&copy))?;
 
     let found = TREES.map(Path::new).into_iter().find(|tree| tree.is_dir());
     let Some(tree) = args.tree.as_deref().or(found) else {
-        return Err(Failure::new("no directory tree to copy: name one with --tree"));
+        return Err(Failure::new("no directory tree to copy was found: name a tree with --tree"));
     };
     heading(&format!("an ext4 image of {}", one_line(&tree.display().to_string())))?;
     let mut taken = Taken::default();
@@ -65,9 +68,9 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
 
     let location = Location::parse(image.as_os_str()).map_err(|error| Failure::open(&error))?;
     let source = Source::open(&location, report.context())?;
-    heading("its listing, read without mounting it")?;
+    heading("the listing of the volume, read without a mount")?;
     list(&source)?;
-    heading("every file read back and compared with the original")?;
+    heading("all files are read back and compared with the originals")?;
     compare(&source, &copy, &taken)?;
     heading("the extents of the largest file")?;
     drop(source);
@@ -77,7 +80,7 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
     }
     heading("side by side: the raw device, ironmap without and with the simple path")?;
     measure(out, report, subcommand)?;
-    say(&format!("\nleft in {}: demo.img, bench.json, bench.svg", out.display()))
+    say(&format!("\nfiles in {}: demo.img, bench.json, bench.svg", out.display()))
 }
 
 /// The part of the tree that was copied.
@@ -193,7 +196,7 @@ fn compare(source: &Source, copy: &Path, taken: &Taken) -> Result<(), Failure> {
         progress.inc(1);
     }
     progress.finish_and_clear();
-    say(&format!("{} files, every checksum the same", taken.files.len()))
+    say(&format!("{} files compared, all checksums are equal", taken.files.len()))
 }
 
 fn checksum(source: &Source, inode: Inode, path: &[u8], queue: &mut Queue) -> Result<u32, Failure> {
@@ -225,7 +228,7 @@ fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<()
         return Ok(());
     }
     say(
-        "a mounted ext4 on a disk without partitions is slower, because its metadata is in the disk's page cache; the same bench with --fs ext4 shows that",
+        "on a disk without partitions, reads of a mounted ext4 are slower, because metadata is in the disk's page cache: compare with --fs ext4",
     )
 }
 

@@ -129,7 +129,7 @@ fn replace(
     there: InodeNo,
 ) -> Result<(), Failure> {
     if kind == FileType::Directory {
-        let what = Error::new(ErrorKind::IsADirectory, "a directory is not replaced by a link");
+        let what = Error::new(ErrorKind::IsADirectory, "a link cannot replace a directory");
         return Err(name.failed(&what));
     }
     if let Subject::File(found) = subject

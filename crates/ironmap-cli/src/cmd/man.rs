@@ -65,7 +65,7 @@ const FILES: [(&str, &str); 2] = [
         "\
 /dev/fuse: the device of FUSE. Users other than root need fusermount3(1) too.
 
-/sbin/mount.fuse.ironmap, /sbin/mount.ironmap: links to the program, by which mount(8) finds it.
+/sbin/mount.fuse.ironmap, /sbin/mount.ironmap: links to the program, which mount(8) runs.
 
 /etc/fstab: with the type fuse.ironmap or ironmap, mount(8) mounts the volume at boot:
 
@@ -73,14 +73,14 @@ const FILES: [(&str, &str); 2] = [
 
 /etc/fuse.conf: user_allow_other lets users other than root give allow_other.
 
-/dev/log: the log that gets the errors of a mount in the background.",
+/dev/log: the system log, which receives the errors of a mount in the background.",
     ),
     (
         "umount",
         "\
-/proc/self/mounts: the program finds the volume here if its server was killed.
+/proc/self/mounts: names the volume if its server was killed.
 
-/etc/fstab: mount(8) finds here what to mount again.",
+/etc/fstab: names the mounts that mount(8) can make again.",
     ),
 ];
 

@@ -70,7 +70,8 @@ fn make_missing(args: &Args, name: &Name, new: NewMode, report: &Report) -> Resu
         None => make(args, name, new, report),
         Some(there) if there.file_type() == FileType::Directory => Ok(()),
         Some(_) => {
-            Err(name.failed(&Error::new(ErrorKind::Exists, "exists, and is not a directory")))
+            Err(name
+                .failed(&Error::new(ErrorKind::Exists, "the name exists, but is not a directory")))
         }
     }
 }

@@ -64,7 +64,7 @@ impl Args {
         let numbers = (self.major.unwrap_or_default(), self.minor.unwrap_or_default());
         if numbers.0 >= MAJORS || numbers.1 >= MINORS {
             return Err(Failure::usage(format_args!(
-                "invalid device number: {} is not below {MAJORS}, or {} not below {MINORS}",
+                "invalid device number {}:{}: the major number must be below {MAJORS}, the minor number below {MINORS}",
                 numbers.0, numbers.1
             )));
         }
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         None => (0o666, umask()),
     };
     if permissions & !0o777 != 0 {
-        return Err(Failure::usage("the mode has more bits than permissions"));
+        return Err(Failure::usage("the mode has bits other than permissions"));
     }
     Volumes::change(report, |volumes, _| {
         let name = volumes.name(&args.target)?;

@@ -78,7 +78,8 @@ fn rename(
     let from = volumes.find(source, Follow::NotLast)?;
     let to = to.name_for(&from.name.name);
     if !from.name.is_beside(&to) {
-        let what = format!("{to} is on another volume: cp -a copies it, rm -r removes it (EXDEV)");
+        let what =
+            format!("{to} is on another volume: copy with cp -a, then remove with rm -r (EXDEV)");
         return Err(Failure::new(format!("{}: {what}", from.name)));
     }
     let there = to.look(Follow::NotLast)?;
@@ -101,7 +102,7 @@ fn rename(
         }
         let replaces = !args.exchange && there.file_type() == FileType::Directory;
         if replaces && !from.is_directory() {
-            let what = Error::new(ErrorKind::IsADirectory, "a directory is not replaced by a file");
+            let what = Error::new(ErrorKind::IsADirectory, "a file cannot replace a directory");
             return Err(to.failed(&what));
         }
     }

@@ -130,14 +130,14 @@ fn resize(args: &Args, room: &Room, report: &Report) -> Result<Resized, Failure>
 fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
     match volume.data().part {
         Part::Partition(_) => {
-            Some(("the partition ends there", "sfdisk or growpart makes it larger"))
+            Some(("the partition ends there", "grow the partition with sfdisk or growpart"))
         }
         Part::Offset(_) => Some((
-            "its place ends there, with the partition or the disk",
-            "if the disk continues there, @OFFSET+LENGTH names a longer one",
+            "the partition or the disk ends there",
+            "if the disk continues, name a longer range with @OFFSET+LENGTH",
         )),
         Part::Range { .. } => {
-            Some(("the range ends there", "if the disk continues there, name a larger LENGTH"))
+            Some(("the range ends there", "if the disk continues, name a larger LENGTH"))
         }
         _ => None,
     }
@@ -157,7 +157,7 @@ fn print_minimum(args: &Args, report: &Report) -> Result<(), Failure> {
     let volume = one_line(&args.volume.to_string());
     writeln!(
         out,
-        "{volume}: {blocks} blocks of {block_size} bytes at least, {bytes} bytes; {before} blocks now"
+        "{volume}: the minimum is {blocks} blocks of {block_size} bytes, {bytes} bytes; the volume has {before} blocks"
     )?;
     Ok(out.flush()?)
 }
@@ -182,10 +182,13 @@ fn print(args: &Args, resized: &Resized) -> Result<(), Failure> {
             let colon = if ends.is_empty() { "" } else { ": " };
             writeln!(
                 out,
-                "{volume}: {blocks} blocks of {block_size} bytes, as before{colon}{ends}"
+                "{volume}: {blocks} blocks of {block_size} bytes, unchanged{colon}{ends}"
             )?;
         } else {
-            writeln!(out, "{volume}: {blocks} blocks of {block_size} bytes, {before} before")?;
+            writeln!(
+                out,
+                "{volume}: {blocks} blocks of {block_size} bytes, changed from {before} blocks"
+            )?;
         }
         out.flush()?;
     }

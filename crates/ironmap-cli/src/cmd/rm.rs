@@ -57,7 +57,7 @@ fn remove_target(
 ) -> Result<(), Failure> {
     let name = volumes.name(target)?;
     if matches!(&*name.name, b"." | b"..") {
-        return Err(Failure::new(format!("{name}: is '.' or '..' or the root: not removed")));
+        return Err(Failure::new(format!("{name}: '.', '..' and the root cannot be removed")));
     }
     let inode = name.find(Follow::NotLast)?;
     let found = Found { name, inode };

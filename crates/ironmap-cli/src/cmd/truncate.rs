@@ -107,7 +107,7 @@ fn resize(args: &Args, name: &Name, base: Option<u64>) -> Result<(), Failure> {
     let size = args.size.map_or(Some(base), |size| size.of(base));
     let resized = match size {
         Some(size) => name.fs().writable().and_then(|writer| writer.truncate(inode.number(), size)),
-        None => Err(Error::invalid("the size is beyond 64 bits")),
+        None => Err(Error::invalid("the size exceeds 64 bits")),
     };
     resized.map_err(|error| name.failed(&error))
 }

@@ -99,7 +99,7 @@ fn write_all(fs: &dyn FileSystem, number: InodeNo, pos: u64, chunk: &[u8]) -> ir
             writer.write(number, FilePos(pos.saturating_add(done as u64)), &chunk[done..])
         })?;
         if count == 0 {
-            return Err(Error::new(ErrorKind::NoSpace, "no blocks are left"));
+            return Err(Error::new(ErrorKind::NoSpace, "the volume has no free blocks"));
         }
         done += count;
     }

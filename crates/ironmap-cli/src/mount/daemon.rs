@@ -18,7 +18,7 @@ const MOUNTED: &[u8] = b"mounted\n";
 /// Starts the background process, and shows its errors until it serves the volume. If the background process ends before, this program ends
 /// with the same exit code.
 pub(super) fn start() -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::host("the background", error);
+    let failed = |error: io::Error| Failure::host("continue in the background", error);
     let program = env::current_exe().map_err(failed)?;
     // If the program was called by the name of the mount helper, the arguments contain no command. `as_mount_helper` adds the command.
     let args: Vec<_> = env::args_os().collect();

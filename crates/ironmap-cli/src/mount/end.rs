@@ -78,7 +78,7 @@ impl End {
             // Requests may still arrive, so the volume must not be closed. It remains as after a crash, and the next mount recovers its
             // journal.
             print(format_args!(
-                "{}: in use, and the connection cannot be ended: the volume is not closed",
+                "{}: the mount is in use and the FUSE connection cannot be aborted, so the volume is not closed",
                 self.dir.display()
             ));
             process::exit(1);

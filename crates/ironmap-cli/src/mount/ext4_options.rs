@@ -62,11 +62,11 @@ const WITH_NUMBER: &[WithNumber] = &[
     (
         "inode_readahead_blks",
         |blocks| blocks == 0 || blocks.is_power_of_two() && blocks <= 1 << 30,
-        "0, or a power of two up to 1073741824",
+        "the value must be 0 or a power of two up to 1073741824",
     ),
     ("max_batch_time", |_| true, ""),
     ("min_batch_time", |_| true, ""),
-    ("journal_ioprio", |priority| priority <= 7, "from 0 to 7"),
+    ("journal_ioprio", |priority| priority <= 7, "the value must be from 0 to 7"),
     ("mb_optimize_scan", |on| on <= 1, "0 or 1"),
     ("auto_da_alloc", |_| true, ""),
     ("fc_debug_max_replay", |_| true, ""),
@@ -108,7 +108,7 @@ pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String
     let with_number = WITH_NUMBER.iter().find(|(known, ..)| *known == name);
     match (value, with_number) {
         (Some(value), Some((_, fits, range))) => Some(match number(value) {
-            None => Err(format!("{value:?} is no number")),
+            None => Err(format!("{value:?} is not a number")),
             Some(number) if fits(number) => Ok(()),
             Some(_) => Err((*range).to_owned()),
         }),
@@ -122,39 +122,53 @@ pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String
 /// The advice for a refused option, which a mount of ironmap cannot implement.
 fn instead_of(name: &str) -> Option<&'static str> {
     Some(match name {
-        "data" => "data are written as with data=ordered; leave it out",
-        "data_err" => "an error of a write is returned to its program; leave it out",
-        "barrier" | "nobarrier" => "the device is always flushed; leave it out",
-        "noacl" | "nouser_xattr" => "access lists and attributes are always on; leave it out",
-        "auto_unmount" => {
-            "a mount whose server was killed is ended by ironmap umount; leave it out"
+        "data" => "data is always written as with data=ordered; leave out the option",
+        "data_err" => {
+            "a write error is always returned to the program that wrote; leave out the option"
         }
-        "dax" => "this is an engine of the library; leave it out",
+        "barrier" | "nobarrier" => "the device is always flushed; leave out the option",
+        "noacl" | "nouser_xattr" => {
+            "access control lists and extended attributes are always on; leave out the option"
+        }
+        "auto_unmount" => {
+            "if the server was killed, ironmap umount ends the mount; leave out the option"
+        }
+        "dax" => "DAX is an engine of the library, not of a mount; leave out the option",
         "usrquota" | "grpquota" | "prjquota" | "quota" | "noquota" | "usrjquota" | "grpjquota"
         | "jqfmt" => {
-            "quotas are kept if the volume has the feature quota (tune2fs -O quota makes it); leave it out"
+            "quotas are always on if the volume has the feature quota (tune2fs -O quota); leave out the option"
         }
         "grpid" | "bsdgroups" => {
-            "new files get their directory's group only in a directory with the set-group bit (chmod g+s); leave it out"
+            "new files get their directory's group only in a directory with the set-group bit (chmod g+s); leave out the option"
         }
         "resuid" => {
-            "the volume's own setting is obeyed, and ironmap tune -u changes it; leave it out"
+            "the setting of the volume applies, which ironmap tune -u changes; leave out the option"
         }
         "resgid" => {
-            "the volume's own setting is obeyed, and ironmap tune -g changes it; leave it out"
+            "the setting of the volume applies, which ironmap tune -g changes; leave out the option"
         }
         "sb" => "use ironmap --superblock BLOCK mount -o ro",
-        "minixdf" => "statfs leaves out the file system's own blocks, as with bsddf; leave it out",
-        "max_dir_size_kb" => "directories have no limit here; leave it out",
-        "check" => "ironmap check checks a volume before it is mounted; leave it out",
-        "nouid32" => "owners have 32 bits; leave it out",
-        "debug_want_extra_isize" => {
-            "new inodes have the fields that the volume asks for; leave it out"
+        "minixdf" => {
+            "statfs always excludes the blocks of metadata, as with bsddf; leave out the option"
         }
-        "journal" => "mkfs.ext3 and tune2fs -j make a journal; leave it out",
-        "journal_dev" | "journal_path" => "the superblock names the journal's device; leave it out",
-        "abort" => "this is a test of the kernel's ext4; leave it out",
-        "test_dummy_encryption" | "inlinecrypt" => "encrypted files are not served; leave it out",
+        "max_dir_size_kb" => "directories have no limit; leave out the option",
+        "check" => {
+            "a mount does not check the volume: run ironmap check before the mount, and leave out the option"
+        }
+        "nouid32" => "user and group ids always have 32 bits; leave out the option",
+        "debug_want_extra_isize" => {
+            "the superblock determines the fields of new inodes; leave out the option"
+        }
+        "journal" => {
+            "a mount does not make a journal: use mkfs.ext3 or tune2fs -j, and leave out the option"
+        }
+        "journal_dev" | "journal_path" => {
+            "the superblock names the journal's device; leave out the option"
+        }
+        "abort" => "the option tests the kernel's ext4; leave out the option",
+        "test_dummy_encryption" | "inlinecrypt" => {
+            "encrypted files cannot be read; leave out the option"
+        }
         _ => return None,
     })
 }
@@ -182,7 +196,7 @@ mod tests {
             ("resuid=5", "ironmap tune -u"),
             ("resgid=5", "ironmap tune -g"),
             ("sb=131072", "--superblock"),
-            ("debug_want_extra_isize=32", "leave it out"),
+            ("debug_want_extra_isize=32", "leave out the option"),
             ("inode_readahead_blks=3", "power of two"),
             ("journal_ioprio=8", "0 to 7"),
             ("mb_optimize_scan=2", "0 or 1"),
@@ -194,7 +208,7 @@ mod tests {
             ("journal_dev=0x700", "superblock"),
             ("barrier=0", "flushed"),
             ("dax", "engine"),
-            ("stripe=x", "no number"),
+            ("stripe=x", "not a number"),
         ] {
             let (name, value) = option.split_once('=').unzip();
             let refusal = judge(name.unwrap_or(option), value).unwrap().unwrap_err();

@@ -86,7 +86,7 @@ impl Log {
         let (wrong, dropped) = self.volume.events().take_wrong_tuples();
         if dropped > 0 {
             print(format_args!(
-                "{dropped} sectors did not fit their tags, and were too many to be named"
+                "{dropped} more sectors did not match their tags, too many to name each"
             ));
         }
         for sector in wrong {

@@ -155,7 +155,7 @@ impl Options {
 
     /// Applies an option with a value. Returns false for an unknown name.
     fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
-        let number = || value.parse().map_err(|_| format!("-o {name}: {value:?} is no number"));
+        let number = || value.parse().map_err(|_| format!("-o {name}: {value:?} is not a number"));
         match name {
             "uid" => self.uid = Some(number()?),
             "gid" => self.gid = Some(number()?),
@@ -165,7 +165,9 @@ impl Options {
                 // The kernel's limit: the kernel stores the interval in milliseconds.
                 let seconds = ext4_options::number(value);
                 let seconds = seconds.filter(|seconds| *seconds <= MOST_SECONDS);
-                let what = || format!("-o {name}={value}: from 0 to {MOST_SECONDS} seconds");
+                let what = || {
+                    format!("-o {name}={value}: the value must be from 0 to {MOST_SECONDS} seconds")
+                };
                 self.commit = Some(Duration::from_secs(seconds.ok_or_else(what)?.into()));
             }
             "errors" => {
@@ -350,7 +352,7 @@ mod tests {
         );
         assert_eq!((options.uid, options.name.as_deref()), (Some(7), Some("x")));
         assert_eq!(options.flags, [MountOption::Dev]);
-        assert_eq!(options.parse("uid=x").unwrap_err(), "-o uid: \"x\" is no number");
+        assert_eq!(options.parse("uid=x").unwrap_err(), "-o uid: \"x\" is not a number");
         assert_eq!(options.parse("jam=1").unwrap_err(), "-o jam=1: no such option");
         options.sloppy = true;
         options.parse("jam=1,ro").unwrap();

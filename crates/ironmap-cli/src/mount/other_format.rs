@@ -103,13 +103,13 @@ fn programs_use_a_volume_of_another_format() {
     let mut kept = vec![0; 1004];
     file.read_exact_at(&mut kept, 0).unwrap();
     assert_eq!(kept, expected[..1004]);
-    fs::write(at("left"), b"what is left").unwrap();
+    fs::write(at("left"), b"the last 12 B").unwrap();
     drop(file);
     mounted.umount_and_join().unwrap();
 
     fs.sync().unwrap();
     assert_eq!(stat(&fs, "/left").size, 12);
-    assert_eq!(fs.usage().free.blocks, SIZE / 4096 - 1, "the rest was freed");
+    assert_eq!(fs.usage().free.blocks, SIZE / 4096 - 1, "all other blocks were freed");
     let link = fs.resolve(b"/c/link", Follow::NotLast).unwrap();
     assert_eq!(link.read_link().unwrap(), b"b/file");
 }

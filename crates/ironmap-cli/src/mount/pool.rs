@@ -121,7 +121,7 @@ mod tests {
     fn a_job_that_panics_takes_no_thread_with_it() {
         let mut pool = Pool::new(1);
         let (done, is_done) = channel();
-        pool.give(|| panic!("as it is meant to"));
+        pool.give(|| panic!("a panic on purpose"));
         pool.give(move || done.send(()).unwrap());
         is_done.recv().unwrap();
         pool.end();

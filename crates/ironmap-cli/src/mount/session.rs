@@ -62,15 +62,15 @@ Options of -o:
 
 Options of ext4:
   errors=continue, remount-ro, panic
-                            taken if the volume has this setting; ironmap tune -e changes it
+                            accepted if the volume has this setting; ironmap tune -e changes the setting
   discard, nodiscard (default)
                             whether freed blocks are discarded on the device
   commit=N                  commit changes after N seconds (default: 5); 0: only for a sync
   noload, norecovery        with ro: read the volume without its journal
   acl, user_xattr, data=ordered, barrier, delalloc, auto_da_alloc, stripe=N, init_itable, ...
-                            no effect: always so, or a matter of the kernel's ext4
+                            accepted without effect: always on, or specific to the kernel's ext4
   data=journal, nobarrier, noacl, usrquota, grpid, resuid=N, minixdf, dax, ...
-                            refused; the message says what to use")]
+                            refused; the message names an alternative")]
 pub(crate) struct Args {
     /// Stay in the foreground
     #[arg(short, long)]
@@ -154,11 +154,11 @@ fn serve_volume(
     let dir = &directory(dir)?;
     let volume = open_volume(args, location, &options, report)?;
     let (name, writes) = (location.to_string(), !options.is_read_only());
-    let ending = Ending::new().map_err(|error| Failure::host("a pipe", error))?;
+    let ending = Ending::new().map_err(|error| Failure::host("create a pipe", error))?;
     let Mounted { session, end, log } = attach(location, dir, &volume, options, &ending)?;
     if writes && args.verbose && !args.quiet {
         report.note(format_args!(
-            "sync -f and syncfs(2) commit nothing here, because FUSE does not pass them on; ironmap sync {} does",
+            "sync -f and syncfs(2) do not commit changes on this mount, because FUSE does not forward these calls: use ironmap sync {}",
             dir.display()
         ));
     }
@@ -201,7 +201,7 @@ fn open_volume(
 ) -> Result<Volume, Failure> {
     let no_load = options.no_load || report.context().no_load();
     if no_load && !options.is_read_only() {
-        return Err(Failure::usage("-o noload: only with ro"));
+        return Err(Failure::usage("-o noload is only possible with -o ro"));
     }
     let mut open = VolumeOptions::new().write(!options.is_read_only()).no_load(no_load);
     if let Some(interval) = options.commit {
@@ -249,7 +249,7 @@ fn attach(
     let config = options.for_kernel(&shown, is_root);
     let beyond = options.beyond_fuser(&config);
     if beyond.is_some() && !is_root {
-        return Err(Failure::usage("-o nosymfollow: only root can set it; leave it out"));
+        return Err(Failure::usage("-o nosymfollow: only root can set this option"));
     }
     let (threads, writes) = (options.threads(), !options.is_read_only());
     let mount = Mount::new(volume.clone(), options, ending.place(writes));
@@ -277,7 +277,7 @@ fn attach(
         }
     };
     interrupt::on_signal(move || by_signal.by_signal(wait_for_pages.clone()))
-        .map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
+        .map_err(|error| Failure::new(format!("cannot install signal handlers: {error}")))?;
     Ok(Mounted { session, end, log })
 }
 
@@ -288,7 +288,7 @@ fn check_changes(options: &Options, volume: &Volume) -> Result<(), Error> {
     if options.is_read_only() || fs.capabilities().contains(Capabilities::METADATA) {
         return Ok(());
     }
-    let what = format!("a mount does not write {}: add -o ro", fs.format());
+    let what = format!("a mount cannot write a volume of {}: add -o ro", fs.format());
     Err(Error::new(ErrorKind::ReadOnly, what))
 }
 
@@ -305,7 +305,7 @@ fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
     {
         let user = user.as_raw();
         report.note(format_args!(
-            "its root belongs to user {owner}, and permissions deny most files to user {user}: -o uid={user} shows all files as that user's"
+            "the root belongs to user {owner}, so permissions deny user {user} access to most files: -o uid={user} shows all files as files of user {user}"
         ));
     }
 }
@@ -319,7 +319,7 @@ fn check_policy(options: &Options, volume: &Volume) -> Result<(), Failure> {
     }
     let (set, asked) = (set.name(), asked.name());
     Err(Failure::usage(format!(
-        "-o errors={asked}: the volume's own setting is {set}; ironmap tune -e {asked} changes it"
+        "-o errors={asked}: the setting of the volume is {set}; ironmap tune -e {asked} changes the setting"
     )))
 }
 
@@ -335,7 +335,7 @@ fn not_mounted(dir: &Path, error: io::Error) -> Failure {
                     ": mount as root, or give users access (chmod 666 /dev/fuse)"
                 }
                 io::ErrorKind::NotFound => {
-                    ": the kernel has no FUSE, or the container not its device (docker run --device /dev/fuse --cap-add SYS_ADMIN)"
+                    ": the kernel has no FUSE, or the container lacks the device (docker run --device /dev/fuse --cap-add SYS_ADMIN)"
                 }
                 _ => "",
             };
@@ -353,5 +353,5 @@ fn not_mounted(dir: &Path, error: io::Error) -> Failure {
 fn serve(session: Session<Server>) -> io::Result<()> {
     let mut session = ManuallyDrop::new(session.spawn()?);
     let serving = mem::replace(&mut session.guard, thread::spawn(|| Ok(())));
-    serving.join().map_err(|_| io::Error::other("the thread that serves it has panicked"))?
+    serving.join().map_err(|_| io::Error::other("the thread that serves the mount has panicked"))?
 }

@@ -94,8 +94,7 @@ fn not_closed(place: impl Display) -> Failure {
     Failure::with(
         Reason::Corrupt,
         format!(
-            "{place}: its server ended without closing the volume: changes that were not synced are lost, and the rest is recovered when \
-             it is opened"
+            "{place}: the server ended without closing the volume: changes that were not synced are lost, all others are recovered when the volume is opened"
         ),
     )
 }
@@ -108,7 +107,7 @@ fn wait_for_copies(dir: &Path, ending: &File, device: u64, report: &Report) -> R
         if !holders.is_empty() {
             named = true;
             report.note(format_args!(
-                "{}: mounted in another mount namespace still, by processes {}; waiting for these",
+                "{}: the volume is still mounted in other mount namespaces, of the processes {}; waiting for these processes",
                 dir.display(),
                 holders.join(", ")
             ));
@@ -372,11 +371,12 @@ fn busy(dir: &Path) -> Failure {
     let found = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(program);
     let users: Vec<_> = found.take(NAMED).collect();
     let by = match &users[..] {
-        [] => "by a mount below it, or by a program that cannot be seen from here".to_owned(),
+        [] => "by a mount below this directory, or by a program that is not visible in /proc"
+            .to_owned(),
         users => format!("by {}", users.join(", ")),
     };
     let what = format!("{}: Device or resource busy: used {by}", dir.display());
-    Failure::new(what).because("`umount -l` of util-linux detaches it all the same")
+    Failure::new(what).because("`umount -l` of util-linux detaches the mount nevertheless")
 }
 
 /// The message of fusermount3, in one line.

@@ -162,10 +162,14 @@ fn commands() {
     for words in [["info", "memory"], ["undelete", "memory"]] {
         let failure = run(&words).unwrap_err();
         assert_eq!(
-            failure, "memory: this is mem, and that is of ext2, ext3 and ext4 only",
+            failure,
+            "memory: the file system is mem, but this command supports only ext2, ext3 and ext4",
             "{words:?}"
         );
     }
     // A check is refused if the format has no check.
-    assert_eq!(run(&["check", "memory"]).unwrap_err(), "memory: a check of mem (EOPNOTSUPP)");
+    assert_eq!(
+        run(&["check", "memory"]).unwrap_err(),
+        "memory: volumes of mem cannot be checked (EOPNOTSUPP)"
+    );
 }

@@ -1,7 +1,7 @@
 //! A file system format that exists only in tests. The tests show that the program uses only features that every format supports.
 
 #[path = "../../../../tests/mem_fs/format/mod.rs"]
-#[allow(dead_code, reason = "these tests use a part of it")]
+#[allow(dead_code, reason = "these tests use only a part of the module")]
 pub(crate) mod format;
 
 mod commands;

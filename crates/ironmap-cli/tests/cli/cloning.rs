@@ -129,23 +129,23 @@ fn targets_that_would_lose_something_are_refused() {
     refused(
         &["source.img", "image"],
         3,
-        "holds an ext2, ext3 or ext4 file system: -F overwrites it",
+        "contains an ext2, ext3 or ext4 file system: -F overwrites it",
     );
     assert!(fs::read(bench.image()).unwrap() == before, "the target was written");
     refused(&["-F", "source.img", "./source.img"], 2, "is on the device or image that is copied");
     refused(&["-F", "qcow2:overlay.qcow2", "source.img"], 2, "that is copied");
-    refused(&["source.img", "qcow2:small.qcow2"], 1, "has 41943040 bytes, source.img needs");
+    refused(&["source.img", "qcow2:small.qcow2"], 1, "has 41943040 bytes, but source.img needs");
     refused(&["source.img", "qcow2:none.qcow2"], 3, "qemu-img create");
     refused(&["none.img", "new.img"], 3, "none.img");
     refused(&["source.img", "nbd:localhost:10809"], 2, "./nbd:localhost:10809");
     refused(&["source.img", "-"], 2, "write ./-");
     refused(&["source.img@p7", "new.img"], 3, "partition");
     assert!(!bench.path("new.img").exists(), "a target of no copy was left");
-    refused(&["-F", "source.img", "noload:image"], 3, "only read");
+    refused(&["-F", "source.img", "noload:image"], 3, "only be read");
     // A longer target would have no tags at its end.
     fs::File::create(bench.path("tagged")).unwrap().set_len(8 << 20).unwrap();
     assert!(bench.run(["integrity", "format", "tagged"]).status.success());
-    refused(&["source.img", "tagged"], 3, "holds the tags of an integrity device: -F");
+    refused(&["source.img", "tagged"], 3, "contains the tags of an integrity device: -F");
     assert!(fs::read(bench.path("source.img")).unwrap() == expected, "the source was written");
     bench.succeed(["clone", "-F", "source.img", "image"]);
     assert!(fs::read(bench.image()).unwrap()[..expected.len()] == expected);

@@ -129,7 +129,7 @@ fn an_image_is_no_source_of_its_own() {
     succeed(tar.arg("-cf").arg(bench.path("x")).arg("-C").arg(bench.path("tree")).arg("."));
     fs::hard_link(bench.path("x"), bench.path("again")).unwrap();
     let before = fs::read(bench.path("x")).unwrap();
-    let own = "is the volume that is made, and cannot be its source";
+    let own = "the file is the volume that is being made, so it cannot be a source";
     for line in [
         "-d x x",
         "-d x x 8M",
@@ -148,7 +148,9 @@ fn an_image_is_no_source_of_its_own() {
         let args = ["mkfs", "-q", "-d", "tree", image].into_iter().chain(size);
         let output = bench.run(args);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        let note = format!("note: {image}: is the volume that is written, and is not copied");
+        let note = format!(
+            "note: {image}: the file is the volume that is being written, so the file is not copied"
+        );
         assert!(text(&output.stderr).contains(&note), "{}", text(&output.stderr));
         assert_eq!(names(&bench, image, "/"), ["file"]);
         fs::remove_file(bench.path(image)).unwrap();
@@ -164,7 +166,7 @@ fn an_image_is_no_source_of_its_loop_device() {
     File::options().write(true).open(bench.path("x")).unwrap().set_len(8 << 20).unwrap();
     let before = fs::read(bench.path("x")).unwrap();
     let device = LoopDevice::with(&[], bench.path("x"));
-    let own = "is the volume that is made, and cannot be its source";
+    let own = "the file is the volume that is being made, so it cannot be a source";
     refused(&bench.run(["mkfs", "-F", "-d", "x", device.node()]), 2, own);
     assert!(fs::read(bench.path("x")).unwrap() == before);
 }
@@ -226,7 +228,11 @@ fn a_device_table_replaces_nothing() {
         "/zero b 600 0 0 1 5",
         "/ p 600 0 0",
     ] {
-        refused(&make(wrong), 1, "is there, and is another file than the table says");
+        refused(
+            &make(wrong),
+            1,
+            "the file exists, but its type or device number differs from the device table",
+        );
         assert_eq!(names(&bench, "image", "/"), ["etc", "link", "lost", "zero"], "{wrong}");
         assert_eq!(bench.ask("cat /etc/deep/file"), "kept", "{wrong}");
     }
@@ -307,7 +313,7 @@ fn a_link_with_a_nul_is_refused() {
     bytes.resize(bytes.len() + 1024, 0);
     fs::write(bench.path("a.tar"), bytes).unwrap();
     let output = bench.run(["mkfs", "-q", "-d", "a.tar", "image", "8M"]);
-    refused(&output, 1, "link is a link whose target holds a NUL");
+    refused(&output, 1, "the target of the symbolic link link contains a NUL");
     assert!(names(&bench, "image", "/").is_empty());
 }
 

@@ -239,7 +239,7 @@ fn a_damaged_archive_is_refused() {
     flipped[512 + 3] ^= 1;
     let of = archive;
     let cases: [(&str, Vec<u8>, &str); 16] = [
-        ("nothing", Vec::new(), "is truncated: it ends at byte 0"),
+        ("nothing", Vec::new(), "the archive is truncated: the end mark is missing at byte 0"),
         ("text", vec![b'x'; 2000], "is not a tar archive"),
         ("xz", b"\xFD7zXZ\0 and so on".to_vec(), "compressed with xz"),
         ("gzip", b"\x1F\x8B and so on".to_vec(), "standard input: "),
@@ -249,8 +249,16 @@ fn a_damaged_archive_is_refused() {
         ("type", odd, "the unknown type 'Q'"),
         ("pax", pax, "a record has a wrong length"),
         ("checksum", flipped, "at byte 512: a header has a wrong checksum"),
-        ("cut content", whole[..1030].to_vec(), "is truncated: it ends at byte 1030"),
-        ("no end mark", whole[..1536].to_vec(), "is truncated: it ends at byte 1536"),
+        (
+            "cut content",
+            whole[..1030].to_vec(),
+            "the archive is truncated: the end mark is missing at byte 1030",
+        ),
+        (
+            "no end mark",
+            whole[..1536].to_vec(),
+            "the archive is truncated: the end mark is missing at byte 1536",
+        ),
         ("loop", of(&[(LINK, "a", "b"), (LINK, "b", "a")]), "a: is a hard link to a missing file"),
         ("itself", of(&[(LINK, "a", "a")]), "a: is a hard link to a missing file"),
         ("directory", of(&[(DIR, "d", ""), (LINK, "a", "d")]), "a hard link to a directory"),

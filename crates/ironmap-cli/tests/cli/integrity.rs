@@ -321,11 +321,11 @@ fn a_killed_writer_is_recovered_from() {
 fn halves_that_do_not_fit_are_refused() {
     let bench = protected(&[]);
     let ls = |volume: &str| bench.run(["ls", &format!("integrity:{volume}:/")]);
-    refused(&ls("tags,image"), 3, &["the halves are swapped", "the tags are on tags"]);
-    refused(&ls("image"), 3, &["image holds no tags"]);
-    refused(&ls("tags"), 3, &["tags holds the tags of another device"]);
-    refused(&ls("missing,tags"), 3, &["the data half", "missing"]);
-    refused(&ls("image,missing"), 3, &["the tag half", "missing"]);
+    refused(&ls("tags,image"), 3, &["DATA and TAGS are swapped", "the tags are on tags"]);
+    refused(&ls("image"), 3, &["image contains no tags"]);
+    refused(&ls("tags"), 3, &["tags contains the tags of another device"]);
+    refused(&ls("missing,tags"), 3, &["the data device", "missing"]);
+    refused(&ls("image,missing"), 3, &["the tag device", "missing"]);
     // These are the tags of another device with the same size: no sector matches its tag.
     sized(&bench, "other", 64);
     sized(&bench, "tags-of-other", 24);
@@ -335,7 +335,7 @@ fn halves_that_do_not_fit_are_refused() {
     refused(
         &ls("image,tags"),
         4,
-        &["the tags are for 67108864 bytes, the data device has 62914560"],
+        &["the tags are for 67108864 bytes of data, but the data device has 62914560"],
     );
     let check = bench.run(["integrity", "check", "image,tags"]);
     assert_eq!(check.status.code(), Some(4));
@@ -361,7 +361,7 @@ fn a_device_with_content_is_refused() {
     let bench = Bench::new();
     let before = fs::read(bench.image()).unwrap();
     let full = bench.run(["integrity", "format", "image"]);
-    refused(&full, 3, &["image: the file system has 67108864 bytes", "make it smaller"]);
+    refused(&full, 3, &["image: the file system has 67108864 bytes", "shrink the file system"]);
     let forced = bench.run(["integrity", "format", "--force", "image"]);
     assert_eq!(forced.status.code(), Some(3), "that its end is lost nobody can want");
     assert!(fs::read(bench.image()).unwrap() == before, "a refusal has changed the device");
@@ -374,7 +374,7 @@ fn a_device_with_content_is_refused() {
     refused(&bench.run(["integrity", "format", "image"]), 3, &["integrity superblock"]);
     sized(&bench, "data", 8);
     let taken = bench.run(["integrity", "format", "data,image"]);
-    refused(&taken, 3, &["image: holds an ext2, ext3 or ext4 file system"]);
+    refused(&taken, 3, &["image: contains an ext2, ext3 or ext4 file system"]);
     bench.succeed(["integrity", "format", "--force", "data,image"]);
 }
 
@@ -388,7 +388,7 @@ fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     let before = fs::read(bench.image()).unwrap();
     for options in [&[][..], &["--force"]] {
         let output = bench.run([&["integrity", "format", "image"], options].concat());
-        refused(&output, 3, &["whose end is not known", "checksum", "overwrite its content from"]);
+        refused(&output, 3, &["whose end is not known", "checksum", "overwrite the content from"]);
     }
     assert!(fs::read(bench.image()).unwrap() == before, "a refusal has changed the device");
     let told = bench.run(["integrity", "format", "--lose-tail", "image,tags"]);
@@ -426,8 +426,8 @@ fn wrong_options_are_named() {
     let bench = Bench::new();
     sized(&bench, "tags", 24);
     for (options, says) in [
-        ("--interval 1K", "an interval of 1024 bytes"),
-        ("--region 5000", "a region of 5000 bytes"),
+        ("--interval 1K", "the interval is 1024 bytes"),
+        ("--region 5000", "a region is 5000 bytes"),
         ("--journal-size 1M", "--journal-size is for --mode journal"),
         ("--mode journal --journal-size 100", "a journal size of 100 bytes"),
     ] {
@@ -446,7 +446,7 @@ fn wrong_options_are_named() {
     // The device is a sparse file of 1 TiB. Each region of an open device needs memory.
     sized(&bench, "large", 1 << 20);
     let output = bench.run(["integrity", "format", "--region", "8K", "large,tags"]);
-    refused(&output, 2, &["regions of 8192 bytes are too many", "take 16384 or more"]);
+    refused(&output, 2, &["regions of 8192 bytes are too small", "the minimum is 16384"]);
 }
 
 /// `bench` measures an integrity device and a volume on it, side by side.

@@ -112,9 +112,9 @@ fn an_impossible_volume_is_refused_and_changes_nothing() {
     drop(file);
     let before = [fs::read(bench.path("volume")).unwrap(), fs::read(bench.path("swap")).unwrap()];
     let cases: [(&[&str], i32, &str); 16] = [
-        (&["volume"], 3, "holds an ext2, ext3 or ext4 file system"),
-        (&["volume", "30M"], 3, "holds an ext2, ext3 or ext4 file system"),
-        (&["swap"], 3, "holds a Linux swap area"),
+        (&["volume"], 3, "contains an ext2, ext3 or ext4 file system"),
+        (&["volume", "30M"], 3, "contains an ext2, ext3 or ext4 file system"),
+        (&["swap"], 3, "contains a Linux swap area"),
         (&["missing"], 3, "missing: No such file or directory"),
         (&["new", "10K"], 3, "too small"),
         (&["new", "1M", "-b", "3000"], 2, "the block size is 3000"),

@@ -47,7 +47,7 @@ fn a_wrong_line_gets_the_line_to_type() {
             (
                 "mkfs new.img",
                 3,
-                "new.img: No such file or directory: a size makes a new image, as in ironmap mkfs new.img 1G",
+                "new.img: No such file or directory: add a size to make a new image, as in ironmap mkfs new.img 1G",
             ),
             ("mkfs /dev/nosuch", 3, "/dev/nosuch: No such file or directory (ENOENT)"),
             ("mkfs -t ext5 new.img 16M", 2, "[possible values: ext2, ext3, ext4]"),
@@ -64,9 +64,13 @@ fn a_wrong_line_gets_the_line_to_type() {
             (
                 "ls LABEL=nosuch:/",
                 2,
-                "no device has LABEL=nosuch: there is no /dev/disk/by-label/nosuch",
+                "no device has LABEL=nosuch: the udev link /dev/disk/by-label/nosuch does not exist",
             ),
-            ("mount UUID=ABCD .", 2, "no device has UUID=ABCD: there is no /dev/disk/by-uuid/abcd"),
+            (
+                "mount UUID=ABCD .",
+                2,
+                "no device has UUID=ABCD: the udev link /dev/disk/by-uuid/abcd does not exist",
+            ),
             ("mkfs LABEL=typo 10M", 2, "no device has LABEL=typo"),
             (
                 "bench --runtime 0.01 --truncated vol:image:/x",
@@ -239,20 +243,24 @@ fn an_xfs_volume_is_named_where_only_ext4_is_changed() {
             (
                 "tune -L new image",
                 3,
-                "image: this is XFS, and only ext2, ext3 and ext4 are changed so: xfs_admin",
+                "image: the file system is XFS, but this command supports only ext2, ext3 and ext4: xfs_admin",
             ),
             (
                 "resize -P image",
                 3,
-                "image: this is XFS, and only ext2, ext3 and ext4 are changed so: xfs_growfs",
+                "image: the file system is XFS, but this command supports only ext2, ext3 and ext4: xfs_growfs",
             ),
-            ("resize image 400M", 3, "image: this is XFS"),
-            ("undelete image", 1, "image: this is xfs, and that is of ext2, ext3 and ext4 only"),
-            ("dump image superblock", 1, "image: this is xfs"),
+            ("resize image 400M", 3, "image: the file system is XFS"),
+            (
+                "undelete image",
+                1,
+                "image: the file system is xfs, but this command supports only ext2, ext3 and ext4",
+            ),
+            ("dump image superblock", 1, "image: the file system is xfs"),
             ("mkdir image:/d", 1, "on XFS only the data of files can be overwritten"),
             ("rmdir image:/", 1, "on XFS only the data of files can be overwritten"),
             ("write image:/f", 1, "on XFS only the data of files can be overwritten"),
-            ("mount image .", 1, "image: a mount does not write xfs: add -o ro"),
+            ("mount image .", 1, "image: a mount cannot write a volume of xfs: add -o ro"),
         ],
     );
     assert_eq!(bench.image().metadata().unwrap().len(), 320 << 20);
@@ -270,11 +278,11 @@ fn resize_says_that_the_partition_ends_there() {
         &[(
             "resize disk@p2 32M",
             2,
-            "the partition ends there: sfdisk or growpart makes it larger",
+            "the partition ends there: grow the partition with sfdisk or growpart",
         )],
     );
     let same = text(&bench.succeed(["resize", "disk@p2"]));
-    assert!(same.ends_with("as before: the partition ends there\n"), "{same}");
+    assert!(same.ends_with("unchanged: the partition ends there\n"), "{same}");
 }
 
 /// A volume of each type has the same features as with mke2fs, and e2fsck finds no fault.

@@ -153,8 +153,8 @@ fn a_layout_that_is_wrong_is_refused() {
     };
     let layer = blob(&dir, LAYER, &[0; 1024]);
     for (digest, what) in [
-        ("sha256:../../../x", "is no digest"),
-        ("sha256:", "is no digest"),
+        ("sha256:../../../x", "is not a digest"),
+        ("sha256:", "is not a digest"),
         ("sha512:0", "No such file"),
     ] {
         let mut other = layer.clone();
@@ -165,14 +165,14 @@ fn a_layout_that_is_wrong_is_refused() {
     let mut short = layer.clone();
     short["size"] = 1023.into();
     image(short);
-    refused("is no file of the 1023 bytes");
+    refused("the file does not have the 1023 bytes");
     let mut encrypted = layer.clone();
     encrypted["mediaType"] = format!("{LAYER}+gzip+encrypted").into();
     image(encrypted);
     refused("unknown type");
     let manifest = blob(&dir, MANIFEST, json!({"layers": [layer]}).to_string().as_bytes());
     index(&dir, &[manifest.clone(), of_platform(manifest.clone(), "s390x")]);
-    refused("names 2 images, and not one for linux/");
+    refused("names 2 images, but not exactly one for linux/");
     // The index names itself.
     let own = json!({"mediaType": INDEX, "digest": "sha256:loop", "size": 500});
     let text_of = json!({"manifests": [own.clone()]}).to_string();
@@ -306,7 +306,10 @@ fn an_archive_of_images_is_applied() {
     let mut mkfs = bench.command();
     mkfs.args(["mkfs", "-q", "--oci", "-d", "-", "image"]);
     let output = mkfs.stdin(fs::File::open(bench.path("saved.tar.gz")).unwrap()).output().unwrap();
-    assert!(text(&output.stderr).contains("give it as an uncompressed file"), "{output:?}");
+    assert!(
+        text(&output.stderr).contains("give the archive as an uncompressed file"),
+        "{output:?}"
+    );
     let mut other = image.clone();
     other["digest"] = format!("sha256:{}", "0".repeat(64)).into();
     index(&dir, &[image, other]);
@@ -316,7 +319,7 @@ fn an_archive_of_images_is_applied() {
         json!([{"Config": "", "Layers": ["../layout/oci-layout"]}]).to_string(),
     )
     .unwrap();
-    refused(&bench, &["-d", "saved"], &["is no name of a layer"]);
+    refused(&bench, &["-d", "saved"], &["is not a valid name of a layer"]);
 }
 
 /// A name, the first digits of a digest, or a platform chooses one of several images: in a layout, in an index that the layout's index
@@ -387,7 +390,7 @@ fn one_of_several_images_is_chosen() {
     for (source, options, says) in [
         ("layout", &[][..], &[all, "names 2 images", "--image NAME"][..]),
         ("layout.tar.gz", &["--image", "none:1"], &[all, "not none:1"]),
-        ("layout", &["--platform", "linux/arm64"], &[all, "not one for linux/arm64"]),
+        ("layout", &["--platform", "linux/arm64"], &[all, "not exactly one for linux/arm64"]),
         ("layout", &["--image", "one:1", "--platform", "linux/s390x"], &["for linux/riscv64, not"]),
         ("layout", &["--image", "many:1", "--platform", "linux/386"], &["linux/arm64), sha256:"]),
         ("saved", &["--image", "z:1"], &["x:1, y:1"]),

@@ -92,7 +92,7 @@ fn results_are_not_written_over_a_target() {
             let output = bench.run(&args);
             let said = text(&output.stderr);
             assert!(
-                said.contains("holds the target") && said.lines().count() == 1,
+                said.contains("contains the target") && said.lines().count() == 1,
                 "{args:?}: {said}"
             );
             assert_eq!(output.status.code(), Some(1), "{args:?}");

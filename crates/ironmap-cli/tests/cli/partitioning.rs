@@ -59,7 +59,10 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
         let output = bench.run(["cat", "disk.img@p2:/f"]);
         assert_eq!(text(&output.stdout), "yes", "{}", text(&output.stderr));
         let said = text(&output.stderr);
-        assert!(said.contains("header of its GPT is lost") && said.lines().count() == 1, "{said}");
+        assert!(
+            said.contains("the primary GPT header is lost") && said.lines().count() == 1,
+            "{said}"
+        );
         for args in WRITERS {
             refused(&bench, args, "partition table");
         }
@@ -75,7 +78,7 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
             &["rm", "disk.img@1M:/f"],
             &["resize", "disk.img@1M"],
         ] {
-            refused(&bench, args, "@BYTE+LENGTH names a place without it");
+            refused(&bench, args, "@BYTE+LENGTH names a range without the table");
         }
         bench.succeed(["mkfs", "-qF", "disk.img@1M+4M"]);
         bench.succeed(["clone", "-F", "one.img", "disk.img@0x100000+4096K"]);
@@ -176,13 +179,13 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
         let bench = Bench::empty();
         disk(&bench, label);
         for (args, says) in [
-            (&["resize", "disk.img@1M", "12M"][..], "@OFFSET+LENGTH names a longer one"),
+            (&["resize", "disk.img@1M", "12M"][..], "name a longer range with @OFFSET+LENGTH"),
             (&["mkfs", "-qF", "disk.img@1M", "12M"], "8388608"),
             (&["clone", "-F", "disk.img@p2", "disk.img@1M"], "is on the device or image"),
             (&["clone", "-F", "large.img", "disk.img@1M"], "has 8388608 bytes"),
-            (&["mkfs", "-qF", "disk.img@1M+48M"], "there are 1 to 40894464"),
-            (&["mkfs", "-qF", "disk.img@40M"], "is past its end"),
-            (&["mkfs", "-qF", "disk.img@0"], "byte 0 belongs to its"),
+            (&["mkfs", "-qF", "disk.img@1M+48M"], "the range is 1 to 40894464"),
+            (&["mkfs", "-qF", "disk.img@40M"], "is past the end of the device"),
+            (&["mkfs", "-qF", "disk.img@0"], "byte 0 belongs to the"),
         ] {
             File::create(bench.path("large.img")).unwrap().set_len(12 * MIB).unwrap();
             refused(&bench, args, says);
@@ -246,7 +249,7 @@ fn a_whole_partition_of_a_disk_cut_short_is_read() {
         };
         let yes = ("yes".to_owned(), String::new());
         assert_eq!(read(&["cat", "disk.img@p1:/f"]), yes, "{label}");
-        refused(&bench, &["cat", "disk.img@p2:/f"], "--truncated reads the rest of it");
+        refused(&bench, &["cat", "disk.img@p2:/f"], "--truncated reads the remaining part");
         refused(
             &bench,
             &["mkfs", "-qF", "disk.img@p2"],
@@ -269,8 +272,8 @@ fn a_raw_image_gets_no_name_of_another_format() {
     for (name, says) in [
         ("a.qcow2", "write qcow2:a.qcow2"),
         ("a.QCOW2", "write qcow2:a.QCOW2"),
-        ("a.vmdk", "vmdk:a.vmdk is only read"),
-        ("a.vhdx", "vhdx:a.vhdx is only read"),
+        ("a.vmdk", "vmdk:a.vmdk can only be read"),
+        ("a.vhdx", "vhdx:a.vhdx can only be read"),
         ("a.vdi", "convert -O vdi RAW a.vdi"),
         ("a.vhd", "convert -O vpc RAW a.vhd"),
     ] {

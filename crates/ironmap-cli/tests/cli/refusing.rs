@@ -88,7 +88,7 @@ fn content_that_is_no_volume_is_refused_by_name() {
             ),
             case(&["info", "empty"], 3, "empty: is empty"),
             case(&["info", "tiny"], 3, "tiny: has only 1500 bytes"),
-            case(&["info", "zeros"], 3, "holds no ext2, ext3, ext4 or XFS file system"),
+            case(&["info", "zeros"], 3, "contains no ext2, ext3, ext4 or XFS file system"),
             case(&["info", "xfs"], 3, "XFS version 0"),
             case(&["info", "btrfs"], 3, "a btrfs file system"),
             case(&["info", "iso"], 3, "an ISO 9660 file system"),
@@ -96,7 +96,7 @@ fn content_that_is_no_volume_is_refused_by_name() {
             case(&["info", "gzip"], 3, "unpack it first"),
             case(&["info", "swap"], 3, "a Linux swap area, not a file system"),
             case(&["info", "zeros@p1"], 3, "there is no partition table"),
-            case(&["info", "zeros@1G"], 3, "past its end"),
+            case(&["info", "zeros@1G"], 3, "past the end of the device"),
         ],
     );
 }
@@ -117,7 +117,11 @@ fn a_whole_disk_names_its_partitions() {
         &[
             case(&["info", "disk"], 3, "name one, as in @p2; its GPT has p2 (8 MiB, \"root\")"),
             case(&["info", "disk@p1"], 3, "there is no partition 1; its GPT has p2"),
-            case(&["info", "disk@p2"], 3, "disk@p2: holds no ext2, ext3, ext4 or XFS file system"),
+            case(
+                &["info", "disk@p2"],
+                3,
+                "disk@p2: contains no ext2, ext3, ext4 or XFS file system",
+            ),
         ],
     );
     // Damages both headers of the GPT.
@@ -175,7 +179,7 @@ fn the_volume_that_is_copied_from_is_not_replaced() {
     }
     std::os::unix::fs::symlink("other", bench.path("link")).unwrap();
     fs::hard_link(bench.path("other"), bench.path("second-name")).unwrap();
-    let says = "is the volume that is copied from";
+    let says = "the file is the source volume";
     refuse(
         &bench,
         &[
@@ -267,8 +271,8 @@ fn arguments_of_another_kind_are_refused() {
             case(&["mount", "other", "data"], 1, "Not a directory"),
             case(&["mkfs", "tags"], 3, "the tags of an integrity device"),
             case(&["mkfs", "tail"], 3, "the tags of an integrity device"),
-            case(&["mkfs", "host:other"], 2, "a volume named host is ./host"),
-            case(&["check", "host:other"], 2, "a volume named host is ./host"),
+            case(&["mkfs", "host:other"], 2, "write ./host for a volume named host"),
+            case(&["check", "host:other"], 2, "write ./host for a volume named host"),
             case(&["bench", "null:1m", "--bs", "0"], 2, "0 is not a size"),
             case(&["bench", "null:1m", "--iodepth", "0"], 2, "iodepth"),
             case(&["bench", "null:1m", "--numjobs", "0"], 2, "0 is not a number"),

@@ -146,9 +146,17 @@ fn a_journal_on_another_device_is_named_or_found() {
         (&["cat", &target][..], 3, uuid),
         (&["cat", "--journal", &volume, &target], 3, "journal device"),
         (&["cat", "--journal", "missing", &target], 3, "missing"),
-        (&["touch", "--journal", &log, &target], 3, "only for reading"),
+        (
+            &["touch", "--journal", &log, &target],
+            3,
+            "with a journal device a volume can only be read",
+        ),
         (&["tune", "-L", "x", "--journal", &log, &volume], 2, "cannot be changed"),
-        (&["cat", "--noload", "--journal", &log, &target], 3, "only for reading"),
+        (
+            &["cat", "--noload", "--journal", &log, &target],
+            3,
+            "with a journal device a volume can only be read",
+        ),
     ] {
         let output = bench.run(args);
         let said = text(&output.stderr);

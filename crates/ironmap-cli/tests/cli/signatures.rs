@@ -288,7 +288,7 @@ fn each_image_is_refused_by_its_own_name() {
         refused(
             &bench,
             name,
-            &format!("holds a{} {name} image", if name == "Android sparse" { "n" } else { "" }),
+            &format!("contains a{} {name} image", if name == "Android sparse" { "n" } else { "" }),
         );
         let read = bench.run(["ls", "image:/"]);
         assert_eq!(read.status.code(), Some(3), "{name}");

@@ -184,9 +184,9 @@ fn a_source_that_is_not_wanted_is_not_read_on() {
         ("cp /dev/zero %/zeros", 1, "(ENOSPC)"),
         ("cp -n /dev/zero %/there", 0, ""),
         ("cp -n fifo %/there", 0, ""),
-        ("cp -T fifo %/place", 1, "a directory is not replaced by a file"),
+        ("cp -T fifo %/place", 1, "a file cannot replace a directory"),
         ("cp fifo %/nowhere/copy", 1, "nowhere"),
-        ("cp source/small %/null", 1, "a special file is not replaced by a regular one"),
+        ("cp source/small %/null", 1, "a regular file cannot replace a special file"),
     ] {
         let line = line.replace('%', &bench.target(""));
         let mut bash = tool("timeout");

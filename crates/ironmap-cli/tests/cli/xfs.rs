@@ -95,10 +95,16 @@ fn operations_that_xfs_lacks_are_refused() {
     for (args, says) in [
         (vec!["cp", "source/empty", &target], "on XFS only the data of files can be overwritten"),
         (vec!["mkdir", &target], "on XFS only the data of files can be overwritten"),
-        (vec!["resize", "-M", image], "this is XFS, and only ext2, ext3 and ext4"),
-        (vec!["tune", "-L", "name", image], "this is XFS, and only ext2, ext3 and ext4"),
-        (vec!["mkfs", image], "holds an XFS file system"),
-        (vec!["undelete", image], "this is xfs, and that is of ext2"),
+        (
+            vec!["resize", "-M", image],
+            "the file system is XFS, but this command supports only ext2, ext3 and ext4",
+        ),
+        (
+            vec!["tune", "-L", "name", image],
+            "the file system is XFS, but this command supports only ext2, ext3 and ext4",
+        ),
+        (vec!["mkfs", image], "contains an XFS file system"),
+        (vec!["undelete", image], "the file system is xfs, but this command supports only ext2"),
     ] {
         let output = bench.run(&args);
         let errors = text(&output.stderr);

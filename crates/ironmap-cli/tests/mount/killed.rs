@@ -159,10 +159,10 @@ fn umount_says_that_the_daemon_was_killed() {
     fs::create_dir(&dir).unwrap();
     std::os::unix::fs::symlink("with space", bench.path("link")).unwrap();
     for (options, name, code, says) in [
-        ("rw", "with space", 4, "with space: its server ended without closing the volume"),
+        ("rw", "with space", 4, "with space: the server ended without closing the volume"),
         ("ro", "with space", 0, ""),
-        ("rw", "link/", 4, "link/: its server ended without closing the volume"),
-        ("rw", "link", 4, "link: its server ended without closing the volume"),
+        ("rw", "link/", 4, "link/: the server ended without closing the volume"),
+        ("rw", "link", 4, "link: the server ended without closing the volume"),
     ] {
         let mut ours = Ours::mount(&image, &dir, options);
         kill_process(ours.id(), Signal::KILL).unwrap();

@@ -30,7 +30,9 @@ impl Layout<'_> {
     pub(super) fn may_be_made(&self) -> Result<()> {
         let why = match self {
             Self { create: false, .. } => "no such file (allow_file_create=0)",
-            Self { size: 0, .. } => "no such file, and no size= to make it of",
+            Self { size: 0, .. } => {
+                "no such file, and size= is missing, so the file cannot be made"
+            }
             _ => return Ok(()),
         };
         Err(Error::new(ErrorKind::NotFound, why))

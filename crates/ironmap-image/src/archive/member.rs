@@ -121,7 +121,7 @@ impl Archive {
         let position = self.position;
         let read = match self.content.checked_sub(bytes.len() as u64) {
             Some(rest) => self.fill(bytes).map(|()| self.content = rest),
-            None => Err("the member has no more content".into()),
+            None => Err("the content of the member ends early".into()),
         };
         read.map_err(|wrong| self.failed(wrong, position))
     }
@@ -132,7 +132,7 @@ impl Archive {
             Wrong::Format(what) => Failure::new(format!("{name}: at byte {position}: {what}")),
             Wrong::Read(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Failure::new(format!(
-                    "{name}: is truncated: it ends at byte {}, before its end mark",
+                    "{name}: the archive is truncated: the end mark is missing at byte {}",
                     self.position
                 ))
             }
@@ -155,7 +155,7 @@ impl Archive {
             let header = Header::from_byte_slice(&block);
             if !has_checksum(header) {
                 let what = if self.position == BLOCK {
-                    "is not a tar archive"
+                    "the file is not a tar archive"
                 } else {
                     "a header has a wrong checksum"
                 };
@@ -204,7 +204,9 @@ impl Archive {
         let target = target.unwrap_or_default();
         if kind == FileType::Symlink && target.contains(&0) {
             let path = String::from_utf8_lossy(&path);
-            return Err(Wrong::Format(format!("{path} is a link whose target holds a NUL")));
+            return Err(Wrong::Format(format!(
+                "the target of the symbolic link {path} contains a NUL"
+            )));
         }
         let (link, target) = match kind {
             _ if again => (Some(normal(&target)), None),

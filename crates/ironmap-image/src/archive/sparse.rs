@@ -120,7 +120,7 @@ mod tests {
     fn read(map: &[u8]) -> Vec<(u64, u64)> {
         let (blocks, _) = map.as_chunks::<BLOCK>();
         let mut blocks = blocks.iter();
-        in_front(|| blocks.next().copied().ok_or("no more blocks")).unwrap()
+        in_front(|| blocks.next().copied().ok_or("the input has no more blocks")).unwrap()
     }
 
     #[test]

@@ -90,8 +90,9 @@ fn unpacked(mut source: BufReader<impl Read + Send + 'static>) -> io::Result<Box
     let begins = |magic: &[u8]| head.starts_with(magic);
     let kind = UNREAD.iter().find(|(magic, _)| begins(magic));
     if let Some((_, name)) = kind {
-        let what =
-            format!("is compressed with {name}, which is not supported: decompress it first");
+        let what = format!(
+            "the archive is compressed with {name}, which is not supported: decompress the archive first"
+        );
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
     let (gzip, zstd) = (begins(GZIP), begins(ZSTD) || is_skipped_frame(&head));
@@ -246,7 +247,7 @@ fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
 /// The error for bytes after the end of a complete stream.
 fn trailing(format: &str, part: &str) -> io::Error {
     io::Error::other(format!(
-        "{format}: trailing bytes follow the last {part}, where the stream ends: remove them, or give the output of {format} -dc"
+        "{format}: trailing bytes follow the last {part}: remove these bytes, or give the output of {format} -dc"
     ))
 }
 
@@ -281,7 +282,7 @@ impl<R: BufRead> Zstd<R> {
         if let Some(written) = decoder.get_checksum_from_data()
             && decoder.get_calculated_checksum() != Some(written)
         {
-            return Err(failed("a checksum is wrong"));
+            return Err(failed("the checksum of a frame is wrong"));
         }
         *decoder = FrameDecoder::new();
         if source.fill_buf()?.is_empty() {

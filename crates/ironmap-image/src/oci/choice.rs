@@ -125,7 +125,7 @@ pub(super) fn choose<'a, T>(
         if named {
             images.retain(|candidate| candidate.is(image));
         } else if !matches!(&images[..], [only] if only.is_index) {
-            return Err(format!("names {count}, and not {image}: {list}"));
+            return Err(format!("names {count}, but not {image}: {list}"));
         }
     }
     let own = Platform::own();
@@ -143,7 +143,7 @@ pub(super) fn choose<'a, T>(
     match images.pop().filter(|_| left == 1) {
         Some(image) => Ok((image, named)),
         None => Err(format!(
-            "names {count}, and not one for {platform}: {list}: --image NAME (or a digest) or --platform OS/ARCH chooses one"
+            "names {count}, but not exactly one for {platform}: {list}: choose an image with --image NAME (or a digest) or --platform OS/ARCH"
         )),
     }
 }

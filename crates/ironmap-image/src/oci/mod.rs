@@ -142,7 +142,7 @@ pub(crate) fn layers(
             }
         }
     }
-    Err(layout.wrong(&name, "is an image index nested too deep"))
+    Err(layout.wrong(&name, "the image indexes are nested too deeply"))
 }
 
 /// Whether a member shows that its archive holds images, and is not a layer. `content` is the beginning of the member's content.
@@ -167,7 +167,7 @@ fn layers_of_saved(
     let image: &Saved = chosen.0.image;
     let place = |name: &String| {
         if !is_plain(name) {
-            return Err(layout.wrong(MANIFEST, &format!("{name:?} is no name of a layer")));
+            return Err(layout.wrong(MANIFEST, &format!("{name:?} is not a valid name of a layer")));
         }
         layout.find(name).map(|(place, _)| place).map_err(|error| layout.failed(name, error))
     };
@@ -234,7 +234,7 @@ fn blob_of_layer(layout: &Layout, layer: &Descriptor) -> Result<Place, Failure> 
     let bare = media.rsplit_once(['+', '.']);
     let bare = bare.filter(|(_, packed)| matches!(*packed, "gzip" | "zstd"));
     if !LAYERS.contains(&bare.map_or(media.as_str(), |(bare, _)| bare)) {
-        let what = format!("has the unknown type {media}");
+        let what = format!("the layer has the unknown type {media}");
         return Err(layout.wrong(&format!("layer {}", layer.digest), &what));
     }
     blob(layout, layer)
@@ -246,7 +246,7 @@ fn blob(layout: &Layout, descriptor: &Descriptor) -> Result<Place, Failure> {
     let (place, len) = layout.find(&name).map_err(|error| layout.failed(&name, error))?;
     let size = descriptor.size;
     if len != size {
-        let what = format!("is no file of the {size} bytes that its descriptor says");
+        let what = format!("the file does not have the {size} bytes in its descriptor");
         return Err(layout.wrong(&name, &what));
     }
     Ok(place)
@@ -263,7 +263,7 @@ fn name_of_blob(layout: &Layout, descriptor: &Descriptor) -> Result<String, Fail
         word(algorithm, "+_-") && word(encoded, "=_-")
     });
     let name = parts.map(|(algorithm, encoded)| format!("blobs/{algorithm}/{encoded}"));
-    name.ok_or_else(|| layout.wrong("blobs", &format!("{digest:?} is no digest")))
+    name.ok_or_else(|| layout.wrong("blobs", &format!("{digest:?} is not a digest")))
 }
 
 fn parse<T: DeserializeOwned>(layout: &Layout, name: &str, text: &[u8]) -> Result<T, Failure> {

@@ -75,8 +75,7 @@ impl Checker<'_> {
         let directory = u32::try_from(reading.inode.number.0).ok();
         let Some(own) = directory.and_then(|number| self.policies.get(number)) else { return };
         if entry.name.len() < SHORTEST_NAME {
-            let (stored, rule) =
-                (entry.name.len() as u64, "the name is too short for an encrypted name");
+            let (stored, rule) = (entry.name.len() as u64, "an encrypted name cannot be so short");
             self.findings.add(place.field("name_len"), Kind::Invalid { stored, rule });
         }
         let encryptable = [FileType::Regular, FileType::Directory, FileType::Symlink]

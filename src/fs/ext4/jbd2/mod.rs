@@ -134,7 +134,7 @@ pub(super) fn recover(
         }
         if dirty {
             return Err(Error::unsupported(format!(
-                "the journal is on another device (journal_dev, UUID {}) and needs recovery: --journal DEVICE reads it, e2fsck -j recovers it, and noload reads the volume without it",
+                "the journal is on another device (journal_dev, UUID {}) and needs recovery: --journal DEVICE names the device, e2fsck -j recovers the journal, and noload reads the volume without the journal",
                 uuid_text(&sb.journal_uuid)
             )));
         }

@@ -79,7 +79,11 @@ impl Journal {
         );
         if let Ok(is_behind) = result {
             let seen = self.seen.lock().unwrap();
-            assert!(seen.written >= tid, "{tid:?} is promised, {:?} is written", seen.written);
+            assert!(
+                seen.written >= tid,
+                "{tid:?} must be durable, but only {:?} is written",
+                seen.written
+            );
             assert!(!is_behind || seen.begun > before, "{tid:?} was written when the call began");
         }
         result.map(drop)
@@ -104,7 +108,10 @@ impl Journal {
             );
             seen.begun += 1;
             assert_eq!(tid.0, seen.written.0 + 1, "commits are written in order");
-            assert!(seen.aborted.is_none_or(|from| tid < from), "{tid:?} has half an operation");
+            assert!(
+                seen.aborted.is_none_or(|from| tid < from),
+                "{tid:?} contains half an operation"
+            );
             let (mut all, mut blocks) =
                 (seen.changed.remove(&tid).unwrap_or_default(), work.blocks.clone());
             all.sort_unstable();
@@ -127,7 +134,7 @@ impl Journal {
         for block in first..first + operations {
             let done = self.operate(FsBlock(block), aborts).and_then(|tid| {
                 let newest = self.transactions.newest();
-                assert!(newest >= tid, "{newest:?} is the newest, older than {tid:?}");
+                assert!(newest >= tid, "the newest transaction, {newest:?}, is older than {tid:?}");
                 self.commit(newest)
             });
             if let Err(error) = done {

@@ -210,7 +210,7 @@ impl Directory<'_> {
         let size = self.size + sb.block_size.bytes() as u64;
         let large = sb.incompat.contains(Incompat::LARGEDIR);
         if block.0 >= MAX_BLOCKS || (size > u64::from(u32::MAX) && !large) {
-            let what = format!("directory inode {} has already the maximum size", self.number);
+            let what = format!("directory inode {} already has the maximum size", self.number);
             return Err(Error::new(ErrorKind::NoSpace, what));
         }
         let start = self.map_next_block(h, block)?;

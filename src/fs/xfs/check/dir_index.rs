@@ -44,7 +44,7 @@ impl Checker<'_> {
                 if dir.whole && bests != dir.bests {
                     self.wrong(
                         place.field("bests"),
-                        "the recorded free space differs from that in the blocks",
+                        "the recorded free space differs from the free space in the blocks",
                     );
                 }
                 if has_free {

@@ -161,7 +161,7 @@ impl<'a> Checker<'a> {
         }
         for (what, count) in &log.unfinished {
             let what =
-                format!("unfinished: {what} ({count} times); the next mount completes these");
+                format!("the next mount completes unfinished operations: {what} ({count} times)");
             self.findings.add_as(Severity::Note, place, Kind::Damaged { what });
         }
     }

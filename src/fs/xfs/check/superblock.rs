@@ -84,10 +84,13 @@ impl Checker<'_> {
             self.findings.expect(field(name), stored, expected);
         }
         if raw.sb_uuid != first.sb_uuid {
-            self.wrong(field("sb_uuid"), "the UUID differs from that in the first superblock");
+            self.wrong(field("sb_uuid"), "the UUID differs from the UUID in the first superblock");
         }
         if is_v5 && raw.sb_meta_uuid != first.sb_meta_uuid {
-            self.wrong(field("sb_meta_uuid"), "the UUID differs from that in the first superblock");
+            self.wrong(
+                field("sb_meta_uuid"),
+                "the UUID differs from the UUID in the first superblock",
+            );
         }
         self.check_stripes(site, raw);
         self.check_left_out(site, raw);

@@ -117,10 +117,9 @@ impl Data<'_> {
         }
         let tag = usize::from(u16::from_be_bytes(array(rest, whole - 2)));
         if tag != at {
-            return Err(self
-                .place
-                .field("tag")
-                .corrupt(format!("the tag of the entry at byte {at} of the block is {tag}")));
+            return Err(self.place.field("tag").corrupt(format!(
+                "the tag of the entry at byte {at} of the block is {tag} instead of the offset"
+            )));
         }
         let number = base + (at / ALIGN) as u64;
         Ok(Some(Entry {

@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let trees: Result<Vec<_>, _> = trees.iter().map(|tree| target::parse_tree(tree)).collect();
     let trees = trees.map_err(Failure::usage)?;
     if trees.is_empty() {
-        return Err(Failure::usage("a VOLUME:/DIR is needed before the tests"));
+        return Err(Failure::usage("VOLUME:/DIR is missing before the tests"));
     }
     let wanted = Expression::parse(tests).map_err(Failure::usage)?;
     let mut out = stdout();

@@ -106,7 +106,7 @@ impl Expression {
             negated = false;
         }
         if negated {
-            return Err("'!' needs a test after it".to_owned());
+            return Err("the test after '!' is missing".to_owned());
         }
         Ok(parsed)
     }
@@ -204,7 +204,12 @@ fn types(text: &OsStr) -> Result<Vec<FileType>, String> {
             b"c" => FileType::CharDevice,
             b"p" => FileType::Fifo,
             b"s" => FileType::Socket,
-            _ => return Err(format!("{} is not a list of b,c,d,f,l,p,s", text.display())),
+            _ => {
+                return Err(format!(
+                    "{} is not a list of the letters b,c,d,f,l,p,s",
+                    text.display()
+                ));
+            }
         })
     };
     text.as_bytes().split(|byte| *byte == b',').map(one).collect()

@@ -146,7 +146,7 @@ impl Device {
         line(
             "Alignment",
             format!(
-                "logical block {}, physical block {}, memory {}; at most {} a request",
+                "logical block {}, physical block {}, memory {}; at most {} per request",
                 device.logical_block,
                 device.physical_block,
                 device.dma_alignment,

@@ -124,7 +124,10 @@ fn print(info: &Info) -> std::io::Result<()> {
     if info.log.finished > 0 {
         let (all, attributes) = (info.log.finished, info.log.finished_attributes);
         let maps = all - attributes;
-        line("Finished", format!("in memory: {maps} changes of maps, {attributes} of attributes"))?;
+        line(
+            "Finished",
+            format!("in memory: {maps} changes of maps and {attributes} changes of attributes"),
+        )?;
     }
     for (what, count) in &info.log.unfinished {
         line("Not finished", format!("{count} times {what}"))?;

@@ -21,7 +21,7 @@ Examples:
   ironmap integrity check disk.img,tags.img
   ironmap integrity check --json /dev/sdb1 | jq .problems
 
-Exit codes: 0 if nothing is wrong, 4 if something is, 1 or 3 if the check could not be done.")]
+Exit codes: 0 if no fault is found, 4 if a fault is found, 1 or 3 if the check could not be done.")]
 pub(super) struct Args {
     /// Write one JSON object
     #[arg(long)]

@@ -109,7 +109,7 @@ impl Geometry {
         if self.generations {
             add(format_args!(", generations"));
         }
-        add(format_args!("; tags take {area_size} bytes"));
+        add(format_args!("; the tags occupy {area_size} bytes"));
         if *area_start > 0 {
             add(format_args!(" from {area_start} on"));
         }

@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         .open_device(&args.device, &how)
         .map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
-        return Err(Failure::usage("is not an integrity device"));
+        return Err(Failure::usage("the argument is not an integrity device"));
     };
     let recovered = integrity.recovered;
     let geometry = Geometry::new(integrity.device.info());

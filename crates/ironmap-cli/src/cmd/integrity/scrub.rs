@@ -22,7 +22,7 @@ Examples:
   ironmap integrity scrub disk.img,tags.img
   ironmap integrity scrub --json /dev/sdb1 | jq '.findings[].sector'
 
-Exit codes: 0 if nothing is wrong, 4 if a sector does not match its tag or cannot be read, 1 or 3 if the scrub could not be done.")]
+Exit codes: 0 if no fault is found, 4 if a sector does not match its tag or cannot be read, 1 or 3 if the scrub could not be done.")]
 pub(super) struct Args {
     /// Write one JSON object
     #[arg(long)]
@@ -63,11 +63,14 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         .open_device(&args.device, &how)
         .map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
-        return Err(Failure::usage("is not an integrity device"));
+        return Err(Failure::usage("the argument is not an integrity device"));
     };
     let crashed = integrity.recovered.crashed;
     if crashed {
-        report.note(format!("{}: was not closed: see ironmap integrity open", args.device));
+        report.note(format!(
+            "{}: the integrity device was not closed: run ironmap integrity open",
+            args.device
+        ));
     }
     let interval = u64::from(integrity.device.info().interval);
     let bar = Bar::new("sectors");
@@ -97,7 +100,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     }
     if skipped > 0 {
         report.note(format!(
-            "{}: {skipped} sectors of dirty regions are not verified: ironmap integrity open first",
+            "{}: {skipped} sectors of dirty regions are not verified: run ironmap integrity open first",
             args.device
         ));
     }
@@ -119,8 +122,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let device = &args.device;
         writeln!(
             out,
-            "{device}: {sectors} sectors read, {discarded} discarded, {mismatches} do not fit their tags, {unreadable} cannot be read, \
-             {lost} regions lost writes"
+            "{device}: {sectors} sectors read, {discarded} discarded, {mismatches} with wrong tags, {unreadable} unreadable, {lost} regions with lost writes"
         )?;
         out.flush()?;
     }

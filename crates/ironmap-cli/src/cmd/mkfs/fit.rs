@@ -44,7 +44,7 @@ impl<'a> Fit<'a> {
         };
         let Some(image) = image else {
             if args.shrink {
-                let what = "--shrink needs a new image file, and this is not one";
+                let what = "--shrink needs a new image file";
                 return Err(Failure::usage(format!("{}: {what}", args.volume)));
             }
             return Ok(None);
@@ -90,7 +90,7 @@ impl<'a> Fit<'a> {
             if self.size > LARGEST {
                 let needs = self.needs.bytes.div_ceil(MIB);
                 return Err(Failure::new(format!(
-                    "the sources need {needs}M, more than the largest volume has"
+                    "the sources need {needs}M, more than the largest possible volume"
                 )));
             }
             self.size = self.size.next_multiple_of(STEP);

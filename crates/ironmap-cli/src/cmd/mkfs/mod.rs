@@ -112,8 +112,9 @@ pub(crate) struct Args {
     quiet: bool,
     /// Fill the volume from a directory or a tar archive (- is an archive on standard input); can be repeated, and later sources replace files
     ///
-    /// Owners, modes, times, links, devices, holes and extended attributes are kept. An archive may be compressed by gzip or zstd, which its
-    /// first bytes show. It is read once, from the beginning to the end. If several members have the same name, the last one is kept.
+    /// Owners, modes, times, links, devices, holes and extended attributes are kept. An archive may be compressed by gzip or zstd, which is
+    /// detected by its first bytes. The archive is read once, from the beginning to the end. If several members have the same name, the
+    /// last member is kept.
     #[arg(short = 'd', long = "directory", value_name = "SOURCE")]
     sources: Vec<PathBuf>,
     /// SOURCE is an OCI image layout, an archive of a layout, or a layer of an OCI image. Name the lowest layer first: .wh.NAME and .wh..wh..opq hide files of
@@ -175,7 +176,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let block = made.block_size.bytes();
     if block > page_size() {
         report.warning(format_args!(
-            "blocks of {block} bytes: most kernels mount such a volume only if their pages are as large"
+            "the volume has blocks of {block} bytes: most kernels mount such a volume only with pages of at least this size"
         ));
     }
     if args.quiet { Ok(()) } else { Ok(print(args, &made)?) }
@@ -234,7 +235,7 @@ fn make_to_fit(
             }
         }
     }
-    Err(Failure::new("no sufficient size was found"))
+    Err(Failure::new("no size was found that is sufficient for the sources"))
 }
 
 /// Copies the sources into the new volume.
@@ -287,8 +288,9 @@ fn missing(volume: &Location, error: Error) -> Error {
     match volume.whole_file() {
         Some(path) if error.errno() == Errno::ENOENT && !path.starts_with("/dev") => {
             let example = format!("ironmap mkfs {} 1G", path.display());
-            let what =
-                format!("No such file or directory: a size makes a new image, as in {example}");
+            let what = format!(
+                "No such file or directory: add a size to make a new image, as in {example}"
+            );
             Error::new(ErrorKind::NotFound, what).at(volume)
         }
         _ => room::missing(volume, error),

@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     for (option, given) in [("-o", args.mount_options.len()), ("-O", args.features.len())] {
         if given > 1 {
             return Err(Failure::usage(format_args!(
-                "{option}: give it once, with commas between the values"
+                "{option}: the option may be given only once, with commas between the values"
             )));
         }
     }
@@ -155,7 +155,7 @@ fn change(args: &Args, report: &Report) -> Result<(), Failure> {
     let clock = context.clock()?;
     let options = args.options(time);
     if args.cut && args.label.as_ref().is_some_and(|label| label.len() > LABEL) {
-        report.warning(format_args!("the label is too long: it is cut to {LABEL} bytes"));
+        report.warning(format_args!("the label is too long and is truncated to {LABEL} bytes"));
     }
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
     let opened = context.open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;

@@ -53,7 +53,11 @@ impl Refused {
                 "-z",
                 "writes an undo file: copy the image first, or use tune2fs of e2fsprogs",
             ),
-            (*force, "-f", "forces a refused change; nothing is forced here: leave it out"),
+            (
+                *force,
+                "-f",
+                "would force a refused change, which ironmap does not support: leave out the option",
+            ),
         ];
         match refused.iter().find(|(given, ..)| *given) {
             Some((_, option, why)) => {

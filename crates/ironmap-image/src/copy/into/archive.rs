@@ -46,7 +46,7 @@ pub(super) fn copy(
     let (archive, needs, access_lists) = read;
     if access_lists > 0 {
         report.warning(format_args!(
-            "{}: the access lists of {access_lists} files are in text form, and were not kept",
+            "{}: the access control lists of {access_lists} files are in text form and were not copied",
             archive.name()
         ));
     }
@@ -162,10 +162,10 @@ impl Reader {
             };
             match read {
                 Ok(bytes) if shows.is_some_and(|name| is_of_images(name, &bytes)) => {
-                    let what = "is an archive of images, which cannot be read as a layer";
+                    let what = "the file is an archive of images, which cannot be read as a layer";
                     let name = self.archive.name();
                     let failure = Failure::new(format!("{name}: {what}"));
-                    return Ok(Err(failure.because("give it as an uncompressed file")));
+                    return Ok(Err(failure.because("give the archive as an uncompressed file")));
                 }
                 Ok(bytes) => self.feed.send(Step::Data(FilePos(pos), bytes))?,
                 Err(failure) => return Ok(Err(failure)),
@@ -188,7 +188,7 @@ fn whiteout(path: &[u8]) -> Option<Step> {
     match hidden {
         b".wh..opq" => Some(Step::Empty(parent)),
         b"" | b"." | b".." => {
-            let what = "hides no file: after .wh. its name must be a file's name";
+            let what = "the whiteout hides no file: after .wh. the name of a file must follow";
             let path = String::from_utf8_lossy(path);
             Some(Step::Failed(Failure::new(format!("{path}: {what}"))))
         }

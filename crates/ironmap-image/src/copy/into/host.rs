@@ -155,7 +155,7 @@ impl Reader {
         }
         let on = makedev(found.stx_dev_major, found.stx_dev_minor);
         if stat.file_type == FileType::Regular && self.spared.contains(on, found.stx_ino) {
-            let what = "is the volume that is written, and is not copied";
+            let what = "the file is the volume that is being written, so the file is not copied";
             self.context.note(format_args!("{}: {what}", place.path.display()));
             return Ok(Ok(()));
         }

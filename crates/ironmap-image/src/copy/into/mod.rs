@@ -209,7 +209,9 @@ impl<'a> Filler<'a> {
 fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
     let is = there.stat();
     if (is.file_type, is.device) != (stat.file_type, stat.device) {
-        return Err(name.refused("is there, and is another file than the table says"));
+        return Err(name.refused(
+            "the file exists, but its type or device number differs from the device table",
+        ));
     }
     let (uid, gid) = (Some(stat.uid), Some(stat.gid));
     let owner = SetAttributes::new().uid(uid).gid(gid);
@@ -229,10 +231,14 @@ fn standard_input(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let Destination::As(name) = to else {
-        return Err(Failure::usage("'-' has no name: the destination must name the copy"));
+        return Err(Failure::usage(
+            "standard input ('-') has no name: the destination must name the copy",
+        ));
     };
     if options.recurses {
-        return Err(Failure::usage("'-' cannot be copied with -r or -a: it has only content"));
+        return Err(Failure::usage(
+            "standard input ('-') cannot be copied with -r or -a, because it has no attributes",
+        ));
     }
     let input = Path::new("/dev/stdin");
     let failed = |errno| Failure::host("standard input", errno);

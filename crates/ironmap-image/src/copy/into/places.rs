@@ -171,7 +171,11 @@ impl Places {
             }
             Ok(())
         })?;
-        if intact { Ok(()) } else { Err(name.refused("could not be removed completely")) }
+        if intact {
+            Ok(())
+        } else {
+            Err(name.refused("the directory could not be removed completely"))
+        }
     }
 
     /// Gives a file one more name, and removes the file that had the name.
@@ -200,7 +204,10 @@ impl Places {
             self.remove(Found { name: to.clone(), inode }, report)?;
             // The target may have been in the removed directory.
             if target.name.look(Follow::NotLast)?.is_none() {
-                let gone = Error::new(ErrorKind::NotFound, "was below the replaced directory");
+                let gone = Error::new(
+                    ErrorKind::NotFound,
+                    "the target of the hard link was in the replaced directory",
+                );
                 return Err(target.failed(&gone));
             }
         }

@@ -113,7 +113,7 @@ pub(super) fn check_whole(count: usize, len: usize) -> Result<()> {
     if count == len {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::NoSpace, "no blocks are left"))
+    Err(Error::new(ErrorKind::NoSpace, "the volume has no free blocks"))
 }
 
 /// Waits until no write is in flight.

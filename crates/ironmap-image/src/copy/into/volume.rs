@@ -35,7 +35,9 @@ pub(super) fn copy_volume(
     let to = to.name_for(&found.name.name);
     check_name(&to, kind, writer)?;
     if kind == FileType::Directory && is_below(&to, &found)? {
-        return Err(found.name.refused(format_args!("cannot be copied into itself, {to}")));
+        return Err(found
+            .name
+            .refused(format_args!("a directory cannot be copied into itself, {to}")));
     }
     let source = Rc::clone(&found.name.source);
     writer.start(to, Some(&source));

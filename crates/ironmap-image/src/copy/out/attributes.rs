@@ -122,7 +122,7 @@ impl Attributes {
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         self.refused.iter().map(|(name, (count, first))| {
             let name = String::from_utf8_lossy(name);
-            format!("the attribute {name} was not kept on {count} files; the first: {first}")
+            format!("the attribute {name} could not be set on {count} files, the first is {first}")
         })
     }
 }

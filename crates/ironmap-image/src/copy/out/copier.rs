@@ -255,8 +255,9 @@ impl<'a> Copier<'a> {
     fn copy_node(&mut self, place: &Entry, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
         if inode.stat().device.is_some() && !self.attributes.is_root() {
             let name = self.source.name(path);
-            self.report
-                .warning(format_args!("{name}: device node not copied: only root can make it"));
+            self.report.warning(format_args!(
+                "{name}: the device node was not copied, because only root can make device nodes"
+            ));
             return Ok(false);
         }
         let host = host_type(inode);

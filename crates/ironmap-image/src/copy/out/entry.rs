@@ -125,13 +125,13 @@ impl Entry {
             };
         let refused = |why| Err(Failure::new(format!("{}: {why}", self.path().display())));
         if spared.contains(stat.st_dev, stat.st_ino) {
-            return refused("is the volume that is copied from");
+            return refused("the file is the source volume");
         }
         let special = |kind| !matches!(kind, FileType::RegularFile | FileType::Symlink);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Err(self.failed(Errno::ISDIR)),
             there if special(there) && !special(new) => {
-                refused("exists, and is neither a file nor a symbolic link")
+                refused("the name exists, but is neither a file nor a symbolic link")
             }
             _ => Ok(true),
         }

@@ -26,7 +26,9 @@ pub(super) fn run(options: &CopyOptions, dest: &Path, report: &mut Report) -> Re
     }
     let volumes: Option<Vec<_>> = options.sources.iter().map(Subject::target).collect();
     let Some(sources) = volumes else {
-        return Err(Failure::usage("no path is in a volume: write VOLUME:/PATH"));
+        return Err(Failure::usage(
+            "neither the source nor the destination is in a volume: write VOLUME:/PATH",
+        ));
     };
     report.context().caller.catch_signals();
     let mut volumes = Volumes::to_read(report.context());
@@ -113,7 +115,7 @@ fn destination(
         &dest.canonicalize().map_err(|error| {
             if dest.exists() {
                 // For example, /dev/stdout that leads to a pipe.
-                let what = "leads to a file that has no path to replace: use ironmap cat";
+                let what = "the symbolic link leads to a file without a path: use ironmap cat";
                 return Failure::new(format!("{}: {what}", dest.display()));
             }
             Failure::host(dest.display(), error)

@@ -144,7 +144,7 @@ impl Writer {
         for (name, (count, first)) in &self.refused {
             let name = String::from_utf8_lossy(name);
             report.warning(format_args!(
-                "the attribute {name} was not kept on {count} files; the first: {first}"
+                "the attribute {name} could not be set on {count} files, the first is {first}"
             ));
         }
     }

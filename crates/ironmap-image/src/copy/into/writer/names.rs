@@ -97,10 +97,10 @@ impl Writer {
                 return Ok(There::Use(there.number(), there.stat().mode));
             }
             (FileType::Directory, _) => {
-                return fails(ErrorKind::Exists, "a file is not replaced by a directory");
+                return fails(ErrorKind::Exists, "a directory cannot replace a file");
             }
             (_, FileType::Directory) => {
-                return fails(ErrorKind::IsADirectory, "a directory is not replaced by a file");
+                return fails(ErrorKind::IsADirectory, "a file cannot replace a directory");
             }
             _ => {}
         }
@@ -113,12 +113,12 @@ impl Writer {
         }
         // cp writes into the device or pipe of a special file. A volume that is not mounted has no such device or pipe.
         if new == FileType::Regular && !matches!(old, FileType::Regular | FileType::Symlink) {
-            return fails(ErrorKind::Exists, "a special file is not replaced by a regular one");
+            return fails(ErrorKind::Exists, "a regular file cannot replace a special file");
         }
         // A symbolic link must not replace the file that it leads to, because the link would then lead to itself.
         let replaced_by_its_link = entry.leads_to == Some(there.number());
         if self.same && there.number().0 == entry.identity.1 || replaced_by_its_link {
-            return Err(name.refused("is the source of the copy itself"));
+            return Err(name.refused("the file is the source of the copy"));
         }
         let several = self.how.keep.links && there.stat().links > 1;
         if new == FileType::Regular && old == FileType::Regular && !several {
@@ -140,7 +140,7 @@ impl Writer {
             return Ok(());
         }
         let Some(number) = self.links.get(&identity) else {
-            return Err(name.refused("is a further name of a file that was not copied"));
+            return Err(name.refused("the name is a hard link to a file that was not copied"));
         };
         let fs = name.fs();
         let linked =
