@@ -126,7 +126,7 @@ impl dyn InodeOps + '_ {
 }
 
 impl Inode {
-    /// An inode that a format has read.
+    /// Wraps an inode that the code of one format, such as ext4, has decoded.
     pub fn new(inode: impl InodeOps + 'static) -> Self {
         Self(Box::new(inode))
     }

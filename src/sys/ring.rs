@@ -379,7 +379,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         found
     }
 
-    /// Gives up `open` requests on lent memory of a lost ring.
+    /// Abandons the requests of a lost ring that use borrowed memory. `open` is their number.
     ///
     /// This is sound if all of them are still in the submission queue, as its last entries: the kernel never takes them, because the ring
     /// is not entered again. If the kernel has taken a request, it may write to the memory at any time, and the completion cannot be

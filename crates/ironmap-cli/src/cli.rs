@@ -85,9 +85,8 @@ impl Cli {
             && NO_VOLUME.contains(&name)
             && let Some(option) = given_to_rescue(&command, below)
         {
-            let what = format!(
-                "--{option}: the option has no effect, because ironmap {name} reads no volume of this kind"
-            );
+            let what =
+                format!("--{option}: ironmap {name} reads no volume to which this option applies");
             return Err(command.error(ErrorKind::ArgumentConflict, what));
         }
         Self::from_arg_matches(&matches)

@@ -26,7 +26,7 @@ pub(crate) enum Room {
         /// The previous length.
         from: u64,
     },
-    /// The image already had the size.
+    /// The image already had the requested size.
     Old,
 }
 
@@ -227,10 +227,10 @@ pub(crate) fn missing(volume: &Location, error: Error) -> Error {
     Error::new(ErrorKind::NotFound, what).at(volume)
 }
 
-/// The hint in errors: the option that overwrites a device with content.
+/// The hint in errors: the option that permits overwriting a device that is not empty.
 pub(crate) const FORCED: &str = "-F overwrites it";
 
-/// Refuses a device with content. The error message suggests `instead`.
+/// Refuses a device that is not empty. The error message suggests `instead`.
 pub(crate) fn check_empty(
     device: &dyn Device,
     place: impl Display,

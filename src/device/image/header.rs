@@ -145,14 +145,14 @@ impl Header {
         }
         if self.snapshots > 0 {
             return Some(format!(
-                "the image has {} internal snapshots, so it can only be read: qemu-img snapshot -d removes a snapshot",
+                "the image can only be read, because it has {} internal snapshots: qemu-img snapshot -d removes a snapshot",
                 self.snapshots
             ));
         }
         let entries = self.l1_entries;
         (entries > MAX_WRITTEN_L1).then(|| {
             format!(
-                "the image has {entries} L2 tables, more than ironmap can write: with larger clusters it would have fewer"
+                "the image has {entries} L2 tables, more than ironmap can write: an image with larger clusters has fewer tables"
             )
         })
     }

@@ -326,7 +326,7 @@ impl DeviceQueue for Client {
         if len == 0 {
             return Ok(0);
         }
-        // The last unit of a part is read completely.
+        // A read that ends inside a block of the server reads the whole block.
         let is_cut = len < buf.len();
         let whole = if is_cut { len.next_multiple_of(self.unit as usize) } else { len };
         let read = self.transfer(BioOp::Read, whole, at, flags, |_| ())?;

@@ -258,8 +258,8 @@ impl Inode {
             if now.points_as(inode) {
                 match result {
                     // The inode is unchanged, but a list of attributes may have changed in place, and the inode of an attribute's value may
-                    // have been freed and reused during the read. A checksum error in the value then appears as corruption. The read is
-                    // therefore repeated; real corruption is found at every attempt.
+                    // have been freed and reused during the read. The value then has a wrong checksum although nothing is corrupt. The read
+                    // is therefore repeated. Real corruption is found at every attempt.
                     Err(error) if error.kind() == ErrorKind::Corrupt => corrupt = Some(error),
                     result => return result,
                 }

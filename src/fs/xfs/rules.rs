@@ -97,7 +97,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_qflags",
         stored: |raw| raw.sb_qflags.get().into(),
-        rule: "flags of the shared quota of groups and projects are only valid in version 4",
+        rule: "the flags that group and project quotas share are valid only in version 4",
         holds: |raw| !is_v5(raw) || raw.sb_qflags.get() & SHARED_QUOTA == 0,
     },
     Rule {

@@ -9,7 +9,7 @@ use proc_macro2::TokenStream;
 
 use super::tokens::{Token, starts_with, without_tests};
 
-/// Each row contains a layer and the layers that it may name, either completely or only the items in braces.
+/// Each row contains a layer and the layers that it may name. If a layer has braces, only the items in the braces may be named.
 const LAYERS: &str = "
 units:
 error: units

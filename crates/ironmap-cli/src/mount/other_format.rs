@@ -103,7 +103,7 @@ fn programs_use_a_volume_of_another_format() {
     let mut kept = vec![0; 1004];
     file.read_exact_at(&mut kept, 0).unwrap();
     assert_eq!(kept, expected[..1004]);
-    fs::write(at("left"), b"the last 12 B").unwrap();
+    fs::write(at("left"), b"last content").unwrap();
     drop(file);
     mounted.umount_and_join().unwrap();
 

@@ -322,7 +322,11 @@ fn only_special_files_replace_special_files() {
     }
     let output = bench.run(["cp", &bench.target("/small"), "copy/pipe"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("copy/pipe: exists"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("copy/pipe: the name exists"),
+        "{}",
+        text(&output.stderr)
+    );
     assert!(pipe().file_type().is_fifo());
 }
 

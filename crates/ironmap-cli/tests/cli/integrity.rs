@@ -350,7 +350,7 @@ fn both_halves_are_locked() {
         let file = File::open(bench.path(name)).unwrap();
         file.lock().unwrap();
         let output = bench.run(["ls", &format!("{VOLUME}:/")]);
-        refused(&output, 3, &[&format!("the {half} half: {name}: locked")]);
+        refused(&output, 3, &[&format!("the {half} device: {name}: locked")]);
     }
 }
 

@@ -115,7 +115,11 @@ fn a_whole_disk_names_its_partitions() {
     refuse(
         &bench,
         &[
-            case(&["info", "disk"], 3, "name one, as in @p2; its GPT has p2 (8 MiB, \"root\")"),
+            case(
+                &["info", "disk"],
+                3,
+                "name a partition, as in @p2; its GPT has p2 (8 MiB, \"root\")",
+            ),
             case(&["info", "disk@p1"], 3, "there is no partition 1; its GPT has p2"),
             case(
                 &["info", "disk@p2"],
@@ -152,7 +156,7 @@ fn paths_that_lead_nowhere_are_named() {
             case(&["cp", &at("/missing"), "copy"], 1, "(ENOENT)"),
             case(&["cp", &at("/small"), "no/such/dir"], 1, "no/such: No such file or directory"),
             case(&["cp", &at("/small"), "copy/"], 1, "copy/: is not a directory (ENOTDIR)"),
-            case(&["cp", &at("/small"), "/dev/null"], 1, "/dev/null: exists"),
+            case(&["cp", &at("/small"), "/dev/null"], 1, "/dev/null: the name exists"),
             case(&["cp", &at("/small"), "/dev/stdout"], 1, "ironmap cat"),
             case(&["cp", "-r", &at("/dir"), "image"], 1, "image: Not a directory"),
         ],
@@ -218,7 +222,11 @@ fn encrypted_files_and_unknown_features_are_named() {
     refuse(
         &bench,
         &[
-            case(&["cat", &bench.target("/small")], 1, "encrypted and no key is held (ENOKEY)"),
+            case(
+                &["cat", &bench.target("/small")],
+                1,
+                "encrypted, and the key is not available (ENOKEY)",
+            ),
             case(&["cp", &bench.target("/small"), "copy"], 1, "(ENOKEY)"),
         ],
     );

@@ -132,7 +132,7 @@ fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Resul
         if there {
             Ok(())
         } else {
-            Err(Error::invalid(format!("the feature {other} must be set first")))
+            Err(Error::invalid(format!("this feature needs the feature {other}")))
         }
     };
     if feature.compat == Compat::DIR_INDEX && raw.s_hash_seed.as_bytes() == [0; 16] {

@@ -138,7 +138,7 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
         let end = first.checked_add(len.into());
         if len == 0 || end.is_none_or(|end| end > superblock.max_file_block()) {
             let what =
-                format!("a range of {len} blocks from block {first} of the file on is not valid");
+                format!("the range of {len} blocks that starts at block {first} of the file is not valid");
             return Err(place.field("me_startoff").corrupt(what));
         }
         let (number, is_realtime) = (raw.me_startblock.get(), flags & mapping::REALTIME != 0);
@@ -180,7 +180,7 @@ fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
         let end = first.checked_add(len);
         if end.is_none_or(|end| end > superblock.max_file_block()) {
             let what =
-                format!("a range of {len} blocks from block {first} of the file on is not valid");
+                format!("the range of {len} blocks that starts at block {first} of the file is not valid");
             return Err(place.inode(inode).field("xmi_startoff").corrupt(what));
         }
         let generation = raw.xmi_generations[at].get();

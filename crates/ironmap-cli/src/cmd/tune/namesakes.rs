@@ -44,25 +44,31 @@ impl Refused {
     pub(super) fn check(&self) -> Result<(), Failure> {
         let Self { makes_journal, journal_options, inode_size, quota, undo_file, force } = self;
         let refused = [
-            (*makes_journal, "-j", "makes a journal: use tune2fs of e2fsprogs, or mkfs"),
-            (journal_options.is_some(), "-J", "makes a journal: use tune2fs of e2fsprogs, or mkfs"),
-            (inode_size.is_some(), "-I", "moves all inodes: use tune2fs of e2fsprogs"),
-            (quota.is_some(), "-Q", "makes quota files: use tune2fs of e2fsprogs"),
+            (
+                *makes_journal,
+                "-j",
+                "this option makes a journal: use tune2fs of e2fsprogs, or mkfs",
+            ),
+            (
+                journal_options.is_some(),
+                "-J",
+                "this option makes a journal: use tune2fs of e2fsprogs, or mkfs",
+            ),
+            (inode_size.is_some(), "-I", "this option moves all inodes: use tune2fs of e2fsprogs"),
+            (quota.is_some(), "-Q", "this option makes quota files: use tune2fs of e2fsprogs"),
             (
                 undo_file.is_some(),
                 "-z",
-                "writes an undo file: copy the image first, or use tune2fs of e2fsprogs",
+                "this option writes an undo file: copy the image first, or use tune2fs of e2fsprogs",
             ),
             (
                 *force,
                 "-f",
-                "would force a refused change, which ironmap does not support: leave out the option",
+                "this option would force a refused change, which ironmap does not support: leave out the option",
             ),
         ];
         match refused.iter().find(|(given, ..)| *given) {
-            Some((_, option, why)) => {
-                Err(Failure::usage(format_args!("{option}: this option {why}")))
-            }
+            Some((_, option, why)) => Err(Failure::usage(format_args!("{option}: {why}"))),
             None => Ok(()),
         }
     }

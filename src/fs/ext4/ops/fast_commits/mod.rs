@@ -81,7 +81,7 @@ impl MayChange for Replayed {
 }
 
 impl Operation<'_> {
-    /// Applies the recorded changes to this volume in memory. Returns the errors of the volume's orphans.
+    /// Applies the recorded changes to this volume in memory. Returns the errors of the orphans that cannot be freed.
     fn apply_fast_commits(&self, found: &Arc<Ext4>) -> Result<Vec<Error>> {
         let plan = Plan::of(self, found)?;
         let maps: Result<Vec<_>> =
