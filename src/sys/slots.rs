@@ -229,7 +229,11 @@ mod tests {
         let (refused, _) = slots.put(memory(4), 4).unwrap();
         assert!(slots.put(memory(5), 5).is_err(), "the table has four slots");
         assert!(slots.take_back(refused).is_some());
-        assert_eq!(slots.recall(2, -1), 0, "the kernel has taken the request in slot 2, so it cannot be recalled");
+        assert_eq!(
+            slots.recall(2, -1),
+            0,
+            "the kernel has taken the request in slot 2, so it cannot be recalled"
+        );
         assert_eq!((slots.recall(1, -1), slots.recall(0, -1)), (1, 0));
         assert_eq!([pop(&mut slots), pop(&mut slots)], [Some((3, 64)), Some((2, -1))]);
         assert_eq!(slots.attached().collect::<Vec<_>>(), [&1]);

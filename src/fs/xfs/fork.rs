@@ -162,7 +162,7 @@ impl Fork {
             let (first, count) = (raw.file_block(), u64::from(raw.count()));
             if count == 0 || first < next || first + count > limit {
                 let what = format!(
-                    "the extent of {count} blocks from block {first} of the file on is not valid, or out of order"
+                    "the extent of {count} blocks that starts at block {first} of the file is not valid, or out of order"
                 );
                 return Err(place.field("br_startoff").corrupt(what));
             }

@@ -252,7 +252,7 @@ impl Xfs {
             if len == 0 || end > walk.limit {
                 walk.map.whole = false;
                 let what = format!(
-                    "the extent of {len} blocks from block {first} of the file on is not valid"
+                    "the extent of {len} blocks that starts at block {first} of the file is not valid"
                 );
                 walk.findings.add(place, Kind::Damaged { what });
                 continue;

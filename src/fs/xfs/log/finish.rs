@@ -137,8 +137,9 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
         let first = raw.me_startoff.get();
         let end = first.checked_add(len.into());
         if len == 0 || end.is_none_or(|end| end > superblock.max_file_block()) {
-            let what =
-                format!("the range of {len} blocks that starts at block {first} of the file is not valid");
+            let what = format!(
+                "the range of {len} blocks that starts at block {first} of the file is not valid"
+            );
             return Err(place.field("me_startoff").corrupt(what));
         }
         let (number, is_realtime) = (raw.me_startblock.get(), flags & mapping::REALTIME != 0);
@@ -179,8 +180,9 @@ fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
         let (inode, first) = (InodeNo(raw.xmi_inodes[at].get()), raw.xmi_startoffs[at].get());
         let end = first.checked_add(len);
         if end.is_none_or(|end| end > superblock.max_file_block()) {
-            let what =
-                format!("the range of {len} blocks that starts at block {first} of the file is not valid");
+            let what = format!(
+                "the range of {len} blocks that starts at block {first} of the file is not valid"
+            );
             return Err(place.inode(inode).field("xmi_startoff").corrupt(what));
         }
         let generation = raw.xmi_generations[at].get();
