@@ -59,7 +59,7 @@ bitflags! {
     /// The options of a request. The names are those of Linux's `RWF_` and `IOMAP_DIO_` flags.
     ///
     /// A device may return EAGAIN even for a request without NOWAIT, for example if it is short of memory. Such a request is repeated at
-    /// most a hundred times, and then fails with EIO.
+    /// most a hundred times, and then fails with EIO. The same applies to a transfer of less than a logical block.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DioFlags: u8 {
         /// The request fails with EAGAIN, without any effect, instead of waiting for metadata, a slot or the device.

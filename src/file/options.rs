@@ -2,6 +2,7 @@
 
 use crate::dio::StablePages;
 use crate::fs::KeepSetId;
+use crate::setters::options;
 
 /// Options for opening a file. By default a file is opened for reading only. The names are those of [`std::fs::OpenOptions`]. The value is
 /// copied when it is used, so it can open many files.
@@ -50,79 +51,10 @@ impl FileOptions {
         }
     }
 
-    /// Whether the file can be read. The default is true.
-    #[must_use]
-    pub const fn read(mut self, read: bool) -> Self {
-        self.read = read;
-        self
-    }
-
-    /// Whether the file can be written. The file's volume must then be open for writing. Host files cannot be written.
-    #[must_use]
-    pub const fn write(mut self, write: bool) -> Self {
-        self.write = write;
-        self
-    }
-
-    /// Whether every write is made at the current end of the file, regardless of the position that the caller requests (`O_APPEND`). The
-    /// option implies [`write`](Self::write).
-    #[must_use]
-    pub const fn append(mut self, append: bool) -> Self {
-        self.append = append;
-        self
-    }
-
-    /// Whether the file is truncated to zero bytes when it is opened. The option needs [`write`](Self::write), and excludes
-    /// [`append`](Self::append).
-    #[must_use]
-    pub const fn truncate(mut self, truncate: bool) -> Self {
-        self.truncate = truncate;
-        self
-    }
-
-    /// Whether a file that does not exist is created. The file must be opened by its path, and for writing.
-    #[must_use]
-    pub const fn create(mut self, create: bool) -> Self {
-        self.create = create;
-        self
-    }
-
-    /// Whether a new file is created. If the file exists, the call fails.
-    #[must_use]
-    pub const fn create_new(mut self, create_new: bool) -> Self {
-        self.create_new = create_new;
-        self
-    }
-
-    /// The permissions of a created file: the lower twelve bits of its mode, 0644 by default. No umask is applied.
-    #[must_use]
-    pub const fn mode(mut self, mode: u32) -> Self {
-        self.mode = mode;
-        self
-    }
-
     /// The user and the group that own a created file, 0 and 0 by default.
     #[must_use]
     pub const fn owner(mut self, uid: u32, gid: u32) -> Self {
         self.owner = (uid, gid);
-        self
-    }
-
-    /// Whether the file refuses requests that `O_DIRECT` refuses. Position and length must then be multiples of the logical block, and the
-    /// memory must be aligned. Without this option the data of a misaligned request are copied: through bounce buffers, or through the page
-    /// cache if the kernel serves the file.
-    #[must_use]
-    pub const fn direct(mut self, direct: bool) -> Self {
-        self.direct = direct;
-        self
-    }
-
-    /// For host files on XFS with reflink: the promise that no program dedupes this file while it is open. Dedupe can move data without
-    /// opening the file for writing, so the lease does not detect it. Without this promise the kernel serves the file, unless the file is
-    /// immutable.
-    #[must_use]
-    pub const fn assume_no_dedupe(mut self, promise: bool) -> Self {
-        self.assume_no_dedupe = promise;
         self
     }
 
@@ -134,26 +66,43 @@ impl FileOptions {
         self
     }
 
-    /// For files of a volume: whether writes by this handle keep the set-user-ID and set-group-ID bits.
-    #[must_use]
-    pub const fn keep_set_id(mut self, keep: KeepSetId) -> Self {
-        self.keep_set_id = keep;
-        self
-    }
-
-    /// For files of a volume: whether the writes come from a writeback cache. The cache has already checked that the writes are permitted,
-    /// and sends them in any order. So an append-only file accepts them at any position.
-    #[must_use]
-    pub const fn write_back(mut self, write_back: bool) -> Self {
-        self.write_back = write_back;
-        self
-    }
-
     /// Whether the options open the file for writing.
     pub(crate) const fn writes(&self) -> bool {
         self.write || self.append
     }
 }
+
+options!(const FileOptions {
+    /// Whether the file can be read. The default is true.
+    read: bool,
+    /// Whether the file can be written. The file's volume must then be open for writing. Host files cannot be written.
+    write: bool,
+    /// Whether every write is made at the current end of the file, regardless of the position that the caller requests (`O_APPEND`). The
+    /// option implies [`write`](Self::write).
+    append: bool,
+    /// Whether the file is truncated to zero bytes when it is opened. The option needs [`write`](Self::write), and excludes
+    /// [`append`](Self::append).
+    truncate: bool,
+    /// Whether a file that does not exist is created. The file must be opened by its path, and for writing.
+    create: bool,
+    /// Whether a new file is created. If the file exists, the call fails.
+    create_new: bool,
+    /// The permissions of a created file: the lower twelve bits of its mode, 0644 by default. No umask is applied.
+    mode: u32,
+    /// Whether the file refuses requests that `O_DIRECT` refuses. Position and length must then be multiples of the logical block, and the
+    /// memory must be aligned. Without this option the data of a misaligned request are copied: through bounce buffers, or through the page
+    /// cache if the kernel serves the file.
+    direct: bool,
+    /// For host files on XFS with reflink: the promise that no program dedupes this file while it is open. Dedupe can move data without
+    /// opening the file for writing, so the lease does not detect it. Without this promise the kernel serves the file, unless the file is
+    /// immutable.
+    assume_no_dedupe: bool,
+    /// For files of a volume: whether writes by this handle keep the set-user-ID and set-group-ID bits.
+    keep_set_id: KeepSetId,
+    /// For files of a volume: whether the writes come from a writeback cache. The cache has already checked that the writes are permitted,
+    /// and sends them in any order. So an append-only file accepts them at any position.
+    write_back: bool,
+});
 
 impl Default for FileOptions {
     fn default() -> Self {

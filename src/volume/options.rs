@@ -9,6 +9,7 @@ use crate::device::{CutShort, Device, Engine, Joined};
 use crate::error::{Context, Error, Result};
 use crate::fs::{Clock, DeviceRange, FORMATS, Format, How, Rescue, uuid_text};
 use crate::location::{Location, LocationOptions, Site, refuse_to_write};
+use crate::setters::options;
 
 /// Options for opening a volume. By default a volume is opened for reading only. [`Volume::open`] uses the defaults.
 #[derive(Clone, Debug)]
@@ -41,47 +42,11 @@ impl VolumeOptions {
         }
     }
 
-    /// Opens the volume for writing too. A journal that needs recovery is then recovered on the device.
-    #[must_use]
-    pub fn write(mut self, write: bool) -> Self {
-        self.write = write;
-        self
-    }
-
-    /// The engine that sends requests for file data to the device.
-    #[must_use]
-    pub fn engine(mut self, engine: Engine) -> Self {
-        self.engine = engine;
-        self
-    }
-
-    /// The clock for the time stamps of changed files.
-    #[must_use]
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// Only for reading: the journal is not read, regardless of its state. A [`Location::NoLoad`] has the same effect.
-    #[must_use]
-    pub fn no_load(mut self, no_load: bool) -> Self {
-        self.no_load = no_load;
-        self
-    }
-
     /// Only for reading: uses the backup of the superblock in this block. The number counts blocks of the file system, as in `e2fsck -b`.
     /// If the superblock is present but damaged, a backup is found without this option.
     #[must_use]
     pub fn superblock(mut self, block: impl Into<Option<u64>>) -> Self {
         self.superblock = block.into();
-        self
-    }
-
-    /// Only for reading: the device may be shorter than the volume. Reads past the end of the device are I/O errors. Without this option
-    /// such a device is refused.
-    #[must_use]
-    pub fn truncated(mut self, truncated: bool) -> Self {
-        self.truncated = truncated;
         self
     }
 
@@ -98,13 +63,6 @@ impl VolumeOptions {
     #[must_use]
     pub fn realtime(mut self, device: impl Into<Option<Location>>) -> Self {
         self.realtime = device.into();
-        self
-    }
-
-    /// The time after which changes are committed without a sync. The default is five seconds. Zero means that only a sync commits.
-    #[must_use]
-    pub fn commit(mut self, interval: Duration) -> Self {
-        self.commit = interval;
         self
     }
 
@@ -187,6 +145,22 @@ impl VolumeOptions {
         LocationOptions { engine, write, truncated, ..LocationOptions::default() }
     }
 }
+
+options!(VolumeOptions {
+    /// Opens the volume for writing too. A journal that needs recovery is then recovered on the device.
+    write: bool,
+    /// The engine that sends requests for file data to the device.
+    engine: Engine,
+    /// The clock for the time stamps of changed files.
+    clock: Clock,
+    /// Only for reading: the journal is not read, regardless of its state. A [`Location::NoLoad`] has the same effect.
+    no_load: bool,
+    /// Only for reading: the device may be shorter than the volume. Reads past the end of the device are I/O errors. Without this option
+    /// such a device is refused.
+    truncated: bool,
+    /// The time after which changes are committed without a sync. The default is five seconds. Zero means that only a sync commits.
+    commit: Duration,
+});
 
 /// The device of the journal that a volume needs for its recovery, if udev has a name for it.
 fn wanted_journal(volume: &dyn Device) -> Option<Location> {

@@ -13,7 +13,8 @@ use crate::common::skip::Need;
 use ironmap::device::{Entry, Faults, Ram, Record, Sim};
 use ironmap::fs::ext4::{OnError, ROOT};
 use ironmap::fs::{
-    Clock, Credentials, DirCursor, FileSystem, Follow, KeepSetId, NewFile, SetAttributes, SetXattr,
+    Clock, Credentials, DirCursor, Fallocate, FileSystem, Follow, InodeFlags, KeepSetId, NewFile,
+    SetAttributes, SetXattr,
 };
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, File, FileOptions, Queue, QueueOptions, Result, Volume};
@@ -303,7 +304,7 @@ fn panic_refuses_everything() {
 #[test]
 fn every_operation_that_meets_it_counts_once() {
     type Operation = fn(&Bench, InodeNo) -> Result<()>;
-    let on_inode: [(&str, Operation); 11] = [
+    let on_inode: [(&str, Operation); 14] = [
         ("lookup", |bench, _| bench.look_up("bad").map(drop)),
         ("resolve", |bench, _| bench.fs().resolve(b"/bad", Follow::All).map(drop)),
         ("inspect", |bench, bad| bench.fs().inspect(bad, |_| Ok(()))),
@@ -323,11 +324,19 @@ fn every_operation_that_meets_it_counts_once() {
         ("setxattr", |bench, bad| {
             bench.fs().writable().unwrap().setxattr(bad, b"user.a", b"b", SetXattr::Any)
         }),
+        ("removexattr", |bench, bad| bench.fs().writable().unwrap().removexattr(bad, b"user.a")),
+        ("set_flags", |bench, bad| {
+            bench.fs().writable().unwrap().set_flags(bad, InodeFlags::NO_ATIME)
+        }),
+        ("fallocate", |bench, bad| {
+            let how = Fallocate::Allocate { keep_size: false };
+            bench.fs().writable().unwrap().fallocate(bad, how, FilePos(0), 4096)
+        }),
     ];
     for (name, operation) in on_inode {
         counts(name, |image| break_inode(image, "/bad"), operation);
     }
-    let on_directory: [(&str, Operation); 4] = [
+    let on_directory: [(&str, Operation); 5] = [
         ("list", |bench, dir| {
             let dir = bench.fs().inode(dir)?;
             dir.list(DirCursor::START)?.try_for_each(|entry| entry.map(drop))
@@ -341,6 +350,10 @@ fn every_operation_that_meets_it_counts_once() {
                 ironmap::fs::RenameFlags::empty(),
                 &Credentials::default(),
             )
+        }),
+        ("create", |bench, dir| {
+            let (who, file) = (Credentials::default(), NewFile::Regular);
+            bench.fs().writable().unwrap().create(dir, b"new", file, 0o644, &who).map(drop)
         }),
         ("rmdir", |bench, _| bench.fs().writable().unwrap().rmdir(ROOT, b"dir")),
     ];

@@ -10,8 +10,8 @@ use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Dev, Done, Memory};
 use crate::device::LentPart;
 use crate::dio::bounce;
 use crate::dio::parts::{Buffers, copy, to_memory};
-use crate::dio::transfer::TransferTo;
-use crate::dio::{Io, Target};
+use crate::dio::transfer::{Next, TransferTo};
+use crate::dio::{Io, RETRIES, Target};
 use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, MapFile};
 use crate::units::{DevOffset, FilePos};
@@ -92,20 +92,18 @@ impl Io<'_> {
         let Done { bio, result } = done;
         let (len, sector_mask) = (bio.memory.len(), self.state.sector_mask);
         let mut to = TransferTo { dev: bio.dev, sector_mask, flags: bio.flags };
-        let count = match *result {
-            Ok(count) if count == len => return Ok(()),
-            Ok(0) => return Err(Errno::EIO),
-            Ok(count) => {
+        let mut retries = RETRIES;
+        let count = match Next::after(*result, len, sector_mask, bio.flags, &mut retries) {
+            Next::Complete => return Ok(()),
+            Next::Continue(count) => {
                 self.state.stats.short += 1;
-                count & !(sector_mask as usize)
+                // With NOWAIT the device could refuse the remaining bytes of a request that is partly done.
+                to.flags -= BioFlags::NOWAIT;
+                count
             }
-            Err(Errno::EAGAIN) if !bio.flags.contains(BioFlags::NOWAIT) => 0,
-            Err(errno) => return Err(errno),
+            Next::Repeat => 0,
+            Next::Fail(errno) => return Err(errno),
         };
-        if count > 0 {
-            // With NOWAIT the device could refuse the remaining bytes of a request that is partly done.
-            to.flags -= BioFlags::NOWAIT;
-        }
         let at = DevOffset(bio.at.0 + count as u64);
         if bio.op == BioOp::Read {
             let part = LentPart::new(cut_mut(bio.memory.buffers_mut(), count..len), at);

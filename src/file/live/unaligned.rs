@@ -162,14 +162,9 @@ impl LiveFile {
         let sector = self.geometry.sector();
         let behind = skip + count;
         let last = behind / sector * sector;
-        let mut edges = [None, None];
-        if skip > 0 {
-            edges[0] = Some(0);
-        }
-        if behind > last && !(skip > 0 && last == 0) {
-            edges[1] = Some(last);
-        }
-        for edge in edges.into_iter().flatten() {
+        let first = (skip > 0).then_some(0);
+        let last = (behind > last && first != Some(last)).then_some(last);
+        for edge in first.into_iter().chain(last) {
             let request = Request::read(start + edge as u64, sector, DioFlags::empty());
             let Queue { device, state, views, .. } = &mut *queue;
             let target = self.target(views, &mut state.files, None, false)?;

@@ -1,7 +1,5 @@
 //! Attributes of a file: permissions, owner, times, flags, extended attributes.
 
-use std::sync::Arc;
-
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::attr::{Attributes, Times};
@@ -29,27 +27,22 @@ impl Ext4 {
         let mode = inode.stat().mode;
         Ok(keep.of(mode) != mode || inode.xattr(CAPABILITY)?.is_some())
     }
-
-    fn change_xattrs(
-        self: &Arc<Self>,
-        number: InodeNo,
-        change: impl FnOnce(&Operation<'_>, &InodeToChange<'_>) -> Result<()>,
-    ) -> Result<()> {
-        self.operate(|op| {
-            let file = op.lock(number);
-            let inode = op.inode_to_change(&file)?;
-            if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-                return Err(refuse(
-                    ErrorKind::NotPermitted,
-                    "the file is immutable or append-only",
-                ));
-            }
-            change(op, &inode)
-        })
-    }
 }
 
 impl Operation<'_> {
+    fn change_xattrs(
+        &self,
+        number: InodeNo,
+        change: impl FnOnce(&InodeToChange<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let file = self.lock(number);
+        let inode = self.inode_to_change(&file)?;
+        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
+        }
+        change(&inode)
+    }
+
     /// Changes the attributes of a file. A change of the owner removes the set-id bits and the capabilities of a program.
     pub(in crate::fs::ext4) fn set_attributes(
         &self,
@@ -134,23 +127,23 @@ impl Operation<'_> {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        self.change_xattrs(number, |op, inode| {
+        self.change_xattrs(number, |inode| {
             if how != SetXattr::Create && inode.xattr(name)?.as_deref() == Some(value) {
                 return Ok(());
             }
-            op.transact_for_space(inode.xattr_credits() + CREDITS, |handle| {
+            self.transact_for_space(inode.xattr_credits() + CREDITS, |handle| {
                 Attributes::of(inode).set_xattr(handle, name, value, how)?;
-                op.touch_changed(handle, inode)
+                self.touch_changed(handle, inode)
             })
         })
     }
 
     /// Removes an extended attribute.
     pub(in crate::fs::ext4) fn removexattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
-        self.change_xattrs(number, |op, inode| {
-            op.transact_for_space(inode.xattr_credits() + CREDITS, |handle| {
+        self.change_xattrs(number, |inode| {
+            self.transact_for_space(inode.xattr_credits() + CREDITS, |handle| {
                 Attributes::of(inode).remove_xattr(handle, name)?;
-                op.touch_changed(handle, inode)
+                self.touch_changed(handle, inode)
             })
         })
     }
