@@ -121,7 +121,7 @@ pub trait Device: Send + Sync {
     /// The device's implementation of [`read_exact_at`](Self::read_exact_at).
     ///
     /// # Errors
-    /// The errors of that method.
+    /// The errors of [`read_exact_at`](Self::read_exact_at).
     fn read_within(&self, buf: &mut [u8], at: DevOffset, checked: InRange) -> Result<()>;
 
     /// Whether the device was opened for writing.
@@ -142,7 +142,7 @@ pub trait Device: Send + Sync {
     /// The device's implementation of [`write_all_at`](Self::write_all_at).
     ///
     /// # Errors
-    /// The errors of that method.
+    /// The errors of [`write_all_at`](Self::write_all_at).
     fn write_within(
         &self,
         bufs: &[IoSlice<'_>],
@@ -169,7 +169,7 @@ pub trait Device: Send + Sync {
     /// The device's implementation of [`discard`](Self::discard).
     ///
     /// # Errors
-    /// The errors of that method.
+    /// The errors of [`discard`](Self::discard).
     fn discard_within(&self, at: DevOffset, len: u64, _checked: InRange) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, format!("discard of {len} bytes at {at}")))
     }
@@ -189,7 +189,7 @@ pub trait Device: Send + Sync {
     /// The device's implementation of [`write_zeroes`](Self::write_zeroes).
     ///
     /// # Errors
-    /// The errors of that method.
+    /// The errors of [`write_zeroes`](Self::write_zeroes).
     fn zero_within(&self, at: DevOffset, len: u64, _checked: InRange) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, format!("write of {len} zero bytes at {at}")))
     }
@@ -208,7 +208,7 @@ pub trait Device: Send + Sync {
     /// The device's implementation of [`data_from`](Self::data_from).
     ///
     /// # Errors
-    /// The errors of that method.
+    /// The errors of [`data_from`](Self::data_from).
     fn data_within(&self, at: DevOffset, _checked: InRange) -> Result<Range<DevOffset>> {
         Ok(at..self.end())
     }
@@ -232,7 +232,7 @@ pub trait Device: Send + Sync {
     /// this crate returns [`AnyQueue::other`].
     ///
     /// # Errors
-    /// The errors of that method.
+    /// The errors of [`queue`](Self::queue).
     fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue>;
 }
 

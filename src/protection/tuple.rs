@@ -203,7 +203,7 @@ impl Protection {
         *tuple = T::new(Fields { guard, application, reference: !sector & T::REFERENCE });
     }
 
-    /// The application tags in tuples, without a check.
+    /// Returns the application tags of tuples. The tuples are not verified.
     pub fn applications(self, tuples: &[u8]) -> impl Iterator<Item = u16> {
         let at = match self.kind {
             TupleKind::T10 => offset_of!(T10, application),

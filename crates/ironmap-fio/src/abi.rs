@@ -338,8 +338,9 @@ pub(crate) unsafe extern "C" fn ironmap_fio_close_file(raw: *mut c_void, file: u
 }
 
 /// # Safety
-/// The rules of [`job`] hold; the request can be read and `end` written. For a read or a write its memory has `len` bytes, and fio does not
-/// access this memory until the call returns or, if the request is in flight, until fio has reaped the request's end.
+/// The rules of [`job`] hold; the request can be read and `end` written. The memory of a read or a write has `len` bytes, and fio does not
+/// access the memory during the call. If the request is still in flight after the call, fio does not access the memory before it has reaped
+/// the end of the request.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_queue(
     raw: *mut c_void,

@@ -164,7 +164,7 @@ impl FinerQueue {
         }
     }
 
-    /// Repeats a write, because a call may have written older data over it.
+    /// Writes the data of a write again, because a call that ran at the same time may have overwritten them with older data.
     #[cold]
     fn repeat(&self, done: &mut Done) {
         if let Ok(count) = done.result {

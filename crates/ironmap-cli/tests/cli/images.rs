@@ -391,7 +391,7 @@ fn layers_hide_what_is_below() {
     assert!(output.status.code() == Some(1) && said.contains("hides no file"), "{said}");
 }
 
-/// Without a size, an image has enough space for its content. With --shrink, it has little more space than that.
+/// An image that is made without a size is large enough for its content. With --shrink, the image is only slightly larger than its content.
 #[test]
 fn an_image_is_as_large_as_its_content_needs() {
     let bench = Bench::empty();

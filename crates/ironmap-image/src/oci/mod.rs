@@ -71,7 +71,7 @@ struct Descriptor {
     annotations: BTreeMap<String, String>,
 }
 
-/// An image of `manifest.json`: its names, and the files that are its layers.
+/// One image that `manifest.json` lists: the names of the image, and the files of its layers.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {

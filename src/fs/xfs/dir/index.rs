@@ -15,7 +15,7 @@ use crate::fs::xfs::inode::XfsInode;
 use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
-/// The number of the kind "block of a hash index" in the record of verified checksums ([`Part`]).
+/// Identifies a block of a hash index in the record of verified checksums ([`Part`]).
 const KIND: u8 = 4;
 /// The maximum number of levels of an index.
 const MAX_LEVELS: usize = 5;
