@@ -1,7 +1,7 @@
 //! Direct I/O on files of a format other than ext4.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::thread;
 
 use ironmap::bio::Buffer;
@@ -537,6 +537,14 @@ fn threads_write_one_file() {
     }
 }
 
+/// Whether a thread of this process waits in the kernel.
+fn sleeps(thread: i32) -> bool {
+    let stat =
+        std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    // The name of the thread, in parentheses, can contain any character.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+}
+
 /// An append that waits for its position uses the attributes at the time of the write: it removes set-id bits that were set after it began.
 #[test]
 fn an_append_that_waited_meets_attributes_that_changed() {
@@ -547,15 +555,18 @@ fn an_append_that_waited_meets_attributes_that_changed() {
         world.file.append(&mut world.queue, &[1; BLOCK], NONE).unwrap()
     };
     fs.gate.closed.store(true, SeqCst);
+    let waiter = AtomicI32::new(0);
     let ends = thread::scope(|scope| {
         let first = scope.spawn(append);
         while !fs.gate.reached.load(SeqCst) {
             thread::yield_now();
         }
-        // The position of the second append depends on the first append, which is in its allocation.
-        let before = fs.gate.reads.load(SeqCst);
-        let second = scope.spawn(append);
-        while fs.gate.reads.load(SeqCst) == before {
+        // The position of the second append depends on the first append, which is in its allocation. So the second append sleeps.
+        let second = scope.spawn(|| {
+            waiter.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
+            append()
+        });
+        while !sleeps(waiter.load(SeqCst)) {
             thread::yield_now();
         }
         fs.set_attributes(number, &SetAttributes::new().permissions(0o4755)).unwrap();

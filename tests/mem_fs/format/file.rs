@@ -2,7 +2,6 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, TryLockError};
 
 use ironmap::fs::{FileOps, Inode};
@@ -59,8 +58,8 @@ impl FileOps for Open {
     }
 }
 
-impl Open {
-    fn snapshot(&self, intent: WriteIntent) -> Result<Snapshot> {
+impl WriteFile for Open {
+    fn read(&self, intent: WriteIntent) -> Result<Snapshot> {
         let tree = match self.fs.tree.try_lock() {
             Ok(tree) => tree,
             Err(TryLockError::Poisoned(tree)) => tree.into_inner(),
@@ -73,14 +72,6 @@ impl Open {
         let inode = self.fs.decode(&tree, self.number)?;
         let plain = tree.ended.is_none() && !inode.is_privileged(intent) && !inode.shares;
         Ok(Snapshot { changes, plain, map: Box::new(inode) })
-    }
-}
-
-impl WriteFile for Open {
-    fn read(&self, intent: WriteIntent) -> Result<Snapshot> {
-        let snapshot = self.snapshot(intent);
-        self.fs.gate.reads.fetch_add(1, SeqCst);
-        snapshot
     }
 
     fn size(&self) -> Result<u64> {

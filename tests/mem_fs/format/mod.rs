@@ -7,7 +7,7 @@ mod inode;
 mod names;
 mod tree;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ironmap::device::Device;
@@ -32,15 +32,13 @@ pub(crate) struct MemFs {
     pub(crate) gate: Arc<Gate>,
 }
 
-/// Lets a test stop an allocation, and detect that other threads read a file meanwhile.
+/// Lets a test stop an allocation.
 #[derive(Default)]
 pub(crate) struct Gate {
     /// While this is true, allocations wait.
     pub(crate) closed: AtomicBool,
     /// Whether an allocation is waiting.
     pub(crate) reached: AtomicBool,
-    /// The number of times that a queue has read the state of a file.
-    pub(crate) reads: AtomicU64,
 }
 
 impl Gate {
