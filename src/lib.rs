@@ -234,7 +234,7 @@ pub use device::path::DevicePathKind;
 pub use device::{Device, Engine, QueueOptions, WrongTuple};
 pub use dio::{Completion, DioFlags, Rejected, StablePages};
 pub use error::{Errno, Error, ErrorKind, Result};
-pub use file::{File, FileOptions};
+pub use file::{File, FileOptions, ReadAt};
 pub use files::Files;
 #[doc(hidden)] // The files of `ironmap undelete`.
 pub use fs::ext4::undelete::Deleted;

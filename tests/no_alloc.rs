@@ -16,7 +16,9 @@ use ironmap::fs::ext4::ROOT;
 use ironmap::fs::{Clock, Credentials, Fallocate, NewFile};
 use ironmap::integrity::{FormatOptions, Integrity, format};
 use ironmap::units::FilePos;
-use ironmap::{File, FileOptions, Host, HostOptions, Queue, QueueOptions, Volume, VolumeOptions};
+use ironmap::{
+    File, FileOptions, Host, HostOptions, Queue, QueueOptions, ReadAt, Volume, VolumeOptions,
+};
 
 const SEED: u64 = 0xa_110c;
 const READS: u64 = 1000;
@@ -248,5 +250,31 @@ fn a_raw_read_of_a_host_file_allocates_nothing() {
         let count = allocations(|| run_owned(&mut queue, &file, &mut spare, READS, read));
         assert_eq!(count, 0, "{engine}: allocations in {READS} reads into owned memory");
         assert_eq!(queue.stats().kernel_served, 0, "{engine}: not raw");
+    }
+}
+
+/// A batch of reads into borrowed memory allocates nothing, for files of volumes and of a host.
+#[test]
+fn a_batch_of_reads_allocates_nothing() {
+    require!([Need::Bare("tags come into memory")]);
+    let fixture = Fixture::new(BLOCK as u64, SEED);
+    let batch = |queue: &mut Queue, file: &File, memory: &mut Buffer| {
+        let mut pages = memory.chunks_mut(BLOCK);
+        let mut reads: [_; 64] = std::array::from_fn(|at| {
+            ReadAt::new(file, pages.next().unwrap(), FilePos((at * 7919 % 256 * BLOCK) as u64))
+        });
+        let count = allocations(|| (0..20).for_each(|_| queue.read_many(&mut reads)));
+        assert!(reads.iter().all(|read| matches!(read.result, Ok(BLOCK))));
+        count
+    };
+    let mut memory = Buffer::aligned(64 * BLOCK).unwrap();
+    for stack in [Stack::Psync, Stack::Uring, Stack::Null, Stack::Dax] {
+        let volume = fixture.volume(stack);
+        let mut queue = volume.queue(&QueueOptions::new().depth(32)).unwrap();
+        let file = open(&volume, SOLID, true);
+        read_now(&mut queue, &file, &mut memory, 0);
+        batch(&mut queue, &file, &mut memory);
+        assert_eq!(batch(&mut queue, &file, &mut memory), 0, "{stack}");
+        assert!(queue.stats().simple_hits >= 64 * 39, "{stack}: {:?}", queue.stats());
     }
 }

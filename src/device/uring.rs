@@ -19,6 +19,9 @@ use crate::error::{Errno, Error, Result};
 use crate::sys::{Passenger, Request, Ring, RingFile, RingOp, RingOptions, Transfer, Width};
 use crate::units::DevOffset;
 
+/// The number of transfers of one call that need no allocation.
+const TOGETHER: usize = 64;
+
 /// The options of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UringOptions {
@@ -265,12 +268,13 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         }
         let rw_flags = Self::flags(file, flags);
         let request = Request { file: route.file, op: RingOp::Read, at: 0, rw_flags };
-        let mut lent: SmallVec<[Transfer<'_, '_>; 2]> = parts
+        let mut lent: SmallVec<[Transfer<'_, '_>; TOGETHER]> = parts
             .iter_mut()
             .map(|part| Transfer::new(&mut part.bufs, file.absolute(part.at)))
             .collect();
         self.ring.transfer_now(request, &mut lent);
-        let results: SmallVec<[i32; 2]> = lent.iter().map(|transfer| transfer.result).collect();
+        let results: SmallVec<[i32; TOGETHER]> =
+            lent.iter().map(|transfer| transfer.result).collect();
         drop(lent);
         for (part, raw) in parts.iter_mut().zip(results) {
             part.result = result(raw);

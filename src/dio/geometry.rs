@@ -229,6 +229,11 @@ impl Geometry {
         self.sector_mask as usize + 1
     }
 
+    /// The longest transfer in bytes.
+    pub(crate) fn longest(&self) -> usize {
+        self.limits.max_transfer as usize
+    }
+
     /// The longest atomic write in bytes; 0 without support.
     pub(crate) fn atomic(&self) -> usize {
         self.limits.atomic_write as usize

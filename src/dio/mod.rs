@@ -49,11 +49,11 @@ use self::bounce::short::{self, Short};
 use self::split::{COPY, Slab, SplitRequest};
 use self::transfer::TransferTo;
 use crate::bio::{BioEnd, BioFlags, BioOp, Dev, Done, Memory, Whole};
-use crate::device::{DeviceQueue, Limits, Through, ThroughFlushes};
+use crate::device::{DeviceQueue, LentPart, Limits, Through, ThroughFlushes};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent, Events};
 use crate::iomap::{Iomap, MapFile};
-use crate::units::InodeNo;
+use crate::units::{DevOffset, InodeNo};
 
 bitflags! {
     /// The options of a request. The names are those of Linux's `RWF_` and `IOMAP_DIO_` flags.
@@ -339,6 +339,36 @@ pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
     generic::read_now(queue, state, target, bufs, request)
 }
 
+/// The place on the device of a read into lent memory that one transfer can carry out; `None` for any other read.
+#[inline(always)]
+pub(crate) fn place_lent<M: MapFile>(
+    state: &mut State,
+    target: &Target<'_, M>,
+    request: &Request,
+    address: usize,
+) -> Option<DevOffset> {
+    match simple::gate_lent(state, target, request, address) {
+        Ok(at) => Some(at),
+        Err(reason) => {
+            state.stats.miss(reason);
+            None
+        }
+    }
+}
+
+/// Carries out reads whose [places](place_lent) are known, together.
+#[inline(always)]
+pub(crate) fn read_parts_now<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    dev: Dev,
+    parts: &mut [LentPart<'_>],
+    flags: DioFlags,
+) {
+    state.stats.simple_hits += parts.len() as u64;
+    queue.read_parts_now(dev, parts, flags.for_bio());
+}
+
 /// Starts a [queued](Request::queued) read into owned memory.
 #[inline(always)]
 pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
@@ -533,6 +563,11 @@ impl<M> Clone for Target<'_, M> {
 impl<M> Copy for Target<'_, M> {}
 
 impl<M> Target<'_, M> {
+    /// The longest transfer of the device.
+    pub(crate) fn longest(&self) -> usize {
+        self.geometry.longest()
+    }
+
     /// The target of transfers to or from this file.
     fn transfer_to(&self, flags: BioFlags) -> TransferTo {
         TransferTo { dev: self.dev, sector_mask: self.geometry.sector_mask, flags }

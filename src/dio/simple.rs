@@ -46,6 +46,18 @@ pub(super) fn gate_copied<M: MapFile>(
     gate_read(state, target, request, address, aligned, most)
 }
 
+/// The gate for a read into lent memory that needs no copy. Such a read can be as long as one bio.
+#[inline(always)]
+pub(super) fn gate_lent<M: MapFile>(
+    state: &State,
+    target: &Target<'_, M>,
+    request: &Request,
+    address: usize,
+) -> Result<DevOffset, NotSimple> {
+    let most = u64::from(target.geometry.limits.max_transfer);
+    gate_read(state, target, request, address, target.geometry.copied.reads, most)
+}
+
 #[inline(always)]
 fn gate_read<M: MapFile>(
     state: &State,

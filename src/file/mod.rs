@@ -4,6 +4,7 @@ mod live;
 mod of_host;
 mod of_volume;
 mod options;
+mod read_many;
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -11,6 +12,7 @@ pub(crate) use self::live::LiveFile;
 pub(crate) use self::of_host::HostHandle;
 pub(crate) use self::of_volume::VolumeFile;
 pub use self::options::FileOptions;
+pub use self::read_many::ReadAt;
 
 use crate::bio::{BioOp, Buffer, Memory};
 use crate::dio::{DioFlags, Rejected, Request, Source};
@@ -38,6 +40,17 @@ enum Backing {
     /// A file of a volume that is open for writing.
     Live(LiveFile),
     Host(HostHandle),
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let backing = match &self.backing {
+            Backing::Volume(_) => "Volume",
+            Backing::Live(_) => "Live",
+            Backing::Host(_) => "Host",
+        };
+        f.debug_struct("File").field("backing", &backing).field("inode", &self.inode().0).finish()
+    }
 }
 
 impl From<VolumeFile> for File {

@@ -5,12 +5,14 @@
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
+use super::read_many::{Placed, Proof};
 use crate::bio::Memory;
 use crate::device::with_queue;
-use crate::dio::{self, Completion, Rejected, Request, Target, UNTOLD};
+use crate::dio::{self, Completion, Rejected, Request, State, Target, UNTOLD};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::fs::host::{HostMap, Refusal, Tenure};
 use crate::host::{HostReport, Lanes, OpenFile, Straight};
+use crate::open_file::Owner;
 use crate::queue::Queue;
 use crate::units::InodeNo;
 
@@ -85,6 +87,37 @@ impl HostHandle {
             dio::read_now(device, &mut queue.state, &target, buf, request)
         });
         self.judge(queue, tenure, result)
+    }
+
+    /// The place of a raw read for a batch; `None` if the read must be carried out alone.
+    #[inline(always)]
+    pub(super) fn place(
+        &self,
+        owner: Owner,
+        lanes: Option<&Lanes>,
+        state: &mut State,
+        request: &Request,
+        address: usize,
+    ) -> Option<Placed<'static>> {
+        let tenure = self.open.file.tenure().current();
+        let lane = lanes?.get(self.open.file.index(), tenure)?;
+        let target = lane.target(&self.strict);
+        let at = dio::place_lent(state, &target, request, address)?;
+        let (dev, most) = (target.dev, target.longest());
+        (owner == self.open.owner()).then_some(Placed {
+            dev,
+            at,
+            most,
+            proof: Proof::Tenure(tenure),
+        })
+    }
+
+    /// Whether a raw read counts: its tenure has not ended.
+    #[inline(always)]
+    pub(super) fn stayed_valid(&self, state: &mut State, tenure: u64) -> bool {
+        let valid = self.open.is_valid_for(tenure);
+        state.stats_mut().cut += u64::from(!valid);
+        valid
     }
 
     /// Decides whether the kernel must read again after a raw read.

@@ -3,9 +3,10 @@
 use std::io::IoSliceMut;
 use std::sync::{Arc, OnceLock};
 
+use super::read_many::{Placed, Proof};
 use crate::bio::{Dev, Memory};
 use crate::device::with_queue;
-use crate::dio::{self, Geometry, Rejected, Request, Target};
+use crate::dio::{self, Geometry, Rejected, Request, State, Target};
 use crate::error::Result;
 use crate::file::FileOptions;
 use crate::fs::Inode;
@@ -109,6 +110,21 @@ impl VolumeFile {
         let target = self.target();
         let device = &mut queue.device.through_table();
         dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
+    }
+
+    /// The place of a read for a batch; `None` if the read must be carried out alone.
+    #[inline(always)]
+    pub(super) fn place(
+        &self,
+        owner: Owner,
+        state: &mut State,
+        request: &Request,
+        address: usize,
+    ) -> Option<Placed<'static>> {
+        let target = self.target();
+        let at = dio::place_lent(state, &target, request, address)?;
+        let most = self.geometry.longest();
+        (owner == self.volume).then_some(Placed { dev: target.dev, at, most, proof: Proof::Always })
     }
 
     /// Each path converts the memory itself. A common conversion would cost the frequent path one more move of the value.

@@ -29,7 +29,7 @@ pub(crate) use owner::Owner;
 pub(crate) use pending::Pending;
 pub use pending::Unconverted;
 pub(crate) use queue_files::{Completing, Hold, Holding, QueueFile, QueueFiles, Unsynced};
-pub(crate) use view::{View, Views};
+pub(crate) use view::{Inside, View, Views};
 
 /// An inode that is open or in use.
 #[derive(Debug, Default)]

@@ -81,7 +81,7 @@ pub struct Queue {
     pub(crate) lanes: Option<Box<Lanes>>,
     /// The queue's copies of the sizes and maps of files that can change.
     pub(crate) views: Views,
-    owner: Owner,
+    pub(crate) owner: Owner,
 }
 
 impl Queue {

@@ -13,5 +13,6 @@ mod dio_threads;
 mod dio_writes;
 mod kernel_dio;
 mod longer_requests;
+mod read_many;
 mod stable;
 mod stranger;

@@ -7,9 +7,11 @@ use super::target::current_target;
 use super::{Access, LiveFile};
 use crate::bio::Memory;
 use crate::device::with_queue;
-use crate::dio::{self, Hold, Holding, Rejected, Request};
+use crate::dio::{self, Hold, Holding, Rejected, Request, State};
 use crate::error::Result;
+use crate::file::read_many::{Placed, Proof};
 use crate::iomap::WriteAt;
+use crate::open_file::Views;
 use crate::queue::Queue;
 
 impl LiveFile {
@@ -29,6 +31,23 @@ impl LiveFile {
             });
         }
         self.read_vectored_at(queue, &mut [IoSliceMut::new(buf)], request)
+    }
+
+    /// The place of a read for a batch, which holds the content until the read is complete; `None` if the read must be carried out alone.
+    #[inline(always)]
+    pub(in crate::file) fn place_read<'q>(
+        &self,
+        views: &'q Views,
+        state: &mut State,
+        request: &Request,
+        address: usize,
+    ) -> Option<Placed<'q>> {
+        let view = views.get(&self.handle)?;
+        let inside = view.enter()?;
+        let target = current_target(view, self, &inside, None)?;
+        let at = dio::place_lent(state, &target, request, address)?;
+        let most = self.geometry.longest();
+        Some(Placed { dev: target.dev, at, most, proof: Proof::Content { _inside: inside } })
     }
 
     #[inline(never)]

@@ -2,7 +2,7 @@
 //! this content. A vector of bytes is the model of each file.
 
 mod appends;
-mod bench;
+pub(crate) mod bench;
 mod cuts;
 mod durable;
 mod errors;

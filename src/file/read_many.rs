@@ -1,0 +1,219 @@
+//! Batches of reads into borrowed memory. The reads of a batch are in flight together, and the call returns after the last one.
+//!
+//! Each read passes the same gate as a read on the simple path, except that it may be as long as one bio. A read that does not pass the gate,
+//! and a read whose transfer was not clean, is carried out alone after the batch.
+
+use std::io::IoSliceMut;
+
+use smallvec::SmallVec;
+
+use super::{Backing, File};
+use crate::bio::Dev;
+use crate::device::{DeviceQueue, LentPart};
+use crate::dio::{self, DioFlags, Request, State};
+use crate::error::Result;
+use crate::open_file::Inside;
+use crate::queue::Queue;
+use crate::units::{DevOffset, FilePos};
+
+/// The largest number of reads that are in flight together. The descriptions of so many reads fit on the stack.
+const IN_FLIGHT: usize = 64;
+
+/// One read of a batch.
+#[derive(Debug)]
+pub struct ReadAt<'a> {
+    /// The file.
+    pub file: &'a File,
+    /// The position in the file.
+    pub pos: FilePos,
+    /// The memory. The read fills all of it, except at the end of the file.
+    pub buf: &'a mut [u8],
+    /// The number of bytes read, as [`File::read_at`] returns it.
+    pub result: Result<usize>,
+}
+
+impl<'a> ReadAt<'a> {
+    /// Describes a read that has not been carried out yet: its result is 0 bytes.
+    pub fn new(file: &'a File, buf: &'a mut [u8], pos: impl Into<FilePos>) -> Self {
+        Self { file, pos: pos.into(), buf, result: Ok(0) }
+    }
+}
+
+/// Proves, for a read in flight, that its mapping is valid.
+pub(super) enum Proof<'q> {
+    /// The map never changes.
+    Always,
+    /// The read holds the content of the file.
+    Content { _inside: Inside<'q> },
+    /// The mapping is valid if the lease's tenure has not ended when the read is complete.
+    Tenure(u64),
+}
+
+/// A read whose place on the device is known.
+pub(super) struct Placed<'q> {
+    pub(super) dev: Dev,
+    pub(super) at: DevOffset,
+    /// The longest transfer of the device.
+    pub(super) most: usize,
+    pub(super) proof: Proof<'q>,
+}
+
+/// A read in flight.
+struct InFlight<'q, 'b> {
+    read: usize,
+    /// The part of the transfer that contains the read.
+    part: usize,
+    file: &'b File,
+    len: usize,
+    result: &'b mut Result<usize>,
+    proof: Proof<'q>,
+}
+
+/// The reads in flight, and the transfers that contain them.
+struct Batch<'q, 'b> {
+    dev: Dev,
+    reads: SmallVec<[InFlight<'q, 'b>; IN_FLIGHT]>,
+    parts: SmallVec<[LentPart<'b>; IN_FLIGHT]>,
+    /// The bits of the reads that must be carried out alone.
+    alone: u64,
+}
+
+const _: () = assert!(IN_FLIGHT <= u64::BITS as usize);
+
+impl Queue {
+    /// Carries out all reads, over any files of the queue's volume or host, and returns when all are complete. The memory is only borrowed.
+    /// As many reads are in flight together as the queue has slots, at most 64. Each read has its own result.
+    ///
+    /// ```
+    /// # use ironmap::prelude::*;
+    /// # use ironmap::ReadAt;
+    /// # fn main() -> ironmap::Result<()> {
+    /// # let ram = std::sync::Arc::new(ironmap::device::Ram::new(8 << 20));
+    /// # ironmap::tools::make(&*ram, &ironmap::fs::ext4::MkfsOptions::new())?;
+    /// # let volume = VolumeOptions::new().write(true).open_on(ram)?;
+    /// # volume.write("/file", &[7; 100_000])?;
+    /// # let file = volume.open("/file", FileOptions::new())?;
+    /// # let mut queue = volume.queue(&QueueOptions::new())?;
+    /// let mut pages = vec![0; 4 * 4096]; // better aligned memory: a Buffer, or an engine's pool
+    /// let positions = [0, 65_536, 8192, 40_960];
+    /// let mut reads: Vec<_> = pages
+    ///     .chunks_mut(4096)
+    ///     .zip(positions)
+    ///     .map(|(page, position)| ReadAt::new(&file, page, position))
+    ///     .collect();
+    /// queue.read_many(&mut reads);
+    /// for read in reads {
+    ///     assert_eq!(read.result?, 4096);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn read_many(&mut self, reads: &mut [ReadAt<'_>]) {
+        self.read_many_with(reads, DioFlags::empty());
+    }
+
+    /// Carries out all reads like [`read_many`](Self::read_many), each with these flags.
+    pub fn read_many_with(&mut self, reads: &mut [ReadAt<'_>], flags: DioFlags) {
+        self.read_batches(reads, flags, false);
+    }
+
+    /// Carries out all reads like [`read_many`](Self::read_many). Consecutive reads whose ranges are adjacent on the device become one
+    /// request, if the device accepts its length.
+    pub fn read_merged(&mut self, reads: &mut [ReadAt<'_>]) {
+        self.read_batches(reads, DioFlags::empty(), true);
+    }
+
+    fn read_batches(&mut self, reads: &mut [ReadAt<'_>], flags: DioFlags, merge: bool) {
+        for reads in reads.chunks_mut(IN_FLIGHT) {
+            let mut alone = self.read_together(reads, flags, merge);
+            while alone != 0 {
+                let ReadAt { file, pos, buf, result } = &mut reads[alone.trailing_zeros() as usize];
+                *result = file.read_at_with(self, buf, *pos, flags);
+                alone &= alone - 1;
+            }
+        }
+    }
+
+    /// Carries out the reads that pass the gate. Returns the bits of the others.
+    fn read_together(&mut self, reads: &mut [ReadAt<'_>], flags: DioFlags, merge: bool) -> u64 {
+        let Self { device, state, lanes, views, .. } = self;
+        let (lanes, views) = (lanes.as_deref(), &*views);
+        let owner = self.owner;
+        let mut batch =
+            Batch { dev: Dev::OWN, reads: SmallVec::new(), parts: SmallVec::new(), alone: 0 };
+        for (index, read) in reads.iter_mut().enumerate() {
+            let ReadAt { file, pos, buf, result } = read;
+            let request = Request::read(*pos, buf.len(), flags);
+            let address = buf.as_ptr().addr();
+            let placed = match &file.backing {
+                Backing::Volume(file) => file.place(owner, state, &request, address),
+                Backing::Live(file) => file.place_read(views, state, &request, address),
+                Backing::Host(file) => file.place(owner, lanes, state, &request, address),
+            };
+            match placed {
+                Some(placed) => {
+                    if batch.dev != placed.dev {
+                        batch.complete(device, state, flags);
+                        batch.dev = placed.dev;
+                    }
+                    batch.add(index, file, buf, result, placed, merge);
+                }
+                None => batch.alone |= 1 << index,
+            }
+        }
+        batch.complete(device, state, flags);
+        batch.alone
+    }
+}
+
+impl<'q, 'b> Batch<'q, 'b> {
+    /// Adds a read to the last transfer if both are adjacent and may be merged, and otherwise as a new transfer.
+    fn add(
+        &mut self,
+        read: usize,
+        file: &'b File,
+        buf: &'b mut [u8],
+        result: &'b mut Result<usize>,
+        placed: Placed<'q>,
+        merge: bool,
+    ) {
+        let len = buf.len();
+        let Placed { at, most, proof, .. } = placed;
+        let last = self.parts.last_mut().filter(|part| {
+            merge && part.at.0 + part.len() as u64 == at.0 && part.len() + len <= most
+        });
+        match last {
+            Some(part) => part.bufs.push(IoSliceMut::new(buf)),
+            None => {
+                let bufs = SmallVec::from_iter([IoSliceMut::new(buf)]);
+                self.parts.push(LentPart::new(bufs, at));
+            }
+        }
+        let part = self.parts.len() - 1;
+        self.reads.push(InFlight { read, part, file, len, result, proof });
+    }
+
+    /// Carries out the transfers, and records the results of their reads.
+    fn complete<Q: DeviceQueue>(&mut self, queue: &mut Q, state: &mut State, flags: DioFlags) {
+        dio::read_parts_now(queue, state, self.dev, &mut self.parts, flags);
+        for read in self.reads.drain(..) {
+            let part = &self.parts[read.part];
+            if part.result == Ok(part.len()) && read.is_valid(state) {
+                *read.result = Ok(read.len);
+            } else {
+                self.alone |= 1 << read.read;
+            }
+        }
+        self.parts.clear();
+    }
+}
+
+impl InFlight<'_, '_> {
+    /// Whether the mapping of the read was valid until the read was complete.
+    fn is_valid(&self, state: &mut State) -> bool {
+        match (&self.proof, &self.file.backing) {
+            (Proof::Tenure(tenure), Backing::Host(file)) => file.stayed_valid(state, *tenure),
+            _ => true,
+        }
+    }
+}
