@@ -142,10 +142,9 @@ impl Queue {
         let mut batch =
             Batch { dev: Dev::OWN, reads: SmallVec::new(), parts: SmallVec::new(), alone: 0 };
         for (index, read) in reads.iter_mut().enumerate() {
-            let ReadAt { file, pos, buf, result } = read;
-            let request = Request::read(*pos, buf.len(), flags);
-            let address = buf.as_ptr().addr();
-            let placed = match &file.backing {
+            let request = Request::read(read.pos, read.buf.len(), flags);
+            let address = read.buf.as_ptr().addr();
+            let placed = match &read.file.backing {
                 Backing::Volume(file) => file.place(owner, state, &request, address),
                 Backing::Live(file) => file.place_read(views, state, &request, address),
                 Backing::Host(file) => file.place(owner, lanes, state, &request, address),
@@ -156,7 +155,7 @@ impl Queue {
                         batch.complete(device, state, flags);
                         batch.dev = placed.dev;
                     }
-                    batch.add(index, file, buf, result, placed, merge);
+                    batch.add(index, read, placed, merge);
                 }
                 None => batch.alone |= 1 << index,
             }
@@ -171,12 +170,11 @@ impl<'q, 'b> Batch<'q, 'b> {
     fn add(
         &mut self,
         read: usize,
-        file: &'b File,
-        buf: &'b mut [u8],
-        result: &'b mut Result<usize>,
+        description: &'b mut ReadAt<'_>,
         placed: Placed<'q>,
         merge: bool,
     ) {
+        let ReadAt { file, buf, result, .. } = description;
         let len = buf.len();
         let Placed { at, most, proof, .. } = placed;
         let last = self.parts.last_mut().filter(|part| {

@@ -1,0 +1,191 @@
+//! A file of a pool.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ironmap::units::FilePos;
+use ironmap::{Buffer, DioFlags, Error, ErrorKind, File};
+
+use crate::pool::Pool;
+use crate::promise::{Answer, Lost, promise};
+use crate::worker::Job;
+
+/// The number of bytes that were read or written, and the memory.
+pub(crate) type Transferred = Result<(usize, Buffer), Failed>;
+
+/// The position of an append, and the memory.
+pub(crate) type Appended = Result<(FilePos, Buffer), Failed>;
+
+/// A request that failed, and its memory.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Failed {
+    /// The reason.
+    pub error: Error,
+    /// The memory. It is `None` only if the thread that carried out the request panicked.
+    pub buffer: Option<Buffer>,
+}
+
+impl Failed {
+    pub(crate) fn lost_memory() -> Self {
+        Self { error: lost(), buffer: None }
+    }
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Busy, "the thread that carried out the request has ended")
+}
+
+impl<T> Lost for Result<T, Failed> {
+    fn lost() -> Self {
+        Err(Failed::lost_memory())
+    }
+}
+
+impl<T> Lost for ironmap::Result<T> {
+    fn lost() -> Self {
+        Err(lost())
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Failed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        failed.error
+    }
+}
+
+/// A file whose requests the threads of a pool carry out. It is cheap to clone.
+#[derive(Clone)]
+pub struct AsyncFile {
+    file: File,
+    pool: Pool,
+}
+
+impl AsyncFile {
+    pub(crate) fn new(file: File, pool: Pool) -> Self {
+        Self { file, pool }
+    }
+
+    /// The file, for calls that need no queue.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Starts a read of all of `buffer`. The answer contains the number of bytes, which is smaller only at the end of the file, and the
+    /// buffer.
+    pub fn read_at(
+        &self,
+        buffer: Buffer,
+        pos: impl Into<FilePos>,
+    ) -> Answer<Result<(usize, Buffer), Failed>> {
+        let (promise, answer) = promise();
+        self.pool.push(Job::Read { file: self.file.clone(), buffer, pos: pos.into(), promise });
+        answer
+    }
+
+    /// Starts several reads together. Each has its own answer, in the order of the ranges.
+    pub fn read_ranges(&self, ranges: Vec<(FilePos, Buffer)>) -> Ranges {
+        let mut answers = Vec::with_capacity(ranges.len());
+        let jobs = ranges.into_iter().map(|(pos, buffer)| {
+            let (promise, answer) = promise();
+            answers.push(Range::Waiting(answer));
+            Job::Read { file: self.file.clone(), buffer, pos, promise }
+        });
+        self.pool.push_all(jobs);
+        Ranges(answers)
+    }
+
+    /// Starts a write of all of `buffer`. Without [`DioFlags::DSYNC`] the data are durable after the next [`sync`](Self::sync).
+    pub fn write_at(
+        &self,
+        buffer: Buffer,
+        pos: impl Into<FilePos>,
+        flags: DioFlags,
+    ) -> Answer<Result<(usize, Buffer), Failed>> {
+        let (promise, answer) = promise();
+        let (file, pos) = (self.file.clone(), pos.into());
+        self.pool.push(Job::Write { file, buffer, pos, flags, promise });
+        answer
+    }
+
+    /// Starts an append of all of `buffer`. The answer contains the position.
+    pub fn append(
+        &self,
+        buffer: Buffer,
+        flags: DioFlags,
+    ) -> Answer<Result<(FilePos, Buffer), Failed>> {
+        let (promise, answer) = promise();
+        self.pool.push(Job::Append { file: self.file.clone(), buffer, flags, promise });
+        answer
+    }
+
+    /// Makes all completed writes of the file and its metadata durable.
+    pub fn sync(&self) -> Answer<ironmap::Result<()>> {
+        self.sync_with(false)
+    }
+
+    /// Makes all completed writes of the file durable, with only the metadata that a read needs.
+    pub fn sync_data(&self) -> Answer<ironmap::Result<()>> {
+        self.sync_with(true)
+    }
+
+    fn sync_with(&self, data_only: bool) -> Answer<ironmap::Result<()>> {
+        let (promise, answer) = promise();
+        self.pool.push(Job::Sync { file: self.file.clone(), data_only, promise });
+        answer
+    }
+}
+
+/// Reads of several ranges. The future is ready when all are complete.
+#[must_use = "a future does nothing unless it is awaited; the reads are carried out in any case"]
+pub struct Ranges(Vec<Range>);
+
+enum Range {
+    Waiting(Answer<Transferred>),
+    Ready(Transferred),
+}
+
+impl Future for Ranges {
+    type Output = Vec<Result<(usize, Buffer), Failed>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut waits = false;
+        for range in &mut self.0 {
+            if let Range::Waiting(answer) = range {
+                match Pin::new(answer).poll(context) {
+                    Poll::Ready(value) => *range = Range::Ready(value),
+                    Poll::Pending => waits = true,
+                }
+            }
+        }
+        if waits {
+            return Poll::Pending;
+        }
+        let ready = self.0.drain(..).map(|range| match range {
+            Range::Ready(value) => value,
+            Range::Waiting(_) => Err(Failed::lost_memory()),
+        });
+        Poll::Ready(ready.collect())
+    }
+}
