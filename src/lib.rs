@@ -228,7 +228,7 @@ pub mod protection;
 #[doc(hidden)]
 pub mod tools;
 
-pub use bio::{Buffer, Memory};
+pub use bio::{Buffer, Memory, MemoryOwner};
 pub use cursor::Cursor;
 pub use device::path::DevicePathKind;
 pub use device::{Device, Engine, QueueOptions, WrongTuple};

@@ -7,7 +7,7 @@ pub(crate) mod slices;
 
 use bitflags::bitflags;
 
-pub use crate::sys::{Buffer, Memory};
+pub use crate::sys::{Buffer, Memory, MemoryOwner};
 
 use crate::error::{self, Errno};
 use crate::units::{DevOffset, FilePos, InodeNo};

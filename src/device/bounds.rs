@@ -171,6 +171,10 @@ impl DeviceQueue for BoundedQueue {
         self.below.register_buffers(count, size)
     }
 
+    fn register_memory(&mut self, buffer: &mut Buffer) -> Result<(), Errno> {
+        self.below.register_memory(buffer)
+    }
+
     fn register_one(&mut self, buffer: &mut Buffer) {
         self.below.register_one(buffer);
     }

@@ -184,6 +184,15 @@ pub trait DeviceQueue {
         (0..count).map(|_| Buffer::aligned(size).map_err(|_| Errno::ENOMEM)).collect()
     }
 
+    /// Registers the caller's own memory, and all buffers that are split off it later. If the queue does not support registration, the call
+    /// has no effect.
+    ///
+    /// # Errors
+    /// EINVAL for zero or too many bytes, EBUSY if the queue has registered memory of the caller before, ENOMEM.
+    fn register_memory(&mut self, buffer: &mut Buffer) -> Result<(), Errno> {
+        if buffer.is_empty() { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+
     /// Registers a buffer that many requests will use one after the other. The buffer must be a complete allocation. If the queue does not
     /// support registration, or has no free place, the call has no effect.
     fn register_one(&mut self, buffer: &mut Buffer) {
@@ -300,6 +309,10 @@ macro_rules! through_queue {
 
         fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
             $with!(self, queue => queue.register_buffers(count, size))
+        }
+
+        fn register_memory(&mut self, buffer: &mut Buffer) -> Result<(), Errno> {
+            $with!(self, queue => queue.register_memory(buffer))
         }
 
         fn register_one(&mut self, buffer: &mut Buffer) {

@@ -220,6 +220,10 @@ macro_rules! through_ring {
             self.ring.register(count, size)
         }
 
+        fn register_memory(&mut self, buffer: &mut Buffer) -> Result<(), Errno> {
+            self.ring.register_whole(buffer)
+        }
+
         fn register_one(&mut self, buffer: &mut Buffer) {
             self.ring.register_one(buffer);
         }

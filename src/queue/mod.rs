@@ -146,6 +146,18 @@ impl Queue {
             .map_err(|errno| Error::io(errno, format!("register {count} buffers of {size} bytes")))
     }
 
+    /// Registers memory of the caller, such as an engine's pool ([`Buffer::from_owner`]), with the kernel, so that requests need not pin its
+    /// pages. Buffers that are split off it are registered too. A queue can register memory once, by this call or by
+    /// [`register_buffers`](Self::register_buffers), and at most 1 GiB. The memory is released after the queue has been dropped.
+    ///
+    /// # Errors
+    /// `Io` with EINVAL for zero or too many bytes, ENOMEM if the process may not lock so much memory, EBUSY for a second call.
+    pub fn register_memory(&mut self, buffer: &mut Buffer) -> Result<()> {
+        let len = buffer.len();
+        with_queue!(&mut self.device, queue => queue.register_memory(buffer))
+            .map_err(|errno| Error::io(errno, format!("register {len} bytes of memory")))
+    }
+
     /// A descriptor for an event loop, which becomes readable when a request completes. The program first [clears](Readiness::clear) the
     /// descriptor. Then it calls [`poll`](Self::poll), which also submits queued requests, and pops completions. If no completion was
     /// available and requests are outstanding, the program waits until the descriptor is readable. All calls return descriptors of the same

@@ -1,6 +1,7 @@
 //! Memory for the data of requests. A queue owns the memory while a request is in flight, and returns it with the completion.
 
 use std::alloc::{self, Layout};
+use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
@@ -13,24 +14,60 @@ use crate::error::{Error, ErrorKind, Result};
 /// The alignment of every [`Buffer`] that this crate allocates, in bytes. It is sufficient for every device that Linux supports.
 pub(crate) const ALIGNMENT: usize = 4096;
 
-/// One allocation. It is freed when the last buffer that was cut from it is dropped.
+/// One range of memory. It is released when the last buffer that was cut from it is dropped.
 struct Region {
     base: NonNull<u8>,
-    layout: Layout,
+    memory: Source,
 }
 
-// SAFETY: a Region only frees its allocation, once. The bytes are accessed through Buffers, each of which owns its range exclusively.
+/// The source of a region's memory.
+enum Source {
+    /// An allocation of this module, with all bytes initialised.
+    Own(Layout),
+    /// The allocation of a `Vec`, whose unused capacity may be uninitialised.
+    Vec(Layout),
+    /// The memory of another owner, which releases it when it is dropped.
+    Owner(Box<dyn Any + Send + Sync>),
+}
+
+// SAFETY: a Region only releases its memory, once. The bytes are accessed through Buffers, each of which owns its range exclusively.
 unsafe impl Send for Region {}
 // SAFETY: as above; nothing is read or written through a shared Region.
 unsafe impl Sync for Region {}
 
 impl Drop for Region {
     fn drop(&mut self) {
-        if self.layout.size() != 0 {
+        if let Source::Own(layout) | Source::Vec(layout) = self.memory
+            && layout.size() != 0
+        {
             // SAFETY: this module or a Vec<u8> allocated `base` with this layout. No Buffer of this region exists, since each Buffer has an
             // Arc of its region.
-            unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) }
+            unsafe { alloc::dealloc(self.base.as_ptr(), layout) }
         }
+    }
+}
+
+/// An owner of memory that a [`Buffer`] can use without a copy ([`Buffer::from_owner`]).
+///
+/// # Safety
+/// The bytes of `bytes_mut` stay at their addresses, initialised, readable and writable, until the owner is dropped, also if the owner is
+/// moved. No other code reads or writes them meanwhile, except through the owner itself.
+pub unsafe trait MemoryOwner: Send + Sync + 'static {
+    /// The memory.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+// SAFETY: the allocation of a box stays in place when the box is moved, and belongs to the box alone.
+unsafe impl MemoryOwner for Box<[u8]> {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+// SAFETY: the same holds for a vector, whose length does not change while a `Buffer` owns it.
+unsafe impl MemoryOwner for Vec<u8> {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
     }
 }
 
@@ -80,7 +117,77 @@ impl Buffer {
             // SAFETY: the layout's size is not zero.
             NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or_else(no_memory)?
         };
-        Ok(Self { base, len, region: Arc::new(Region { base, layout }), registered: None })
+        Ok(Self::of(base, len, Source::Own(layout)))
+    }
+
+    /// Makes a buffer of memory that the caller owns, such as huge pages or a pool of an engine. The owner is dropped after the last buffer
+    /// that was cut from it.
+    pub fn from_owner(owner: impl MemoryOwner) -> Self {
+        // The address of the bytes is taken after the owner has its final place.
+        let mut owner = Box::new(owner);
+        let bytes = owner.bytes_mut();
+        let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
+        // `MemoryOwner` promises what `from_raw_parts` asks for. The owner itself does not move again while the buffer exists.
+        Self::of(base, len, Source::Owner(owner))
+    }
+
+    /// Makes a buffer of memory by its address. `owner` is dropped after the last buffer that was cut from the memory.
+    ///
+    /// # Safety
+    /// The `len` bytes from `base` are initialised, readable and writable until `owner` is dropped. No other code reads or writes them while
+    /// a buffer or a request of this memory exists.
+    pub unsafe fn from_raw_parts(
+        base: NonNull<u8>,
+        len: usize,
+        owner: impl Send + Sync + 'static,
+    ) -> Self {
+        Self::of(base, len, Source::Owner(Box::new(owner)))
+    }
+
+    fn of(base: NonNull<u8>, len: usize, memory: Source) -> Self {
+        Self { base, len, region: Arc::new(Region { base, memory }), registered: None }
+    }
+
+    /// Makes a buffer of a shared slice that no one else shares at the moment, to read into it. [`into_owner`](Self::into_owner) returns the
+    /// slice.
+    ///
+    /// # Errors
+    /// Returns the slice if another `Arc` or `Weak` of it exists.
+    pub fn from_unique(mut slice: Arc<[u8]>) -> Result<Self, Arc<[u8]>> {
+        let Some(bytes) = Arc::get_mut(&mut slice) else { return Err(slice) };
+        let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
+        // SAFETY: the buffer has the only reference to the allocation, which stays in place, until it is dropped or returned.
+        Ok(unsafe { Self::from_raw_parts(base, len, slice) })
+    }
+
+    /// Returns the owner of the memory.
+    ///
+    /// # Errors
+    /// Returns the buffer if other buffers share the memory, or if the owner has another type.
+    pub fn into_owner<O: Send + Sync + 'static>(mut self) -> Result<O, Self> {
+        let is_whole = Arc::get_mut(&mut self.region).is_some_and(
+            |region| matches!(&region.memory, Source::Owner(owner) if owner.is::<O>()),
+        );
+        if !is_whole {
+            return Err(self);
+        }
+        let Self { base, len, region, registered } = self;
+        let owner = match Arc::try_unwrap(region) {
+            Ok(mut region) => {
+                match std::mem::replace(&mut region.memory, Source::Own(Layout::new::<()>())) {
+                    Source::Owner(owner) => owner
+                        .downcast::<O>()
+                        .map_err(Source::Owner)
+                        .map_err(|memory| (region, memory)),
+                    memory => Err((region, memory)),
+                }
+            }
+            Err(region) => return Err(Self { base, len, region, registered }),
+        };
+        owner.map(|owner| *owner).map_err(|(mut region, memory)| {
+            region.memory = memory;
+            Self { base, len, region: Arc::new(region), registered }
+        })
     }
 
     /// Splits off the first `at` bytes into a buffer of their own; `self` keeps the remaining bytes. Nothing is copied.
@@ -121,12 +228,12 @@ impl Buffer {
         self.len = self.len.min(len);
     }
 
-    /// Extends the buffer to the whole allocation again. Returns false if other buffers share the allocation, or if it came from a vector,
-    /// whose unused capacity may be uninitialised.
+    /// Extends the buffer to the whole allocation again. Returns false if other buffers share the allocation, or if it is not an
+    /// allocation of this module.
     pub(crate) fn regain(&mut self) -> bool {
         match Arc::get_mut(&mut self.region) {
-            Some(region) if region.layout.align() == ALIGNMENT => {
-                (self.base, self.len) = (region.base, region.layout.size());
+            Some(Region { base, memory: Source::Own(layout) }) => {
+                (self.base, self.len) = (*base, layout.size());
                 true
             }
             _ => false,
@@ -184,7 +291,7 @@ impl From<Vec<u8>> for Buffer {
         let (len, capacity) = (vec.len(), vec.capacity());
         let base = NonNull::new(vec.as_mut_ptr()).unwrap_or(NonNull::dangling());
         let layout = Layout::array::<u8>(capacity).unwrap_or(Layout::new::<()>());
-        Self { base, len, region: Arc::new(Region { base, layout }), registered: None }
+        Self::of(base, len, Source::Vec(layout))
     }
 }
 
@@ -237,5 +344,43 @@ mod tests {
         let buffer = Buffer::from(vec);
         assert_eq!((buffer.address(), buffer.len(), buffer[99]), (address, 100, 3));
         assert!(Buffer::from(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn memory_of_an_owner_is_released_after_its_last_part() {
+        struct Pool(Box<[u8]>, #[expect(dead_code, reason = "its count is observed")] Arc<()>);
+        // SAFETY: a box, as above.
+        unsafe impl MemoryOwner for Pool {
+            fn bytes_mut(&mut self) -> &mut [u8] {
+                &mut self.0
+            }
+        }
+        let alive = Arc::new(());
+        let mut whole = Buffer::from_owner(Pool(vec![5; 8192].into(), Arc::clone(&alive)));
+        let mut head = whole.split_to(4096);
+        (head[0], whole[4095]) = (1, 2);
+        drop(whole);
+        assert_eq!((Arc::strong_count(&alive), head[0], head[4095]), (2, 1, 5));
+        let pool = head.into_owner::<Pool>().unwrap();
+        assert_eq!((pool.0[0], pool.0[8191]), (1, 2));
+        drop(pool);
+        assert_eq!(Arc::strong_count(&alive), 1);
+    }
+
+    #[test]
+    fn a_shared_slice_is_read_into_only_while_it_is_unique() {
+        let slice: Arc<[u8]> = vec![0; 100].into();
+        let other = Arc::downgrade(&slice);
+        let slice = Buffer::from_unique(slice).unwrap_err();
+        drop(other);
+        let mut buffer = Buffer::from_unique(slice).unwrap();
+        buffer[99] = 7;
+        let mut buffer = buffer.into_owner::<Vec<u8>>().unwrap_err();
+        let part = buffer.split_to(10);
+        let mut buffer = buffer.into_owner::<Arc<[u8]>>().unwrap_err();
+        drop(part);
+        assert!(!buffer.regain());
+        let slice = buffer.into_owner::<Arc<[u8]>>().unwrap();
+        assert_eq!((slice.len(), slice[99]), (100, 7));
     }
 }

@@ -24,7 +24,7 @@ mod slots;
 mod ticks;
 mod tuples;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, MemoryOwner};
 pub use cachestat::PageCache;
 pub(crate) use clock::coarse_time;
 pub(crate) use copy::copy;

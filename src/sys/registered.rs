@@ -31,15 +31,25 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     pub(crate) fn register(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         let total = count.checked_mul(size).filter(|total| (1..=MAX_REGISTERED).contains(total));
         let total = total.ok_or(Errno::EINVAL)?;
+        let mut whole = Buffer::aligned(total).map_err(|_| Errno::ENOMEM)?;
+        self.register_whole(&mut whole)?;
+        Ok((0..count).map(|_| whole.split_to(size)).collect())
+    }
+
+    /// Registers the memory of a buffer with the ring. All parts that are split off the buffer later are registered too. EBUSY if the ring
+    /// already has such memory.
+    pub(crate) fn register_whole(&mut self, whole: &mut Buffer) -> Result<(), Errno> {
         if self.registered.is_some() {
             return Err(Errno::EBUSY);
         }
-        let mut whole = Buffer::aligned(total).map_err(|_| Errno::ENOMEM)?;
+        if !(1..=MAX_REGISTERED).contains(&whole.len()) {
+            return Err(Errno::EINVAL);
+        }
         let iovec = whole.iovec();
         let tabled = self.free_places().is_some();
         let submitter = self.ring.submitter();
         let registered = if tabled {
-            // SAFETY: the range is one live allocation. The kernel pins its pages, and `self.registered` keeps the allocation until after
+            // SAFETY: the range is live memory of one buffer. The kernel pins its pages, and `self.registered` keeps the memory until after
             // the ring is closed.
             unsafe { submitter.register_buffers_update(CALLERS.into(), &[iovec], None) }
         } else {
@@ -48,10 +58,9 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         };
         registered.map_err(|error| errno(&error))?;
         whole.set_registered(Some(Registered { ring: self.number, place: CALLERS }));
-        let buffers = (0..count).map(|_| whole.split_to(size)).collect();
-        // The remaining buffer has no bytes but shares the allocation.
-        self.registered = Some(whole);
-        Ok(buffers)
+        // This buffer has no bytes but shares the memory.
+        self.registered = Some(whole.split_to(0));
+        Ok(())
     }
 
     /// The free places of the table of registered memory, which is created first if necessary; `None` if the kernel refuses one.

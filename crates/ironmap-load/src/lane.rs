@@ -7,7 +7,8 @@ use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
 use ironmap::device::{AnyQueue, DeviceQueue};
 use ironmap::dio::{Completion, DioFlags, NotSimple};
 use ironmap::units::{DevOffset, FilePos, InodeNo};
-use ironmap::{Errno, Error, File, Queue, QueueOptions, Result};
+use ironmap::{Errno, Error, File, Queue, QueueOptions, ReadAt, Result};
+use smallvec::SmallVec;
 
 use crate::positions::{Course, Spot};
 use crate::source::{Shared, Source};
@@ -15,6 +16,8 @@ use crate::source::{Shared, Source};
 /// A target with the queue of one thread.
 pub(crate) struct Target {
     route: Route,
+    /// Queued reads of a file are batches of borrowed memory.
+    many: bool,
     writing: Writing,
 }
 
@@ -58,7 +61,8 @@ impl Target {
         if let (Route::File(_, queue), Some(variant)) = (&mut route, source.spec.variant()) {
             queue.set_simple(variant.simple);
         }
-        Ok(Self { route, writing })
+        let many = source.spec.variant().is_some_and(|variant| variant.many);
+        Ok(Self { route, many, writing })
     }
 
     /// Buffers for requests of `size` bytes, registered with the kernel.
@@ -147,6 +151,10 @@ impl Target {
             Route::Device(queue, devs) => {
                 let mut lane = DeviceLane { queue, devs: Pick::of(devs), writes: bio_flags };
                 async_loop(&mut lane, (count, batch), buffers, writing, course, after)
+            }
+            Route::File(files, queue) if self.many => {
+                let mut lane = FileLane { queue, files: Pick::of(files), writes: dio_flags };
+                lane.read_batches(count, buffers, course, after)
             }
             Route::File(files, queue) => {
                 let mut lane = FileLane { queue, files: Pick::of(files), writes: dio_flags };
@@ -294,6 +302,39 @@ struct FileLane<'a, C> {
     queue: &'a mut Queue,
     files: Pick<'a, File, C>,
     writes: DioFlags,
+}
+
+impl<C: Course> FileLane<'_, C> {
+    /// Reads in batches of one read for each buffer.
+    fn read_batches(
+        &mut self,
+        count: u64,
+        buffers: &mut [Buffer],
+        mut course: C,
+        after: &mut impl FnMut(&[u8]),
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < count {
+            let most = buffers.len().min((count - done) as usize);
+            let mut reads: SmallVec<[ReadAt<'_>; 64]> = SmallVec::new();
+            for buffer in &mut buffers[..most] {
+                let spot = course.next();
+                if spot.write {
+                    return Err(Error::invalid("a batch only reads"));
+                }
+                reads.push(ReadAt::new(self.files.get(spot.file), buffer, spot.at));
+            }
+            self.queue.read_many(&mut reads);
+            for read in reads {
+                if read.result? != read.buf.len() {
+                    return Err(short());
+                }
+                after(read.buf);
+            }
+            done += most as u64;
+        }
+        Ok(())
+    }
 }
 
 impl<C: Course> Lane<C> for FileLane<'_, C> {

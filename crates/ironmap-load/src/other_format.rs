@@ -25,7 +25,7 @@ fn plan(rw: Rw, depth: u32, jobs: usize) -> Plan {
     let file = |simple| TargetSpec::Vol {
         volume: NAME.to_owned(),
         path: "/dir/file".to_owned(),
-        variant: Variant { simple, integrity: None },
+        variant: Variant { simple, ..Variant::USUAL },
     };
     Plan {
         targets: vec![file(true), file(false)],

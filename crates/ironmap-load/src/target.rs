@@ -38,11 +38,13 @@ pub struct Variant {
     pub simple: bool,
     /// The method for stable pages. By default, the requirements of the device decide.
     pub integrity: Option<Integrity>,
+    /// Each batch of reads is one call of `Queue::read_many`.
+    pub many: bool,
 }
 
 impl Variant {
     /// The default variant.
-    pub const USUAL: Self = Self { simple: true, integrity: None };
+    pub const USUAL: Self = Self { simple: true, integrity: None, many: false };
 
     /// The method for stable pages, if the user chose one.
     pub fn stable_pages(self) -> Option<StablePages> {

@@ -168,6 +168,9 @@ pub(crate) struct BenchArgs {
     /// or all. Each method gives a row; by default the requirements of the device decide.
     #[arg(long, value_delimiter = ',', value_parser = protection)]
     integrity: Vec<Protection>,
+    /// Also read vol: and host: targets by Queue::read_many: each batch of --iodepth reads into borrowed memory is one call.
+    #[arg(long)]
+    many: bool,
     /// Seconds per target, launch and combination.
     #[arg(long, default_value = "0.5", value_parser = seconds)]
     runtime: f64,
@@ -306,7 +309,11 @@ fn measure(args: &BenchArgs, outputs: Outputs) -> std::result::Result<(), Failur
     if targets.is_empty() {
         return Err(Failure::usage("--only: the fixture has none of these targets"));
     }
-    let targets = variants(&targets, args.simple, &args.integrity);
+    let mut targets = variants(&targets, args.simple, &args.integrity);
+    if args.many {
+        let many = Variant { many: true, ..Variant::USUAL };
+        targets.extend(targets.clone().iter().filter_map(|target| target.with(many)));
+    }
     let plans = plans(args, &targets);
     let rows = if args.instructions {
         callgrind::count(&plans).map_err(failed)?
@@ -362,6 +369,9 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
     if args.fallocate && (args.simple == Simple::Both || several) {
         return Err("--fallocate can measure only one variant of a target at a time");
     }
+    if args.many && args.rw.iter().any(|rw| rw.writes()) {
+        return Err("--many needs --rw read or randread");
+    }
     if args.beneath.is_some() && args.fs == FsKind::Xfs {
         return Err("--beneath needs a fixture with ext4");
     }
@@ -387,7 +397,9 @@ fn variants(targets: &[TargetSpec], simple: Simple, integrity: &[Protection]) ->
     }
     let wanted: Vec<_> = simple
         .iter()
-        .flat_map(|simple| ways.iter().map(|way| Variant { simple: *simple, integrity: *way }))
+        .flat_map(|simple| {
+            ways.iter().map(|way| Variant { simple: *simple, integrity: *way, many: false })
+        })
         .collect();
     let variants = |target: &TargetSpec| -> Vec<TargetSpec> {
         let with: Vec<_> = wanted.iter().filter_map(|variant| target.with(*variant)).collect();

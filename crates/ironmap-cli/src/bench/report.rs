@@ -86,6 +86,9 @@ fn label(plan: &Plan, target: &TargetSpec) -> String {
     }
     if let Some(variant) = target.variant() {
         label = format!("{label} simple={}", u8::from(variant.simple));
+        if variant.many {
+            label.push_str(" read_many");
+        }
     }
     match integrity(target) {
         None => label,
