@@ -1,5 +1,6 @@
 //! A file with the interface of `std::io`. The file has a position and a queue of its own.
 
+use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use crate::error::{Error, Result};
@@ -13,6 +14,13 @@ pub struct Cursor {
     file: File,
     queue: Queue,
     pos: FilePos,
+}
+
+impl fmt::Debug for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, pos, .. } = self;
+        f.debug_struct("Cursor").field("file", file).field("pos", &pos.0).finish_non_exhaustive()
+    }
 }
 
 impl Cursor {

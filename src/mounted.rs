@@ -1,5 +1,6 @@
 //! Opens files of mounted file systems, and makes their queues, as [`Volume`](crate::Volume) does for unmounted file systems.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -47,6 +48,12 @@ impl HostOptions {
 #[derive(Clone)]
 pub struct Host {
     shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("engine", &self.shared.engine).finish_non_exhaustive()
+    }
 }
 
 impl Host {

@@ -4,6 +4,6 @@ pub use crate::bio::{Buffer, Memory};
 pub use crate::dio::{Completion, DioFlags};
 pub use crate::units::{FilePos, InodeNo};
 pub use crate::{
-    Cursor, Error, ErrorKind, File, FileOptions, Files, Host, HostOptions, Queue, QueueOptions,
-    Volume, VolumeOptions,
+    Cursor, ErrorKind, File, FileOptions, Files, Host, HostOptions, Queue, QueueOptions, Volume,
+    VolumeOptions,
 };

@@ -2,6 +2,7 @@
 
 mod finish;
 
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -82,6 +83,12 @@ pub struct Queue {
     /// The queue's copies of the sizes and maps of files that can change.
     pub(crate) views: Views,
     pub(crate) owner: Owner,
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("outstanding", &self.outstanding()).finish_non_exhaustive()
+    }
 }
 
 impl Queue {

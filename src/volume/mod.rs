@@ -8,6 +8,7 @@ pub use self::options::VolumeOptions;
 pub use self::paths::DirEntries;
 
 use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::device::{Device, Engine, Finer, InRange, QueueOptions};
@@ -43,6 +44,15 @@ pub struct Volume {
     owner: Owner,
     /// The indexes of files that are open for writing.
     indexes: Arc<FileIndexes>,
+}
+
+impl fmt::Debug for Volume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { engine, owner, .. } = self;
+        let mut shown = f.debug_struct("Volume");
+        shown.field("format", &self.fs.format()).field("engine", engine).field("owner", owner);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl Volume {

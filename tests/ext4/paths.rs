@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use ironmap::Error;
 use ironmap::fs::FileType;
 use ironmap::prelude::*;
 

@@ -107,7 +107,7 @@ impl fmt::Display for Refusal {
             }
             Self::LeasePermission => "the file belongs to another user, and CAP_LEASE is missing",
             Self::Dedupe => {
-                "on XFS with reflink, dedupe can move the data: make the file immutable (chattr +i), or permit the read"
+                "on XFS with reflink, dedupe can move the data: make the file immutable (chattr +i), or promise with assume_no_dedupe that no program dedupes the file"
             }
             Self::Realtime => "the data is on the realtime device",
             Self::DataJournal => "the data is written to the journal first (data=journal)",
