@@ -15,13 +15,20 @@ struct Package {
     may: &'static [&'static str],
 }
 
-const PACKAGES: [Package; 4] = [
+const PACKAGES: [Package; 5] = [
     Package {
         name: "ironmap",
         published: true,
         folder: ".",
         needs: &["src/lib.rs", "README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"],
         may: &["src/", "README.md", "CHANGELOG.md", "LICENSE-"],
+    },
+    Package {
+        name: "ironmap-async",
+        published: true,
+        folder: "crates/ironmap-async",
+        needs: &["src/lib.rs", "LICENSE-MIT", "LICENSE-APACHE"],
+        may: &["src/", "LICENSE-"],
     },
     Package {
         name: "ironmap-load",
