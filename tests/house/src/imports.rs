@@ -37,7 +37,7 @@ location: probe partition integrity fs{block_size_on} device setters error units
 host: open_file dio fs iomap bio device events error units
 queue: open_file host dio iomap bio device events error units
 # The counter of sys, which a write reads without a call.
-file: open_file queue host dio fs iomap bio device{Device,Limits,with_queue} sys{ticks} setters \
+file: open_file queue host dio fs iomap bio device{Device,DeviceQueue,LentPart,Limits,with_queue} sys{ticks} setters \
     error units
 ";
 
