@@ -174,7 +174,7 @@ fn a_damaged_journal_is_skipped_on_request() {
             "inode" => drop(image.debugfs("clri <8>\n")),
             _ => drop(image.debugfs("feature ^has_journal\n")),
         }
-        let error = open(&image, false).err().expect("it needs recovery");
+        let error = open(&image, false).expect_err("it needs recovery");
         assert!(
             matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound),
             "{what}: {error}"
@@ -196,6 +196,6 @@ fn a_damaged_journal_is_skipped_on_request() {
 fn nothing_is_written_without_the_journal() {
     let image = image(MKFS);
     let options = VolumeOptions::new().write(true).no_load(true);
-    let error = options.open(image.location()).err().expect("refused");
+    let error = options.open(image.location()).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }

@@ -101,7 +101,7 @@ impl Pair {
     /// The kind and message of the error when the volume is opened with this journal device.
     fn refusal(&self, journal: &Image) -> (ErrorKind, String) {
         let options = VolumeOptions::new().journal(journal.location());
-        let error = beneath::open(&self.volume.location(), &options).err().expect("a refusal");
+        let error = beneath::open(&self.volume.location(), &options).expect_err("a refusal");
         (error.kind(), error.to_string())
     }
 }
@@ -142,19 +142,19 @@ fn journaled_data_are_read_from_the_journal() {
 fn a_volume_is_refused_without_its_journal_and_for_writing() {
     require!([Need::Root]);
     let dirty = Pair::dirty(1024, "", "data=ordered", SEED + 2);
-    let error = dirty.volume.open().err().expect("a refusal");
+    let error = dirty.volume.open().expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     let said = error.to_string();
     assert!(said.contains(UUID) && said.contains("--journal"), "{said}");
     let location = dirty.volume.location();
     // A backup superblock does not record that the journal needs recovery.
     let backup = VolumeOptions::new().superblock(8193);
-    let error = backup.clone().open(&location).err().expect("a refusal");
+    let error = backup.clone().open(&location).expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(backup.no_load(true).open(&location).is_ok());
-    let error = VolumeOptions::new().write(true).open(&location).err().expect("a refusal");
+    let error = VolumeOptions::new().write(true).open(&location).expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    let error = dirty.options().write(true).open(&location).err().expect("a refusal");
+    let error = dirty.options().write(true).open(&location).expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     drop(dirty.mount("noatime"));
     let state = |volume: Volume| volume.ext4().unwrap().journal().state.clone();
