@@ -19,24 +19,12 @@ macro_rules! setters {
 
 /// Defines a method for each field of options, which sets the field. The documentation of a method stands before its field.
 macro_rules! options {
-    (const $type:ident { $($(#[$doc:meta])+ $field:ident: $value:ty),+ $(,)? }) => {
-        impl $type {
-            $(
-                $(#[$doc])+
-                #[must_use]
-                pub const fn $field(mut self, $field: $value) -> Self {
-                    self.$field = $field;
-                    self
-                }
-            )+
-        }
-    };
     ($type:ident { $($(#[$doc:meta])+ $field:ident: $value:ty),+ $(,)? }) => {
         impl $type {
             $(
                 $(#[$doc])+
                 #[must_use]
-                pub fn $field(mut self, $field: $value) -> Self {
+                pub const fn $field(mut self, $field: $value) -> Self {
                     self.$field = $field;
                     self
                 }

@@ -72,7 +72,7 @@ impl FileOptions {
     }
 }
 
-options!(const FileOptions {
+options!(FileOptions {
     /// Whether the file can be read. The default is true.
     read: bool,
     /// Whether the file can be written. The file's volume must then be open for writing. Host files cannot be written.

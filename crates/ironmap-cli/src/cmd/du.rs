@@ -65,8 +65,8 @@ struct Sums<'a> {
     out: Out,
     /// Whether there are several trees, so that one tree may contain another.
     several: bool,
-    /// For each directory on the current path: the sum of the space of all files below it that were visited so far. `None` for a directory
-    /// that was already counted.
+    /// For each directory on the current path: the sum of the space of all files below it that were visited so far. The sum is `None` if
+    /// the directory was already counted.
     above: Vec<Option<u64>>,
     /// Counted files that the walk may find again, with their volumes.
     seen: HashSet<(*const Source, InodeNo)>,

@@ -47,8 +47,8 @@ fn of_platform(mut image: Value, architecture: &str) -> Value {
     image
 }
 
-/// An image with three layers (uncompressed, gzip and zstd) is applied. It is the image for this machine, one of two images in an index
-/// that another index names.
+/// An image with three layers (uncompressed, gzip and zstd) is applied. It is the image for this machine, one of two images in an index.
+/// Another index names this index.
 #[test]
 fn the_layers_of_a_layout_are_applied() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);

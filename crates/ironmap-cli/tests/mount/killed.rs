@@ -149,8 +149,8 @@ fn umount_does_not_wait_where_the_volume_stays_mounted() {
     check(&bench.image());
 }
 
-/// umount does not wait for a daemon that was killed, and reports that the volume was not closed: written data may be lost. For a volume
-/// that was mounted read-only, umount succeeds.
+/// umount does not wait for a daemon that was killed, and reports that the volume was not closed: written data may be lost.
+/// umount succeeds if the volume was mounted read-only.
 #[test]
 fn umount_says_that_the_daemon_was_killed() {
     require_mounts!("umount_says_that_the_daemon_was_killed");

@@ -16,7 +16,7 @@ user='setpriv --reuid=1000 --regid=1000 --clear-groups'
 trap '$user fusermount3 -uqz mounted || true' EXIT
 ";
 
-/// Only the user who has mounted a volume can access the mount, and the mount gives no privileges.
+/// Other users cannot access the mount of an unprivileged user, and the mount gives no privileges.
 const HIS_OWN: &str = r"
 $user ./ironmap mount image mounted
 grep -q ' fuse.ironmap rw,nosuid,nodev,.*user_id=1000,group_id=1000' /proc/mounts

@@ -161,7 +161,7 @@ impl Side {
         self.slots = Default::default();
     }
 
-    /// Runs an operation as a user who is a member only of the user's own group.
+    /// Runs an operation as a user. The user has only one group, the user's own.
     pub(super) fn apply(&mut self, user: u32, op: &Op) -> Answer {
         become_user(user);
         let answer = self.work(op);
