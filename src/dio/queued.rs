@@ -66,7 +66,8 @@ fn whole<M>(target: &Target<'_, M>, at: DevOffset, memory: Memory, request: &Req
     Bio { op: BioOp::Read, flags, dev: target.dev, at, memory, end }
 }
 
-/// Starts a read of any range.
+/// Starts a read of any range. Not inlined, because a program has a copy of this code for each kind of device and of map.
+#[inline(never)]
 pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,

@@ -128,7 +128,9 @@ impl Queue {
             let mut alone = self.read_together(reads, flags, merge);
             while alone != 0 {
                 let ReadAt { file, pos, buf, result } = &mut reads[alone.trailing_zeros() as usize];
-                *result = file.read_at_with(self, buf, *pos, flags);
+                // This function is shared by all kinds of devices, so it is small.
+                let bufs = &mut [IoSliceMut::new(buf)];
+                *result = file.read_vectored_at(self, bufs, *pos, flags);
                 alone &= alone - 1;
             }
         }
@@ -191,7 +193,9 @@ impl<'q, 'b> Batch<'q, 'b> {
         self.reads.push(InFlight { read, part, file, len, result, proof });
     }
 
-    /// Carries out the transfers, and records the results of their reads.
+    /// Carries out the transfers, and records the results of their reads. Not inlined: this code is large, because it exists for each kind of
+    /// device, and it runs once in a batch.
+    #[inline(never)]
     fn complete<Q: DeviceQueue>(&mut self, queue: &mut Q, state: &mut State, flags: DioFlags) {
         dio::read_parts_now(queue, state, self.dev, &mut self.parts, flags);
         for read in self.reads.drain(..) {

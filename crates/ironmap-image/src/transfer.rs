@@ -1,16 +1,18 @@
-//! Functions that read and write files, and are not inlined. The library's functions are inlined into every caller, with the code of all
-//! backings and queues. Inlining suits a program with few callers. This program has many callers, and each inlined copy has 40 KB.
+//! Functions that read and write files, and are not inlined. The library inlines `read_at` and `write_at` into every caller, with the code
+//! of all kinds of files and queues. Inlining suits a program with few callers. This program has many callers, and each inlined copy of
+//! `read_at` has 40 KB.
+
+use std::io::IoSliceMut;
 
 use ironmap::units::FilePos;
 use ironmap::{DioFlags, File, Queue, Result};
 
-/// Reads from a file.
+/// Reads from a file. The library does not inline the code of vectored reads.
 ///
 /// # Errors
 /// The errors of `File::read_at`.
-#[inline(never)]
 pub fn read(file: &File, queue: &mut Queue, buf: &mut [u8], pos: FilePos) -> Result<usize> {
-    file.read_at(queue, buf, pos)
+    file.read_vectored_at(queue, &mut [IoSliceMut::new(buf)], pos, DioFlags::empty())
 }
 
 /// Writes to a file.

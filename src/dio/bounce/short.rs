@@ -68,12 +68,12 @@ impl Io<'_> {
     #[inline(always)]
     fn end_transfer(&mut self, done: Done, request: u32, clean: bool) -> Option<Short> {
         let Bio { op, memory: piece, .. } = done.bio;
-        let short = self.state.shorts.remove(request).map(|mut short| {
-            if let (true, BioOp::Read, Memory::Flat(piece)) = (clean, op, &piece) {
-                copy(piece, &mut short.memory);
-            }
-            short
-        });
+        let mut short = self.state.shorts.remove(request);
+        if let (true, BioOp::Read, Memory::Flat(piece), Some(short)) =
+            (clean, op, &piece, &mut short)
+        {
+            copy(piece, &mut short.memory);
+        }
         self.give_memory(piece);
         short
     }
