@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
+use ironmap::ErrorKind;
 use ironmap_image::{Failure, Reason};
 
 use crate::terminal::one_line;
@@ -82,4 +83,12 @@ pub(crate) fn usage(error: &clap::Error, command: &str, one_code: bool) -> ExitC
 fn misused(what: &str, command: &str, one_code: bool) -> ExitCode {
     print(format_args!("{what}; see {command} --help"));
     exit_code(Some(Reason::Usage), one_code)
+}
+
+/// The hint in messages: the option that permits overwriting a device that is not empty.
+pub(crate) const FORCED: &str = "-F overwrites it";
+
+/// Adds a hint to the failure if a device or a file was refused because it is not empty.
+pub(crate) fn hint_at(instead: &str) -> impl Fn(Failure) -> Failure {
+    move |failure| if failure.is_of(ErrorKind::Exists) { failure.because(instead) } else { failure }
 }

@@ -18,7 +18,6 @@ mod mount;
 mod other_format;
 mod output;
 mod owner;
-mod room;
 mod show;
 mod size;
 mod target;

@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use ironmap::Location;
 use ironmap::device::image;
 use ironmap::device::nbd::Address;
 use ironmap::location::{INTEGRITY, NO_LOAD};
-use ironmap::{Error, Location};
 use ironmap_image::Failure;
 pub(crate) use ironmap_image::target::{Subject, Target, inode_of};
 
@@ -200,12 +200,6 @@ pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
 /// The parser of a `VOLUME:/PATH` argument. `VOLUME` without a path means the root of the volume.
 pub(crate) fn tree() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| parse_tree(&text))
-}
-
-/// Adds the name of the volume to an error that names neither the volume nor its device.
-pub(crate) fn named(volume: &Location, error: Error) -> Error {
-    let (name, medium) = (volume.to_string(), volume.data().medium.to_string());
-    if error.names(&name) || error.names(&medium) { error } else { error.at(name) }
 }
 
 /// The parser of an argument that is `VOLUME:/PATH`, or a path of the host with or without `host:`.

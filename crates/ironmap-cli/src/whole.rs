@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use ironmap_image::Failure;
 use ironmap_image::part::part_name;
+use ironmap_image::room::{self, sync_name};
 use ironmap_image::spared::Spared;
 
-use crate::room;
+use crate::failure::hint_at;
 
 /// A file being written. An existing file is not changed until [`keep`](Self::keep). If there was no `keep`, the drop removes the new file.
 /// Only a file that cannot be replaced is written directly.
@@ -54,7 +55,7 @@ impl Whole {
             return Self::itself(path, file, true).map_err(failed);
         }
         if !force {
-            room::check_replaced(&path, instead)?;
+            room::check_replaced(&path).map_err(hint_at(instead))?;
         }
         let special = there.as_ref().map(fs::Metadata::file_type).filter(|kind| !kind.is_file());
         if let Some(kind) = special {
@@ -174,11 +175,4 @@ impl Output {
         written.map_err(|error| Failure::host(self.whole.path.display(), error))?;
         self.whole.keep()
     }
-}
-
-/// Makes the name of a file durable, if its directory can be synced.
-pub(crate) fn sync_name(path: &Path) {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-    let dir = File::open(dir.unwrap_or(Path::new(".")));
-    let _ = dir.and_then(|dir| dir.sync_all());
 }

@@ -5,6 +5,7 @@
 //! the numbers from `start` on. The minor number of each file is the previous one plus `inc`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use ironmap::fs::{FileType, Stat, Timestamp};
 use ironmap::units::InodeNo;
@@ -15,7 +16,7 @@ use crate::failure::Failure;
 /// The maximum number of files that one line may make.
 const MOST: u32 = 1 << 16;
 
-/// A file of a table.
+/// A file that a new volume gets without a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     /// The path from the root, without slashes at its ends.
@@ -24,6 +25,8 @@ pub(crate) struct Node {
     pub(crate) mode: u32,
     pub(crate) owner: (u32, u32),
     pub(crate) device: Option<(u32, u32)>,
+    /// The content of a new regular file. A regular file without content must exist.
+    pub(crate) content: Option<Arc<[u8]>>,
 }
 
 impl Node {
@@ -33,6 +36,7 @@ impl Node {
         Stat::new(InodeNo(0), self.file_type)
             .mode(self.mode)
             .links(1)
+            .size(self.content.as_ref().map_or(0, |content| content.len() as u64))
             .uid(self.owner.0)
             .gid(self.owner.1)
             .accessed(time)
@@ -85,7 +89,8 @@ fn parse(line: &str, nodes: &mut Vec<Node>) -> Option<()> {
         if !device.is_none_or(is_device_number) {
             return None;
         }
-        nodes.push(Node { path: path.into_bytes(), file_type, mode, owner: (uid, gid), device });
+        let (path, owner) = (path.into_bytes(), (uid, gid));
+        nodes.push(Node { path, file_type, mode, owner, device, content: None });
     }
     Some(())
 }

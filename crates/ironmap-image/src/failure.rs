@@ -3,7 +3,9 @@
 use std::fmt::{self, Display};
 use std::io;
 
-use ironmap::{Errno, Error, ErrorKind};
+use ironmap::{Errno, Error, ErrorKind, Location};
+
+use crate::needs::{Dimensions, Needs};
 
 /// The reason why an operation failed, in order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +32,16 @@ pub struct Failure {
     message: String,
     /// The kind of the library's error.
     kind: Option<ErrorKind>,
+    too_small: Option<Box<TooSmall>>,
+}
+
+/// A new volume that is too small for its content.
+#[derive(Clone, Debug)]
+pub struct TooSmall {
+    /// The space that all content needs.
+    pub needs: Needs,
+    /// The dimensions of the volume.
+    pub volume: Dimensions,
 }
 
 /// Whether the device returned data that differs from the written data: damaged metadata, or a sector that does not match its guard tag.
@@ -45,12 +57,17 @@ impl Failure {
 
     /// A failure with this reason and message.
     pub fn with(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), kind: None }
+        Self { reason, message: message.into(), kind: None, too_small: None }
     }
 
     /// Arguments that request something impossible.
     pub fn usage(what: impl Display) -> Self {
         Self::with(Reason::Usage, what.to_string())
+    }
+
+    /// Arguments that the library refuses.
+    pub fn refused_arguments(error: &Error) -> Self {
+        Self { kind: Some(error.kind()), ..Self::usage(error) }
     }
 
     /// A volume that cannot be opened. The text of the error names the volume.
@@ -78,6 +95,15 @@ impl Failure {
     /// The failure with its cause added to the message.
     pub fn because(self, cause: impl Display) -> Self {
         Self { message: format!("{}: {cause}", self.message), ..self }
+    }
+
+    pub(crate) fn needing(self, needs: Needs, volume: Dimensions) -> Self {
+        Self { too_small: Some(Box::new(TooSmall { needs, volume })), ..self }
+    }
+
+    /// The needs of the content, if the failure is that of a new volume that is too small for its content.
+    pub fn too_small(&self) -> Option<&TooSmall> {
+        self.too_small.as_deref()
     }
 
     /// Whether a file, or one of the directories in its path, does not exist.
@@ -142,9 +168,17 @@ impl Display for Failure {
     }
 }
 
+impl std::error::Error for Failure {}
+
 /// Only errors of standard output are converted with `?`. Other errors name their file: see [`Failure::host`].
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::stdout(error)
     }
+}
+
+/// Adds the name of the volume to an error that names neither the volume nor its device.
+pub fn named(volume: &Location, error: Error) -> Error {
+    let (name, medium) = (volume.to_string(), volume.data().medium.to_string());
+    if error.names(&name) || error.names(&medium) { error } else { error.at(name) }
 }

@@ -19,6 +19,19 @@ pub struct Needs {
     block: u64,
 }
 
+/// The dimensions of a new volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dimensions {
+    /// The size in bytes.
+    pub size: u64,
+    /// The unit in which files use space, in bytes: the block or the cluster.
+    pub unit: u64,
+    /// The number of inodes, including those that the file system itself uses.
+    pub inodes: u64,
+    /// The size of an inode in bytes.
+    pub inode_size: u64,
+}
+
 impl Needs {
     /// The needs of an empty tree, in a volume with blocks of `block` bytes.
     pub fn new(block: u64) -> Self {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 
 use crate::archive::{Archive, Input};
+use crate::copy::into::Role;
 use crate::failure::Failure;
 use crate::stop::Stop;
 
@@ -21,14 +22,13 @@ pub(crate) struct Place {
     pub(crate) unpacked: Option<Arc<File>>,
     /// The name of the source in messages.
     pub(crate) shown: String,
-    /// The source is a layer that an image layout names.
-    pub(crate) in_layout: bool,
+    pub(crate) role: Role,
 }
 
 impl Place {
-    pub(crate) fn of(path: &Path) -> Self {
+    pub(crate) fn of(path: &Path, role: Role) -> Self {
         let (path, shown) = (path.to_owned(), shown(path));
-        Self { path, part: None, unpacked: None, shown, in_layout: false }
+        Self { path, part: None, unpacked: None, shown, role }
     }
 
     pub(crate) fn input(&self, stop: &Stop) -> io::Result<Input> {

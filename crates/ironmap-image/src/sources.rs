@@ -1,5 +1,6 @@
-//! The sources of a new volume: directories, archives and images, and a device table. A later source replaces files of earlier sources.
+//! The sources of a new volume: directories, archives, images and other volumes. A later source replaces files of earlier sources.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::fs::FileTypeExt;
@@ -10,12 +11,13 @@ use std::sync::Arc;
 use ironmap::Location;
 
 use crate::archive::{Archive, Input};
+use crate::content::{self, Content};
 use crate::context::Context;
-use crate::copy::into::{Filler, Role, needs_of_archive, needs_of_tree};
-use crate::device_table::{self, Node};
+use crate::copy::into::{Filler, Role, needs_of_archive, needs_of_tree, needs_of_volume};
+use crate::device_table::Node;
 use crate::failure::Failure;
-use crate::needs::Needs;
-use crate::oci::{self, Choice};
+use crate::needs::{Dimensions, Needs};
+use crate::oci;
 use crate::owners::Owners;
 use crate::place::{Place, is_stdin, shown, spool};
 use crate::progress::Total;
@@ -23,28 +25,11 @@ use crate::report::Report;
 use crate::source::Source;
 use crate::spared::Spared;
 use crate::stop::Stop;
-
-/// The content of a new volume.
-#[derive(Clone, Copy, Debug)]
-pub struct SourceOptions<'a> {
-    /// The volume.
-    pub volume: &'a Location,
-    /// Directories and archives, from the lowest layer to the highest. `-` is standard input.
-    pub paths: &'a [PathBuf],
-    /// The paths are OCI image layouts, archives of layouts, or layers.
-    pub oci: bool,
-    /// The choice of an image, for a layout that contains several images.
-    pub choice: Choice<'a>,
-    /// The owner of all files.
-    pub owner: Option<(u32, u32)>,
-    /// A file with lines `FROM-UID:FROM-GID TO-UID:TO-GID`.
-    pub owner_map: Option<&'a Path>,
-    /// A table of devices and directories.
-    pub device_table: Option<&'a Path>,
-}
+use crate::target::Target;
+use crate::volumes::canonical;
 
 /// The sources, opened.
-pub struct Layers(Vec<Layer>);
+pub(crate) struct Layers(Vec<Layer>);
 
 /// A source whose type is known.
 enum Layer {
@@ -52,7 +37,8 @@ enum Layer {
     /// A file, which is opened only when it is copied: an image may have more layers than a process may have open files.
     File(Place),
     /// A stream whose first bytes have been read.
-    Stream(Box<Archive>),
+    Stream(Box<Archive>, Role),
+    Volume(Target),
 }
 
 impl Layer {
@@ -62,82 +48,82 @@ impl Layer {
             _ => None,
         }
     }
+}
 
-    fn role(&self, oci: bool) -> Role {
-        match self {
-            _ if !oci => Role::Tree,
-            Self::File(place) if place.in_layout => Role::Layer,
-            _ => Role::MaybeLayer,
-        }
-    }
+/// The location of a source.
+enum Origin {
+    Place {
+        place: Place,
+        /// For a source that can be read only once, the unnamed file that stores its content.
+        kept: Option<File>,
+    },
+    Volume(Target),
+}
 
-    fn archive(self, stop: &Stop) -> Result<Archive, Failure> {
+impl Origin {
+    /// The directory or file of the host; `None` for standard input, and for content that is not stored under its path.
+    fn path(&self) -> Option<&Path> {
         match self {
-            Self::Stream(archive) => Ok(*archive),
-            Self::File(place) => place.archive(stop),
-            Self::Directory(dir) => Place::of(&dir).archive(stop),
+            Self::Place { place, kept: None } if !is_stdin(&place.path) => Some(&place.path),
+            _ => None,
         }
     }
 }
 
 /// The sources of a new volume. They can be opened several times.
-pub struct Sources {
+pub(crate) struct Sources {
     volume: Location,
     context: Arc<Context>,
-    oci: bool,
-    /// The locations of the sources. An OCI image layout is replaced by its layers.
-    places: Vec<Place>,
-    /// For each source that can be read only once, the unnamed file that stores its content.
-    kept: Vec<Option<File>>,
-    table: Vec<Node>,
+    /// An OCI image layout is replaced by its layers.
+    origins: Vec<Origin>,
+    nodes: Vec<Node>,
     owners: Owners,
     /// The number of files in the sources and their sizes, if they were counted.
     total: Option<Total>,
 }
 
 impl Sources {
-    /// Checks the sources, and opens image layouts.
+    /// Checks the sources, and opens image layouts. `nodes` are the files that the volume gets after the content of the sources.
     ///
     /// # Errors
-    /// A layout, a table or a map cannot be read; a source is the volume itself.
-    pub fn new(options: &SourceOptions<'_>, context: &Arc<Context>) -> Result<Self, Failure> {
-        let SourceOptions { volume, paths, oci, .. } = *options;
+    /// A layout cannot be read; a source is the volume itself.
+    pub(crate) fn new(
+        volume: &Location,
+        contents: Vec<Content>,
+        nodes: Vec<Node>,
+        owners: Owners,
+        context: &Arc<Context>,
+    ) -> Result<Self, Failure> {
+        let paths: Vec<_> = contents.iter().filter_map(Content::host_path).collect();
         if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
-            return Err(Failure::usage("-d - may be given only once"));
+            return Err(Failure::usage("standard input can be only one of the sources"));
         }
-        refuse_own(options, paths, context)?;
-        let mut places = Vec::new();
-        for path in paths {
-            let layers = if oci && !is_stdin(path) {
-                let spool = |content: &mut dyn Read| spool(&beside(volume), &shown(path), content);
-                oci::layers(path, options.choice, context.stop(), &spool)?
-            } else {
-                None
-            };
-            match layers {
-                Some(layers) => places.extend(layers),
-                None => places.push(Place::of(path)),
-            }
+        refuse_own(volume, paths, context)?;
+        let mut origins = Vec::new();
+        for content in contents {
+            add(content, volume, context, &mut origins)?;
         }
-        let mut files: Vec<_> = places.iter().map(|place| place.path.clone()).collect();
+        let mut files: Vec<_> = origins.iter().filter_map(Origin::path).collect();
         files.dedup();
-        refuse_own(options, &files, context)?;
-        let table = options.device_table.map(device_table::read).transpose()?;
+        refuse_own(volume, files, context)?;
         Ok(Self {
             volume: volume.clone(),
             context: Arc::clone(context),
-            oci,
-            kept: places.iter().map(|_| None).collect(),
-            places,
-            table: table.unwrap_or_default(),
-            owners: Owners::new(options.owner, options.owner_map)?,
+            origins,
+            nodes,
+            owners,
             total: None,
         })
     }
 
-    /// Whether there is no source.
-    pub fn is_empty(&self) -> bool {
-        self.places.is_empty() && self.table.is_empty()
+    /// Whether there is a source, and not only nodes.
+    pub(crate) fn has_content(&self) -> bool {
+        !self.origins.is_empty()
+    }
+
+    /// Whether there is neither a source nor a node.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.origins.is_empty() && self.nodes.is_empty()
     }
 
     fn stop(&self) -> &Stop {
@@ -152,9 +138,10 @@ impl Sources {
     ///
     /// # Errors
     /// A source cannot be read, or the file cannot be written.
-    pub fn keep_streams(&mut self, dir: &Path) -> Result<(), Failure> {
+    pub(crate) fn keep_streams(&mut self, dir: &Path) -> Result<(), Failure> {
         let stop = self.context.stop();
-        for (place, kept) in self.places.iter().zip(&mut self.kept) {
+        for origin in &mut self.origins {
+            let Origin::Place { place, kept: kept @ None } = origin else { continue };
             let Place { path, shown, .. } = place;
             if !is_stdin(path) {
                 let kind = path.metadata().map(|found| found.file_type());
@@ -163,8 +150,9 @@ impl Sources {
                     continue;
                 }
             }
-            let mut input = place.input(stop).map_err(|error| Failure::host(shown, error))?;
-            *kept = Some(spool(dir, shown, &mut input)?);
+            let mut input =
+                place.input(stop).map_err(|error| Failure::host(&place.shown, error))?;
+            *kept = Some(spool(dir, &place.shown, &mut input)?);
         }
         Ok(())
     }
@@ -173,9 +161,8 @@ impl Sources {
     ///
     /// # Errors
     /// A source is missing, or is neither a directory nor an archive.
-    pub fn open(&self) -> Result<Layers, Failure> {
-        let places = self.places.iter().zip(&self.kept);
-        let layers = places.map(|(place, kept)| open(place, kept.as_ref(), self.stop()));
+    pub(crate) fn open(&self) -> Result<Layers, Failure> {
+        let layers = self.origins.iter().map(|origin| open(origin, self.stop()));
         layers.collect::<Result<_, _>>().map(Layers)
     }
 
@@ -183,39 +170,53 @@ impl Sources {
     ///
     /// # Errors
     /// A source cannot be read.
-    pub fn count(&mut self, unit: u64) -> Result<Needs, Failure> {
-        let (mut needs, stop) = (Needs::new(unit), self.stop());
+    pub(crate) fn count(&mut self, unit: u64, report: &mut Report) -> Result<Needs, Failure> {
+        let mut needs = Needs::new(unit);
         for layer in self.open()?.0 {
-            match layer {
-                Layer::Directory(dir) => needs_of_tree(&dir, &self.spared(), &mut needs, stop)
-                    .map_err(|error| Failure::host(dir.display(), error))?,
-                layer => needs_of_archive(layer.archive(stop)?, &mut needs, stop)?,
-            }
+            self.count_layer(layer, &mut needs, report)?;
         }
-        for node in &self.table {
+        for node in &self.nodes {
+            let size = node.content.as_ref().map_or(0, |content| content.len() as u64);
             needs.name(&node.path);
+            needs.total.add(node.file_type, size);
             needs.file(node.file_type, 0, std::iter::empty());
+            needs.range(0, size);
         }
         self.total = Some(needs.total);
         Ok(needs)
     }
 
-    /// Copies all layers into the new volume, in order. `time` is the time of all changes. If the volume is too small, `advice` describes a
-    /// volume with enough space.
+    fn count_layer(
+        &self,
+        layer: Layer,
+        needs: &mut Needs,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        let stop = self.stop();
+        match layer {
+            Layer::Directory(dir) => needs_of_tree(&dir, &self.spared(), needs, stop)
+                .map_err(|error| Failure::host(dir.display(), error)),
+            Layer::File(place) => needs_of_archive(place.archive(stop)?, needs, stop),
+            Layer::Stream(archive, _) => needs_of_archive(*archive, needs, stop),
+            Layer::Volume(target) => needs_of_volume(&target, needs, report),
+        }
+    }
+
+    /// Copies all layers into the new volume, which has the dimensions `made`, in order, and then makes the nodes. `time` is the time of all changes.
     ///
     /// # Errors
-    /// The volume has no space, or a source cannot be read.
-    pub fn fill(
+    /// A source cannot be read; the volume has no space. The second failure contains the needs of all sources.
+    pub(crate) fn fill(
         &self,
         Layers(layers): Layers,
         time: Option<i64>,
-        unit: u64,
-        advice: &dyn Fn(&Needs) -> Option<String>,
+        made: Dimensions,
+        is_strict: bool,
         report: &mut Report,
     ) -> Result<(), Failure> {
         let source = Rc::new(Source::open_at(&self.volume, time, &self.context)?);
-        let mut needs = Needs::new(unit);
-        let mut filler = Filler::new(&source, self.owners.clone(), self.total, report)?;
+        let mut needs = Needs::new(made.unit);
+        let mut filler = Filler::new(&source, self.owners.clone(), self.total, is_strict, report)?;
         if self.total.is_none()
             && let Some(dirs) = layers.iter().map(Layer::directory).collect()
         {
@@ -224,53 +225,95 @@ impl Sources {
         let mut layers = layers.into_iter();
         let filled = layers.try_for_each(|layer| match layer {
             Layer::Directory(dir) => filler.directory(&dir),
-            layer => {
-                let role = layer.role(self.oci);
-                filler.archive(layer.archive(self.stop())?, role, &mut needs)
+            Layer::File(place) => {
+                filler.archive(place.archive(self.stop())?, place.role, &mut needs)
             }
+            Layer::Stream(archive, role) => filler.archive(*archive, role, &mut needs),
+            Layer::Volume(target) => filler.volume(&target),
         });
-        let filled = filled.and_then(|()| {
-            self.table.iter().try_for_each(|node| filler.node(&node.path, node.stat()))
-        });
+        let filled = filled.and_then(|()| self.nodes.iter().try_for_each(|node| filler.node(node)));
         let filled = filled.and(filler.finish());
         let closed = source.close();
         filled.and(closed).map_err(|failure| {
             if !failure.is_for_space() {
                 return failure;
             }
-            match self.needs_of_rest(layers, needs).and_then(|all| advice(&all)) {
-                Some(advice) => failure.because(advice),
+            match self.needs_of_rest(layers, needs, report) {
+                Some(needs) => failure.needing(needs, made),
                 None => failure,
             }
         })
     }
 
-    /// Adds the needs of all directories, and of archives that have not been read.
+    /// Adds the needs of all directories and volumes, and of archives that have not been read.
     fn needs_of_rest(
         &self,
         layers: impl Iterator<Item = Layer>,
         mut needs: Needs,
+        report: &mut Report,
     ) -> Option<Needs> {
-        let stop = self.stop();
-        for layer in layers {
-            if layer.directory().is_none() {
-                needs_of_archive(layer.archive(stop).ok()?, &mut needs, stop).ok()?;
-            }
+        for layer in layers.filter(|layer| matches!(layer, Layer::File(_) | Layer::Stream(..))) {
+            self.count_layer(layer, &mut needs, report).ok()?;
         }
-        let dirs = self.places.iter().map(|place| &place.path);
-        for dir in dirs.filter(|path| !is_stdin(path) && path.is_dir()) {
-            needs_of_tree(dir, &self.spared(), &mut needs, stop).ok()?;
+        for origin in &self.origins {
+            match origin {
+                Origin::Volume(target) => needs_of_volume(target, &mut needs, report).ok()?,
+                Origin::Place { .. } => {
+                    if let Some(dir) = origin.path().filter(|path| path.is_dir()) {
+                        needs_of_tree(dir, &self.spared(), &mut needs, self.stop()).ok()?;
+                    }
+                }
+            }
         }
         Some(needs)
     }
 }
 
-fn open(place: &Place, kept: Option<&File>, stop: &Stop) -> Result<Layer, Failure> {
-    let Place { path, shown, .. } = place;
-    if let Some(mut file) = kept {
+/// Adds the locations of a source: an image layout has one for each layer.
+fn add(
+    content: Content,
+    volume: &Location,
+    context: &Arc<Context>,
+    origins: &mut Vec<Origin>,
+) -> Result<(), Failure> {
+    match content.0 {
+        content::Origin::Path { path, layers } => {
+            let wanted = layers.as_ref().filter(|_| !is_stdin(&path));
+            let found = wanted.map_or(Ok(None), |wanted| {
+                let spool = |content: &mut dyn Read| spool(&beside(volume), &shown(&path), content);
+                oci::layers(&path, wanted.choice(), context.stop(), &spool)
+            })?;
+            let role = if layers.is_some() { Role::MaybeLayer } else { Role::Tree };
+            let places = found.unwrap_or_else(|| vec![Place::of(&path, role)]);
+            origins.extend(places.into_iter().map(|place| Origin::Place { place, kept: None }));
+        }
+        content::Origin::Archive { name, mut bytes, is_layer } => {
+            let kept = Some(spool(&beside(volume), &name, &mut bytes)?);
+            let role = if is_layer { Role::Layer } else { Role::Tree };
+            let place = Place { shown: name, ..Place::of(Path::new("-"), role) };
+            origins.push(Origin::Place { place, kept });
+        }
+        content::Origin::Volume(target) => {
+            if canonical(&target.volume) == canonical(volume) {
+                return Err(is_own(&target));
+            }
+            origins.push(Origin::Volume(target));
+        }
+    }
+    Ok(())
+}
+
+fn open(origin: &Origin, stop: &Stop) -> Result<Layer, Failure> {
+    let (place, kept) = match origin {
+        Origin::Place { place, kept } => (place, kept),
+        Origin::Volume(target) => return Ok(Layer::Volume(target.clone())),
+    };
+    let Place { path, shown, role, .. } = place;
+    let stream = |archive| Layer::Stream(Box::new(archive), *role);
+    if let Some(mut file) = kept.as_ref() {
         let again =
             || file.rewind().and_then(|()| file.try_clone()).map(|file| Input::new(file, stop));
-        return Archive::new(shown.clone(), again).map(|archive| Layer::Stream(Box::new(archive)));
+        return Archive::new(shown.clone(), again).map(stream);
     }
     if !is_stdin(path) {
         let found = path.metadata().map_err(|error| Failure::host(shown, error))?;
@@ -282,24 +325,27 @@ fn open(place: &Place, kept: Option<&File>, stop: &Stop) -> Result<Layer, Failur
             return place.archive(stop).map(|_| Layer::File(place.clone()));
         }
     }
-    place.archive(stop).map(|archive| Layer::Stream(Box::new(archive)))
+    place.archive(stop).map(stream)
 }
 
 /// Refuses a source in which the volume is stored, because the copy would read a file while it writes to the same file.
-fn refuse_own(
-    options: &SourceOptions<'_>,
-    paths: &[PathBuf],
+pub(crate) fn refuse_own<'a>(
+    volume: &Location,
+    paths: impl IntoIterator<Item = &'a Path>,
     context: &Context,
 ) -> Result<(), Failure> {
-    let own = Spared::of(options.volume, context);
-    let paths = paths.iter().map(PathBuf::as_path);
-    for path in paths.chain(options.owner_map).chain(options.device_table) {
+    let own = Spared::of(volume, context);
+    for path in paths {
         if own.has(path) || is_stdin(path) && own.has_stdin() {
-            let what = "the file is the volume that is being made, so it cannot be a source";
-            return Err(Failure::usage(format!("{}: {what}", shown(path))));
+            return Err(is_own(shown(path)));
         }
     }
     Ok(())
+}
+
+fn is_own(source: impl Display) -> Failure {
+    let what = "the file is the volume that is being made, so it cannot be a source";
+    Failure::usage(format!("{source}: {what}"))
 }
 
 /// The directory for unnamed files: the directory of the image, which probably has enough space, or the directory for temporary files.

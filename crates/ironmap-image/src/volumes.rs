@@ -16,7 +16,7 @@ use crate::source::{Source, join};
 use crate::target::{Target, inode_of};
 
 /// The location with canonical device paths.
-fn canonical(location: &Location) -> Location {
+pub(crate) fn canonical(location: &Location) -> Location {
     location.with_paths(&|path| path.canonicalize().ok())
 }
 

@@ -45,47 +45,71 @@ pub fn walk_to(
     root: Found,
     most: usize,
     report: &mut Report,
+    visit: impl FnMut(&Found, Visit, &mut Report) -> Result<(), Failure>,
+) -> Result<bool, Failure> {
+    walk_until(root, most, &Failure::is_unread, report, visit)
+}
+
+/// Walks like [`walk_to`], but a failure of `visit` for which `ends` returns true ends the walk.
+pub(crate) fn walk_until(
+    root: Found,
+    most: usize,
+    ends: &dyn Fn(&Failure) -> bool,
+    report: &mut Report,
     mut visit: impl FnMut(&Found, Visit, &mut Report) -> Result<(), Failure>,
 ) -> Result<bool, Failure> {
+    // Reports a failure, or returns it if it ends the walk.
+    let failed = |failure: Failure, report: &mut Report| {
+        if ends(&failure) {
+            return Err(failure);
+        }
+        report.error(&failure);
+        Ok(())
+    };
     let mut seen = HashSet::new();
     let mut levels: Vec<Level> = Vec::new();
     let mut next = Some(root);
     loop {
         report.stop().check()?;
-        let mut failed = false;
+        let mut has_failed = false;
         if let Some(found) = next.take() {
             match visit(&found, Visit::First, report) {
-                Ok(()) => {
-                    if found.is_directory() && levels.len() < most {
-                        levels.push(enter(found, &mut seen, report));
+                Ok(()) if found.is_directory() && levels.len() < most => {
+                    // A directory that cannot be read has no entries.
+                    let mut level =
+                        Level { dir: found, rest: Vec::new().into_iter(), failed: false };
+                    match entries(&level.dir, &mut seen) {
+                        Ok(entries) => level.rest = entries.into_iter(),
+                        Err(failure) => {
+                            failed(failure, report)?;
+                            level.failed = true;
+                        }
                     }
+                    levels.push(level);
                 }
-                Err(failure) if failure.is_unread() => return Err(failure),
+                Ok(()) => {}
                 Err(failure) => {
-                    report.error(&failure);
-                    failed = true;
+                    failed(failure, report)?;
+                    has_failed = true;
                 }
             }
         }
-        let Some(level) = levels.last_mut() else { return Ok(!failed) };
-        level.failed |= failed;
+        let Some(level) = levels.last_mut() else { return Ok(!has_failed) };
+        level.failed |= has_failed;
         if let Some(entry) = level.rest.next() {
             let name = level.dir.child(&entry.name);
             match level.dir.name.source.inode(entry.inode, name.path()) {
                 Ok(inode) => next = Some(Found { name, inode }),
                 Err(failure) => {
-                    report.error(&failure);
+                    failed(failure, report)?;
                     level.failed = true;
                 }
             }
             continue;
         }
-        let Some(mut level) = levels.pop() else { return Ok(!failed) };
+        let Some(mut level) = levels.pop() else { return Ok(!has_failed) };
         if let Err(failure) = visit(&level.dir, Visit::Last { intact: !level.failed }, report) {
-            if failure.is_unread() {
-                return Err(failure);
-            }
-            report.error(&failure);
+            failed(failure, report)?;
             level.failed = true;
         }
         match levels.last_mut() {
@@ -95,16 +119,13 @@ pub fn walk_to(
     }
 }
 
-/// A directory with its entries. If it cannot be read, it has no entries.
-fn enter(dir: Found, seen: &mut HashSet<InodeNo>, report: &mut Report) -> Level {
-    let entries = if seen.insert(dir.number()) {
-        dir.name.source.entries(&dir.inode, dir.name.path())
-    } else {
+/// The entries of a directory.
+fn entries(dir: &Found, seen: &mut HashSet<InodeNo>) -> Result<Vec<DirEntry>, Failure> {
+    if !seen.insert(dir.number()) {
         let what = format!("directory inode {} has more than one entry", dir.number());
-        Err(Failure::corrupt(&dir.name, &what))
-    };
-    let failed = entries.as_ref().err().inspect(|failure| report.error(failure)).is_some();
-    let mut entries = entries.unwrap_or_default();
+        return Err(Failure::corrupt(&dir.name, &what));
+    }
+    let mut entries = dir.name.source.entries(&dir.inode, dir.name.path())?;
     entries.retain(|entry| !matches!(&*entry.name, b"." | b".."));
-    Level { dir, rest: entries.into_iter(), failed }
+    Ok(entries)
 }

@@ -29,15 +29,16 @@ const FRONT_ENDS: [&str; 4] = [
     "crates/ironmap-image/src",
     "crates/ironmap-load/src",
 ];
-const OF_EXT4: [&str; 9] = [
+const OF_EXT4: [&str; 10] = [
     "crates/ironmap-cli/src/bench/fixture.rs",
     "crates/ironmap-cli/src/cmd/dump.rs",
     "crates/ironmap-cli/src/cmd/info/ext4.rs",
     "crates/ironmap-cli/src/cmd/info/mod.rs",
-    "crates/ironmap-cli/src/cmd/mkfs/advice.rs",
-    "crates/ironmap-cli/src/cmd/mkfs/fit.rs",
     "crates/ironmap-cli/src/cmd/mkfs/mod.rs",
     "crates/ironmap-cli/src/cmd/tune/mod.rs",
+    "crates/ironmap-image/src/image/build.rs",
+    "crates/ironmap-image/src/image/fit.rs",
+    "crates/ironmap-image/src/image/mod.rs",
     "crates/ironmap-image/src/source.rs",
 ];
 

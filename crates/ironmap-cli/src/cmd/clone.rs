@@ -13,11 +13,12 @@ use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
 use ironmap::units::DevOffset;
 use ironmap::{Buffer, Engine, Errno, Error, Location, probe};
 use ironmap_image::progress::{Progress, Total};
+use ironmap_image::room::{self, Room};
 use ironmap_image::spared::Spared;
 use ironmap_image::{Failure, Report};
 
+use crate::failure::{FORCED, hint_at};
 use crate::interrupt;
-use crate::room::{self, Room};
 use crate::target;
 
 /// The length of a request in bytes.
@@ -62,7 +63,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let size = source.device.size();
     let room = match args.target.whole_file() {
         // The size of an image is a multiple of the sector size.
-        Some(path) => room::make(path, size.next_multiple_of(512), args.force)?,
+        Some(path) => {
+            room::make(path, size.next_multiple_of(512), args.force).map_err(hint_at(FORCED))?
+        }
         None => Room::Old,
     };
     let target = match open_target(args, size, report) {
@@ -148,7 +151,7 @@ fn open_target(args: &Args, size: u64, report: &Report) -> Result<OpenLocation, 
         return Err(Failure::new(format!("{}: {sizes}", args.target)));
     }
     if !args.force {
-        room::check_empty(device, &args.target, room::FORCED)?;
+        room::check_empty(device, &args.target).map_err(hint_at(FORCED))?;
     }
     Ok(opened)
 }

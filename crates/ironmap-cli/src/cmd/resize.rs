@@ -3,15 +3,16 @@
 use std::io::Write;
 
 use ironmap::location::{LocationOptions, Part};
-use ironmap::{Engine, ErrorKind, Location, NewSize, ResizeOptions, Resized, Volume};
+use ironmap::{Engine, ErrorKind, Location, NewSize, Resized};
+use ironmap_image::failure::named;
+use ironmap_image::resize::resize;
 use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
 use crate::interrupt;
 use crate::output::print_json;
-use crate::room::{Room, extend, set_len};
 use crate::size::some;
-use crate::target::{self, named};
+use crate::target;
 use crate::terminal::{one_line, stdout};
 
 /// Makes a volume larger or smaller, as resize2fs does
@@ -55,75 +56,20 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     if args.print_minimum {
         return print_minimum(args, report);
     }
-    let image = args.volume.whole_file();
     // The first signal is recorded. A second signal ends the program immediately, which is as safe as a power cut.
     interrupt::catch();
-    let room = match (image, args.size) {
-        (Some(image), Some(size)) => {
-            check_whole(args, report)?;
-            extend(image, size)?
-        }
-        _ => Room::Old,
-    };
-    let resized = match resize(args, &room, report) {
-        Ok(resized) => resized,
-        // After an error of the device, the volume may already have the new size, so its image must keep the new length.
-        Err(failure) if failure.is_io() => return Err(failure),
-        Err(failure) => {
-            room.undo();
-            return Err(failure);
-        }
-    };
-    if let Some(image) = image.filter(|_| resized.blocks < resized.before) {
-        let failed = |error| Failure::host(image.display(), error);
-        if image.metadata().map_err(failed)?.is_file() {
-            set_len(image, resized.blocks * u64::from(resized.block_size)).map_err(failed)?;
-        }
-    }
-    print(args, &resized)
-}
-
-/// Refuses a volume that cannot be read. This is usually a truncated image, whose truncation an extension would hide.
-fn check_whole(args: &Args, report: &Report) -> Result<(), Failure> {
-    let how = LocationOptions::new().engine(Engine::Psync);
-    let opened =
-        report.context().open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
-    let volume = Volume::on(opened.device);
-    volume.map(drop).map_err(|error| Failure::open(&named(&args.volume, error)))
-}
-
-fn resize(args: &Args, room: &Room, report: &Report) -> Result<Resized, Failure> {
-    let clock = report.context().clock()?;
     let size = match args.size {
         Some(bytes) => NewSize::Bytes(bytes),
         None if args.minimum => NewSize::Minimum,
         None => NewSize::Device,
     };
-    let mut options = ResizeOptions::new().size(size);
-    if let Room::Extended { from, .. } = room {
-        options = options.zeros_from(*from);
-    }
-    let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    let opened =
-        report.context().open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
-    let resized = ironmap::tools::resize(&opened.device, &options, clock).map_err(|error| {
-        let named = |error| named(&args.volume, error);
-        match error.kind() {
-            ErrorKind::InvalidInput => match end_of(&args.volume) {
-                Some((ends, more)) => {
-                    Failure::usage(format_args!("{}: {ends}: {more}", named(error)))
-                }
-                None => Failure::usage(named(error)),
-            },
-            ErrorKind::NoSpace => Failure::new(named(error).to_string()),
-            ErrorKind::Io(_) => Failure::at(&args.volume, &error),
-            _ => Failure::open(&named(error)),
+    let resized = resize(&args.volume, size, report).map_err(|failure| {
+        match end_of(&args.volume).filter(|_| failure.is_of(ErrorKind::InvalidInput)) {
+            Some((ends, more)) => failure.because(format_args!("{ends}: {more}")),
+            None => failure,
         }
-    });
-    let closed = opened.integrity.map_or(Ok(()), |integrity| integrity.device.close());
-    let resized = resized?;
-    closed.map_err(|error| Failure::at(&args.volume, &error))?;
-    Ok(resized)
+    })?;
+    print(args, &resized)
 }
 
 /// For a volume in a part of a disk or image: the limit of its size, and a way to raise the limit.

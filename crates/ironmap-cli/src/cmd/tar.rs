@@ -7,14 +7,15 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use ironmap::fs::Follow;
+use ironmap_image::room;
 use ironmap_image::source::Source;
 use ironmap_image::spared::Spared;
 use ironmap_image::tar::{self, Output};
 use ironmap_image::volumes::{Found, Name};
 use ironmap_image::{Failure, Report};
 
+use crate::failure::FORCED;
 use crate::interrupt;
-use crate::room;
 use crate::target::{self, Target};
 use crate::whole::Whole;
 
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
                 room::refuse_archive(path)?;
             }
             let spared = Spared::of(&args.target.volume, report.context());
-            let (whole, file) = Whole::create(path, &spared, args.force, room::FORCED)?;
+            let (whole, file) = Whole::create(path, &spared, args.force, FORCED)?;
             (Some(whole), file, Some(path.display().to_string()))
         }
         None => (None, File::from(io::stdout().as_fd().try_clone_to_owned()?), None),

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::is_of_images;
 use crate::archive::{Archive, Input, Member, decompressed, normal};
+use crate::copy::into::Role;
 use crate::failure::Failure;
 use crate::place::Place;
 use crate::stop::Stop;
@@ -137,7 +138,7 @@ impl Layout {
                 let path = dir.join(name);
                 let found = path.metadata()?;
                 let len = if found.is_file() { found.len() } else { return Err(missing()) };
-                Ok((Place { path, part: None, unpacked: None, shown, in_layout: true }, len))
+                Ok((Place { path, part: None, unpacked: None, shown, role: Role::Layer }, len))
             }
             Files::Archive(Packed { path, unpacked }, kept) => {
                 let mut name = name.as_bytes();
@@ -147,7 +148,7 @@ impl Layout {
                         Kept::Content(at, len) => {
                             let (path, part) = (path.clone(), Some((*at, *len)));
                             let unpacked = unpacked.clone();
-                            let place = Place { path, part, unpacked, shown, in_layout: true };
+                            let place = Place { path, part, unpacked, shown, role: Role::Layer };
                             return Ok((place, *len));
                         }
                     }

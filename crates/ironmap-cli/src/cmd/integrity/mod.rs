@@ -11,11 +11,11 @@ use indicatif::ProgressBar;
 use ironmap::Location;
 use ironmap::fs::uuid_text;
 use ironmap::integrity::{Info, Mode, TupleKind};
+use ironmap_image::failure::named;
 use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
 use crate::output::progress;
-use crate::target::named;
 
 /// Makes, opens, checks and scrubs integrity devices
 ///

@@ -1,27 +1,20 @@
 //! Suggests a size for a volume that is too small for its sources.
 
-use ironmap::fs::ext4::Superblock;
-use ironmap_image::needs::Needs;
+use ironmap_image::failure::TooSmall;
+use ironmap_image::needs::{Dimensions, Needs};
 use ironmap_image::place::shown;
 
 use super::Args;
 
-/// The unit of the space of files, in bytes.
-pub(super) fn unit(made: &Superblock) -> u64 {
-    // The suggested volume may be larger than this volume, and may therefore have blocks of 4096 bytes.
-    (made.block_size.bytes() as u64 * u64::from(made.cluster_blocks)).max(4096)
-}
-
 /// The reason why the volume is too small, and a sufficient size. The size includes an additional third for metadata, which is more than
 /// enough. `None` if the volume should have been large enough: then the failure has another cause.
-pub(super) fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
+pub(super) fn advice(small: &TooSmall, args: &Args) -> Option<String> {
     const MIB: u64 = 1 << 20;
-    let &Needs { inodes, bytes, .. } = needs;
-    let (size, count) =
-        (made.blocks_count * made.block_size.bytes() as u64, u64::from(made.inodes_count));
+    let Needs { inodes, bytes, .. } = small.needs;
+    let Dimensions { size, inodes: count, inode_size, .. } = small.volume;
     // The file system itself uses some inodes.
     let few = inodes + 16 > count;
-    let (wanted, inode_size) = (inodes + 64, u64::from(made.inode_size));
+    let wanted = inodes + 64;
     let room = bytes.saturating_add(bytes / 3 + args.journal_size.unwrap_or(0) + 8 * MIB);
     // The size of the volume for each inode, in bytes: by default at most 16 KiB.
     let usual = (size / count.max(1)).max(1);

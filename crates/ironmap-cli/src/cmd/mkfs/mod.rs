@@ -1,7 +1,6 @@
 //! `ironmap mkfs`: makes an ext4 volume on a device or in an image file.
 
 mod advice;
-mod fit;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -11,19 +10,16 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, OnError, Superblock};
 use ironmap::fs::uuid_text;
-use ironmap::location::{LocationOptions, Medium};
-use ironmap::{Engine, Errno, Error, ErrorKind, Location};
-use ironmap_image::oci::{Choice, Platform};
-use ironmap_image::sources::{Layers, SourceOptions, Sources};
-use ironmap_image::{Failure, Report};
+use ironmap::location::Medium;
+use ironmap::{ErrorKind, Location};
+use ironmap_image::oci::Platform;
+use ironmap_image::{Content, Failure, Image, Report, room};
 use rustix::param::page_size;
 
-use self::advice::{advice, unit};
-use self::fit::Fit;
-use crate::interrupt;
-use crate::room::{self, Room};
+use self::advice::advice;
+use crate::failure::{FORCED, hint_at};
 use crate::size::size;
-use crate::target::{self, named};
+use crate::target;
 use crate::terminal::{one_line, stdout};
 
 /// Makes an ext4 volume on a device, in a partition of an image, or in an image file
@@ -171,8 +167,8 @@ impl Kind {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     report.context().check_changes(&args.volume)?;
     room::refuse_name(&args.volume, None, args.force)?;
-    // If a signal interrupts a read of a source, the signal is reported instead of the failed read.
-    let made = make_and_fill(args, report).map_err(|failure| interrupt::stop().cause(failure))?;
+    let image = args.image(report)?;
+    let made = image.build_with(&args.volume, report).map_err(|failure| args.explain(failure))?;
     let block = made.block_size.bytes();
     if block > page_size() {
         report.warning(format_args!(
@@ -182,132 +178,43 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if args.quiet { Ok(()) } else { Ok(print(args, &made)?) }
 }
 
-fn make_and_fill(args: &Args, report: &mut Report) -> Result<Superblock, Failure> {
-    let mut options = args.options(report)?;
-    let mut sources = Sources::new(&args.sources(), report.context())?;
-    if !sources.is_empty() {
-        interrupt::catch();
-    }
-    if let Some(fit) = Fit::new(args, &options, &mut sources)? {
-        return make_to_fit(args, fit, &options, &sources, report);
-    }
-    let layers = sources.open()?;
-    let room = match (args.volume.whole_file(), args.size) {
-        (Some(path), Some(size)) => room::make(path, size, args.force)?,
-        _ => Room::Old,
-    };
-    options.zeroed = matches!(room, Room::New(_));
-    let made = match make(args, &options, args.size, report) {
-        Ok(made) => made,
-        Err(failure) => {
-            room.undo();
-            return Err(failure);
-        }
-    };
-    room.keep();
-    if !sources.is_empty() {
-        fill(args, &sources, layers, &made, options.time, report)?;
-    }
-    Ok(made)
-}
-
-/// The maximum number of images to make, if an image proves too small.
-const FITS: u32 = 24;
-
-/// Makes a new image with enough space for the sources, and fills it. After a failure, the image is removed.
-fn make_to_fit(
-    args: &Args,
-    mut fit: Fit<'_>,
-    options: &MkfsOptions,
-    sources: &Sources,
-    report: &mut Report,
-) -> Result<Superblock, Failure> {
-    for left in (0..FITS).rev() {
-        let options = fit.options(options);
-        let make_of = |size| make(args, &options.clone().size(size), Some(size), report);
-        let made = fit.make(make_of)?;
-        match fill(args, sources, sources.open()?, &made, options.time, report) {
-            Err(failure) if failure.is_for_space() && left > 0 => fit.grow(),
-            filled => {
-                filled?;
-                fit.keep();
-                return Ok(made);
-            }
-        }
-    }
-    Err(Failure::new("no size was found that is sufficient for the sources"))
-}
-
-/// Copies the sources into the new volume.
-fn fill(
-    args: &Args,
-    sources: &Sources,
-    layers: Layers,
-    made: &Superblock,
-    time: Option<i64>,
-    report: &mut Report,
-) -> Result<(), Failure> {
-    sources.fill(layers, time, unit(made), &|needs| advice(needs, args, made), report)
-}
-
-fn make(
-    args: &Args,
-    options: &MkfsOptions,
-    size: Option<u64>,
-    report: &Report,
-) -> Result<Superblock, Failure> {
-    let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    // Without a given block size, a device with sectors of 4096 bytes gets blocks of 4096 bytes.
-    let how = how.block_size(options.block_size.unwrap_or(4096));
-    let opened = report
-        .context()
-        .open_device(&args.volume, &how)
-        .map_err(|error| Failure::open(&missing(&args.volume, error)))?;
-    let size = size.unwrap_or(opened.device.size());
-    let derived = report.context().source_date()?.map(|time| derived_uuid(args, size, time));
-    let options = options.clone().uuid(options.uuid.or(derived));
-    let superblock = ironmap::tools::make(&*opened.device, &options).map_err(|error| {
-        let asked = error.kind() == ErrorKind::InvalidInput;
-        let error = match error.kind() {
-            ErrorKind::Exists => {
-                Error::new(ErrorKind::Exists, format!("{error}: -F overwrites it"))
-            }
-            _ => error,
-        };
-        let error = named(&args.volume, error);
-        if asked { Failure::usage(&error) } else { Failure::open(&error) }
-    })?;
-    if let Some(integrity) = opened.integrity {
-        integrity.device.close().map_err(|error| Failure::at(&args.volume, &error))?;
-    }
-    Ok(superblock)
-}
-
-/// The error for a volume that cannot be opened. For a missing image, the error suggests to give a size.
-fn missing(volume: &Location, error: Error) -> Error {
-    match volume.whole_file() {
-        Some(path) if error.errno() == Errno::ENOENT && !path.starts_with("/dev") => {
-            let example = format!("ironmap mkfs {} 1G", path.display());
-            let what = format!(
-                "No such file or directory: add a size to make a new image, as in {example}"
-            );
-            Error::new(ErrorKind::NotFound, what).at(volume)
-        }
-        _ => room::missing(volume, error),
-    }
-}
-
 impl Args {
-    /// The sources of the content.
-    fn sources(&self) -> SourceOptions<'_> {
-        SourceOptions {
-            volume: &self.volume,
-            paths: &self.sources,
-            oci: self.oci,
-            choice: Choice { image: self.image.as_deref(), platform: self.platform.as_ref() },
-            owner: self.owner,
-            owner_map: self.owner_map.as_deref(),
-            device_table: self.device_table.as_deref(),
+    /// The volume and its content.
+    fn image(&self, report: &Report) -> Result<Image, Failure> {
+        let mut image = Image::ext4().options(self.options(report)?).skip_failed(true);
+        if self.shrink {
+            image = image.shrink();
+        }
+        if let Some((uid, gid)) = self.owner {
+            image = image.owner(uid, gid);
+        }
+        if let Some(map) = &self.owner_map {
+            image = image.owners(map);
+        }
+        if let Some(table) = &self.device_table {
+            image = image.device_table(table);
+        }
+        Ok(self.sources.iter().fold(image, |image, path| {
+            image.add(if self.oci {
+                Content::oci(path).image(self.image.clone()).platform(self.platform.clone())
+            } else {
+                Content::path(path)
+            })
+        }))
+    }
+
+    /// Adds to a failure what the user can type instead.
+    fn explain(&self, failure: Failure) -> Failure {
+        let advice = failure.too_small().and_then(|small| advice(small, self));
+        let missing =
+            failure.is_of(ErrorKind::NotFound).then(|| self.volume.whole_file()).flatten();
+        match (advice, missing) {
+            (Some(advice), _) => failure.because(advice),
+            (_, Some(path)) if !path.starts_with("/dev") => failure.because(format_args!(
+                "add a size to make a new image, as in ironmap mkfs {} 1G",
+                path.display()
+            )),
+            _ => hint_at(FORCED)(failure),
         }
     }
 
@@ -347,21 +254,6 @@ impl Args {
             .lazy_tables(self.lazy_tables)
             .force(self.force))
     }
-}
-
-/// The UUID of a reproducible build. The same options and size give the same UUID. It has version 8 and variant 1 of
-/// RFC 9562.
-fn derived_uuid(args: &Args, size: u64, time: i64) -> Uuid {
-    let Args { block_size, label, .. } = args;
-    // FNV-1a of 128 bits.
-    let words = format!("{time} {size} {block_size:?} {label:?}");
-    let hash = words.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
-        (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
-    });
-    let mut uuid = hash.to_be_bytes();
-    uuid[6] = uuid[6] & 0x0F | 0x80;
-    uuid[8] = uuid[8] & 0x3F | 0x80;
-    uuid
 }
 
 fn print(args: &Args, sb: &Superblock) -> std::io::Result<()> {

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use ironmap::fs::ext4::{HashAlgorithm, NewUuid, OnError, Reserved, TuneOptions};
 use ironmap::location::LocationOptions;
 use ironmap::{Engine, ErrorKind, Location};
+use ironmap_image::failure::named;
 use ironmap_image::source::Source;
 use ironmap_image::{Failure, Report};
 use jiff::civil::DateTime;
@@ -19,7 +20,7 @@ pub(crate) use self::namesakes::as_e2fsprogs;
 use crate::cmd::info;
 use crate::cmd::mkfs::parse_uuid;
 use crate::owner::Ownership;
-use crate::target::{self, named};
+use crate::target;
 use crate::terminal::stdout;
 
 /// Changes the label, the UUID and other settings of a volume, as tune2fs does

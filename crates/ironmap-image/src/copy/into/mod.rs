@@ -14,18 +14,22 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use ironmap::Buffer;
 use ironmap::fs::{FileType, Follow, Inode, SetAttributes, Stat};
+use ironmap::units::FilePos;
 use rustix_libc::io::Errno;
 
 pub(crate) use self::archive::{Role, needs_of as needs_of_archive};
 pub(crate) use self::host::needs_of_tree;
-use self::step::{Ends, Entry, How, Step};
+use self::step::{Ends, Entry, How, PIECE, Step};
 use self::volume::copy_volume;
+pub(crate) use self::volume::needs_of as needs_of_volume;
 use self::writer::Writer;
 use super::count::{Counted, Tree};
 use super::keep::Times;
 use super::{CopyOptions, Keep, count};
 use crate::archive::Archive;
+use crate::device_table::Node;
 use crate::failure::Failure;
 use crate::host_stat;
 use crate::needs::Needs;
@@ -35,7 +39,7 @@ use crate::report::Report;
 use crate::source::Source;
 use crate::spared::Spared;
 use crate::target::{Subject, Target};
-use crate::volumes::{Destination, DestinationIs, Name, Volumes};
+use crate::volumes::{Destination, DestinationIs, Found, Name, Volumes};
 
 pub(super) fn run(
     options: &CopyOptions,
@@ -88,22 +92,26 @@ pub(crate) struct Filler<'a> {
     root: Name,
     writer: Writer,
     report: &'a mut Report,
+    /// The failures that end the copy of a directory.
+    ends: Ends,
 }
 
 impl<'a> Filler<'a> {
-    /// `total` is the content of the sources, if the caller has counted it.
+    /// `total` is the content of the sources, if the caller has counted it. If the copy is strict, every failure ends the copy.
     pub(crate) fn new(
         source: &Rc<Source>,
         owners: Owners,
         total: Option<Total>,
+        is_strict: bool,
         report: &'a mut Report,
     ) -> Result<Self, Failure> {
+        let ends = if is_strict { Ends::Always } else { Ends::WithoutRoom };
         let how = How {
             keep: Keep::ALL,
             no_clobber: false,
             verbose: false,
             as_files: false,
-            ends: Ends::WithoutRoom,
+            ends,
             replace: true,
             latest: report.context().source_time()?,
         };
@@ -114,7 +122,7 @@ impl<'a> Filler<'a> {
         let mut writer = Writer::new(how);
         writer.set_owners(owners);
         writer.spared = Spared::of(source.location(), report.context());
-        Ok(Self { root: Name::root(source), writer, report })
+        Ok(Self { root: Name::root(source), writer, report, ends })
     }
 
     /// Counts the content of these directories during the copy. `dirs` must contain all sources of the copy.
@@ -128,13 +136,29 @@ impl<'a> Filler<'a> {
     /// Copies the entries of a directory with all their attributes. The root gets the directory's attributes.
     ///
     /// # Errors
-    /// There is no space for a file: this file and all later files are missing. Any other failure is reported, and the copy continues.
+    /// There is no space for a file: this file and all later files are missing. Any other failure is reported, and the copy continues, except
+    /// if the copy is strict.
     pub(crate) fn directory(&mut self, dir: &Path) -> Result<(), Failure> {
         let how = self.writer.how();
         // Earlier reads of the tree must not change the result.
         let keep = Keep { times: Times::Changed, ..how.keep };
-        self.writer.set_how(How { keep, ends: Ends::WithoutRoom, ..how });
+        self.writer.set_how(How { keep, ends: self.ends, ..how });
         host::copy_host(dir, Follow::All, self.root.clone(), &mut self.writer, self.report)
+    }
+
+    /// Copies the entries of a directory of another volume with all their attributes. The root gets the directory's attributes.
+    ///
+    /// # Errors
+    /// The errors of [`directory`](Self::directory); the volume cannot be opened, or the path leads to no directory.
+    pub(crate) fn volume(&mut self, target: &Target) -> Result<(), Failure> {
+        let found = directory_of(target, self.report)?;
+        let how = self.writer.how();
+        self.writer.set_how(How {
+            keep: Keep { times: Times::Kept, ..how.keep },
+            ends: self.ends,
+            ..how
+        });
+        volume::copy_tree(found, self.root.clone(), &mut self.writer, self.report)
     }
 
     /// Copies the members of an archive with all their attributes.
@@ -161,19 +185,58 @@ impl<'a> Filler<'a> {
         copied.and(self.writer.end_layer(self.report))
     }
 
-    /// Makes a directory or a special file. If the file exists, it gets this owner and mode. A regular file must exist.
+    /// Makes a directory, a special file or a regular file with content. If the file exists, it gets this owner and mode; a regular file with
+    /// content replaces it. A regular file without content must exist.
     ///
     /// # Errors
     /// The file cannot be made, or the name belongs to a file of another type or to another device.
-    pub(crate) fn node(&mut self, path: &[u8], stat: Stat) -> Result<(), Failure> {
+    pub(crate) fn node(&mut self, node: &Node) -> Result<(), Failure> {
+        let stat = node.stat();
+        if node.content.is_none() && self.change(&node.path, &stat)? {
+            return Ok(());
+        }
+        let how = self.writer.how();
+        self.writer.set_how(How { keep: Keep { times: Times::Now, ..how.keep }, ..how });
+        self.writer.set_owners(Owners::default());
+        self.writer.start(self.root.clone(), None);
+        let (name, text) = (Vec::new(), String::from_utf8_lossy(&node.path).into_owned());
+        let (identity, xattrs) = ((0, 0), Vec::new());
+        let (target, leads_to, wanted) = (None, None, None);
+        let size = stat.size;
+        let entry = Entry { name, path: text, identity, stat, target, leads_to, xattrs, wanted };
+        self.take(Step::At(node.path.clone()))?;
+        self.take(Step::Begin(Box::new(entry)))?;
+        let content = self.content(node.content.as_deref().unwrap_or_default());
+        let ended = self.take(Step::End(content.is_ok().then_some(size)));
+        content.and(ended)
+    }
+
+    /// Writes the content of a regular file.
+    fn content(&mut self, content: &[u8]) -> Result<(), Failure> {
+        let mut pos = 0;
+        if !content.is_empty() {
+            self.take(Step::Range(FilePos(0), content.len() as u64))?;
+        }
+        for piece in content.chunks(PIECE as usize) {
+            self.take(Step::Data(FilePos(pos), Buffer::from(piece.to_vec())))?;
+            pos += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), Failure> {
+        self.writer.take(step, self.report)
+    }
+
+    /// Sets the owner and the mode of an existing file. Returns whether the file exists.
+    fn change(&self, path: &[u8], stat: &Stat) -> Result<bool, Failure> {
         let regular = stat.file_type == FileType::Regular;
         match self.root.beside(&[b"/", path].concat()) {
             Ok(name) => {
-                let look = || {
-                    if regular { name.find(Follow::All).map(Some) } else { name.look(Follow::All) }
-                };
-                if let Some(there) = look()? {
-                    return set_node(&name, &there, &stat);
+                let there =
+                    if regular { Some(name.find(Follow::All)?) } else { name.look(Follow::All)? };
+                if let Some(there) = there {
+                    return set_node(&name, &there, stat).map(|()| true);
                 }
                 if name.look(Follow::NotLast)?.is_some() {
                     return Err(name.refused("is a symbolic link that leads nowhere"));
@@ -182,18 +245,7 @@ impl<'a> Filler<'a> {
             Err(failure) if failure.is_missing() && !regular => {}
             Err(failure) => return Err(failure),
         }
-        let how = self.writer.how();
-        self.writer.set_how(How { keep: Keep { times: Times::Now, ..how.keep }, ..how });
-        self.writer.set_owners(Owners::default());
-        self.writer.start(self.root.clone(), None);
-        let (name, text) = (Vec::new(), String::from_utf8_lossy(path).into_owned());
-        let (identity, xattrs) = ((0, 0), Vec::new());
-        let (target, leads_to, wanted) = (None, None, None);
-        let entry = Entry { name, path: text, identity, stat, target, leads_to, xattrs, wanted };
-        for step in [Step::At(path.to_vec()), Step::Begin(Box::new(entry)), Step::End(Some(0))] {
-            self.writer.take(step, self.report)?;
-        }
-        Ok(())
+        Ok(false)
     }
 
     /// Sets the times of directories, and reports the attributes that could not be kept.
@@ -203,6 +255,15 @@ impl<'a> Filler<'a> {
         self.writer.finish(self.report);
         finished
     }
+}
+
+/// The directory at a path of a volume.
+fn directory_of(target: &Target, report: &Report) -> Result<Found, Failure> {
+    let found = Volumes::to_read(report.context()).file(target, Follow::All)?;
+    if found.inode.file_type() != FileType::Directory {
+        return Err(Failure::new(format!("{target}: is not a directory (ENOTDIR)")));
+    }
+    Ok(found)
 }
 
 /// Sets the owner and the mode of a file to the values in a line of a device table. The file must have the type and device of this line.

@@ -5,19 +5,21 @@ use std::rc::Rc;
 
 use ironmap::Queue;
 use ironmap::fs::FileType;
-use ironmap::iomap::IomapType;
+use ironmap::iomap::{Iomap, IomapType};
 use ironmap::units::FilePos;
 
+use super::directory_of;
 use super::step::{Entry, PIECE, Step};
 use super::stream::Pieces;
 use super::writer::{Writer, check_name};
 use crate::copy::{CopyOptions, Keep};
 use crate::failure::Failure;
+use crate::needs::Needs;
 use crate::report::Report;
 use crate::target::Target;
 use crate::transfer;
 use crate::volumes::{Destination, Found, Name, Volumes};
-use crate::walk::{Visit, walk};
+use crate::walk::{Visit, walk_until};
 
 /// Copies the file or tree at a path of a volume.
 pub(super) fn copy_volume(
@@ -39,15 +41,80 @@ pub(super) fn copy_volume(
             .name
             .refused(format_args!("a directory cannot be copied into itself, {to}")));
     }
+    copy_tree(found, to, writer, report)
+}
+
+/// Copies a file of a volume and, if it is a directory, everything below it.
+pub(super) fn copy_tree(
+    found: Found,
+    to: Name,
+    writer: &mut Writer,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let source = Rc::clone(&found.name.source);
     writer.start(to, Some(&source));
     let queue = source.queue()?;
+    let ends = writer.how().ends;
     let mut reader = Reader { keep: writer.how().keep, queue, pieces: writer.pieces() };
-    walk(found, report, |found, visit, report| match visit {
+    let ends = |failure: &Failure| failure.is_unread() || ends.with(failure);
+    walk_until(found, usize::MAX, &ends, report, |found, visit, report| match visit {
         Visit::First => reader.begin(found, writer, report),
         Visit::Last { .. } => writer.take(Step::End(Some(0)), report),
     })
     .map(drop)
+}
+
+/// Adds the needs of a directory of a volume, and of everything below it.
+///
+/// # Errors
+/// A part of the volume cannot be read.
+pub(crate) fn needs_of(
+    target: &Target,
+    needs: &mut Needs,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let root = directory_of(target, report)?;
+    let (top, mut seen) = (root.number(), HashSet::new());
+    walk_until(root, usize::MAX, &|_| true, report, |found, visit, _| {
+        if visit != Visit::First {
+            return Ok(());
+        }
+        if found.number() != top {
+            needs.name(&found.name.name);
+        }
+        let (kind, stat) = (found.inode.file_type(), found.inode.stat());
+        if stat.links > 1 && kind != FileType::Directory && !seen.insert(found.number()) {
+            needs.total.add(kind, 0);
+            return Ok(());
+        }
+        needs.total.add(kind, stat.size);
+        let xattrs = found.inode.xattrs().map_err(|error| found.failed(&error))?;
+        let lengths = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len());
+        needs.file(kind, stat.size, lengths);
+        if kind == FileType::Regular {
+            for range in ranges(found)? {
+                let Iomap { pos, len, .. } = range.map_err(|error| found.failed(&error))?;
+                needs.range(pos.0, len);
+            }
+        }
+        Ok(())
+    })
+    .map(drop)
+}
+
+/// The written ranges of a regular file.
+fn ranges(found: &Found) -> Result<impl Iterator<Item = ironmap::Result<Iomap>>, Failure> {
+    let inode = found.name.source.inode(found.number(), found.name.path())?;
+    let file = found.name.source.file(inode, found.name.path())?;
+    let ranges: Vec<_> = file.mappings().filter(is_written).collect();
+    Ok(ranges.into_iter())
+}
+
+/// Whether a mapping is a written range. Holes and unwritten extents become holes. An error counts as a range, so that it is not lost.
+fn is_written(mapping: &ironmap::Result<Iomap>) -> bool {
+    !mapping
+        .as_ref()
+        .is_ok_and(|mapping| matches!(mapping.kind, IomapType::Hole | IomapType::Unwritten))
 }
 
 /// Whether a name is in a directory, or below it.
@@ -108,10 +175,13 @@ impl Reader {
         let begun = writer.take(Step::Begin(Box::new(entry)), report);
         if directory {
             // The walk still visits the entries, and the writer skips them.
-            if let Err(failure) = begun {
-                report.error(&failure);
-            }
-            return Ok(());
+            return match begun {
+                Err(failure) if !writer.how().ends.with(&failure) => {
+                    report.error(&failure);
+                    Ok(())
+                }
+                begun => begun,
+            };
         }
         let mut size = Some(inode.size());
         let mut result = begun;
@@ -122,7 +192,7 @@ impl Reader {
         result.and(writer.take(Step::End(size), report))
     }
 
-    /// Sends the written ranges. Holes and unwritten extents become holes.
+    /// Sends the written ranges.
     fn content(
         &mut self,
         found: &Found,
@@ -132,11 +202,8 @@ impl Reader {
         let failed = |error: ironmap::Error| found.failed(&error);
         let inode = found.name.source.inode(found.number(), found.name.path())?;
         let file = found.name.source.file(inode, found.name.path())?;
-        for mapping in file.mappings() {
+        for mapping in file.mappings().filter(is_written) {
             let mapping = mapping.map_err(failed)?;
-            if matches!(mapping.kind, IomapType::Hole | IomapType::Unwritten) {
-                continue;
-            }
             let mut pos = mapping.pos;
             writer.take(Step::Range(pos, mapping.len), report)?;
             while pos < mapping.end() {

@@ -10,13 +10,12 @@ use std::sync::Arc;
 use ironmap::device::{BlockFile, Device, OpenMode, Psync};
 use ironmap::location::Medium;
 use ironmap::{Errno, Error, ErrorKind, Location};
-use ironmap_image::Failure;
 use rustix::fs::{Mode, OFlags};
 
-use crate::whole::sync_name;
+use crate::failure::Failure;
 
 /// The change that gave an image the requested size.
-pub(crate) enum Room {
+pub enum Room {
     /// The image is new.
     New(NewImage),
     /// The image was extended.
@@ -32,14 +31,14 @@ pub(crate) enum Room {
 
 impl Room {
     /// Undoes the change after a failure. If the undo fails too, the image keeps its new length.
-    pub(crate) fn undo(self) {
+    pub fn undo(self) {
         if let Self::Extended { path, from } = self {
             let _ = set_len(&path, from);
         }
     }
 
     /// Keeps the image, because the volume was made.
-    pub(crate) fn keep(self) {
+    pub fn keep(self) {
         if let Self::New(image) = self {
             image.keep();
         }
@@ -47,7 +46,7 @@ impl Room {
 }
 
 /// An image file that this command has created. The drop removes the file if it was not kept.
-pub(crate) struct NewImage {
+pub struct NewImage {
     /// An `O_PATH` descriptor. Another open descriptor would prevent a lease on the file, and a lease is needed to check whether a loop
     /// device uses the image.
     file: File,
@@ -57,7 +56,7 @@ pub(crate) struct NewImage {
 
 impl NewImage {
     /// Creates an image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of the link is created.
-    pub(crate) fn create(path: &Path) -> Result<Option<Self>, Failure> {
+    pub fn create(path: &Path) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let target = target_of(path);
         let made = match File::create_new(&target) {
@@ -74,12 +73,13 @@ impl NewImage {
         Ok(Some(Self { file, path: target, kept: false }))
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// The path of the image, with symbolic links followed.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Empties the file, and sets its length.
-    pub(crate) fn empty(&self, len: u64) -> Result<(), Failure> {
+    pub fn empty(&self, len: u64) -> Result<(), Failure> {
         let failed = |error| Failure::host(self.path.display(), error);
         if !self.has_name() {
             return Err(replaced(&self.path));
@@ -95,7 +95,7 @@ impl NewImage {
     }
 
     /// Keeps the file. Its name becomes durable if its directory can be synced.
-    pub(crate) fn keep(mut self) {
+    pub fn keep(mut self) {
         self.kept = true;
         sync_name(&self.path);
     }
@@ -129,7 +129,7 @@ fn replaced(path: &Path) -> Failure {
 }
 
 /// The target of a path. All symbolic links are followed, even if the last link leads to a missing file.
-pub(crate) fn target_of(path: &Path) -> PathBuf {
+pub fn target_of(path: &Path) -> PathBuf {
     let mut target = path.to_owned();
     // The kernel follows at most 40 symbolic links.
     for _ in 0..40 {
@@ -140,14 +140,14 @@ pub(crate) fn target_of(path: &Path) -> PathBuf {
 }
 
 /// Creates an image file of this size, or extends an existing image file. Without `force`, an existing image must be empty.
-pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure> {
+pub fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure> {
     let Some(image) = NewImage::create(path)? else {
         // Guard tags and the backup of a partition table are found from the end of the file. An extension would move the end away from
         // them.
         if !force && path.is_file() {
             let file = BlockFile::open(path, &OpenMode { write: true, ..OpenMode::default() });
             let file = file.map_err(|error| Failure::open(&error))?;
-            check_empty(&Psync::new(Arc::new(file)), path.display(), FORCED)?;
+            check_empty(&Psync::new(Arc::new(file)), path.display())?;
         }
         return extend(path, size);
     };
@@ -157,11 +157,7 @@ pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure>
 
 /// Refuses to write a raw image under a name that suggests another format, except if the content has the format `holds`. With `force`, an
 /// existing file is overwritten.
-pub(crate) fn refuse_name(
-    target: &Location,
-    holds: Option<&str>,
-    force: bool,
-) -> Result<(), Failure> {
+pub fn refuse_name(target: &Location, holds: Option<&str>, force: bool) -> Result<(), Failure> {
     let Some(path) = target.whole_file() else { return Ok(()) };
     let is_one = |format: &str| {
         holds.is_some_and(|what| what.to_ascii_lowercase().contains(&format!(" {format} image")))
@@ -176,7 +172,7 @@ pub(crate) fn refuse_name(
 }
 
 /// Refuses to write an archive under a name that suggests an image format.
-pub(crate) fn refuse_archive(path: &Path) -> Result<(), Failure> {
+pub fn refuse_archive(path: &Path) -> Result<(), Failure> {
     match instead_of(path) {
         Some(_) => {
             let instead = format!("write {}", path.with_extension("tar").display());
@@ -219,7 +215,7 @@ fn format_of(path: &Path) -> Option<String> {
 }
 
 /// The error for a new volume whose image cannot be opened. Unlike a raw image, a missing virtual disk image is not created.
-pub(crate) fn missing(volume: &Location, error: Error) -> Error {
+pub fn missing(volume: &Location, error: Error) -> Error {
     if !matches!(volume.data().medium, Medium::Image(_)) || error.errno() != Errno::ENOENT {
         return error;
     }
@@ -227,33 +223,26 @@ pub(crate) fn missing(volume: &Location, error: Error) -> Error {
     Error::new(ErrorKind::NotFound, what).at(volume)
 }
 
-/// The hint in errors: the option that permits overwriting a device that is not empty.
-pub(crate) const FORCED: &str = "-F overwrites it";
-
-/// Refuses a device that is not empty. The error message suggests `instead`.
-pub(crate) fn check_empty(
-    device: &dyn Device,
-    place: impl Display,
-    instead: &str,
-) -> Result<(), Failure> {
-    ironmap::tools::check_empty(device).map_err(|error| match error.kind() {
-        ErrorKind::Exists => {
-            let what = format!("{place}: {error}: {instead}");
-            Failure::open(&Error::new(ErrorKind::Exists, what))
-        }
-        _ => Failure::open(&error.at(place)),
-    })
+/// Refuses a device that is not empty.
+///
+/// # Errors
+/// A failure of the kind `Exists` if the device is not empty; the errors of the device.
+pub fn check_empty(device: &dyn Device, place: impl Display) -> Result<(), Failure> {
+    ironmap::tools::check_empty(device).map_err(|error| Failure::open(&error.at(place)))
 }
 
 /// Refuses to replace a block device or image with content. A pipe or a terminal has no content.
-pub(crate) fn check_replaced(path: &Path, instead: &str) -> Result<(), Failure> {
+///
+/// # Errors
+/// A failure of the kind `Exists` if the file has content that is not empty; the errors of the host.
+pub fn check_replaced(path: &Path) -> Result<(), Failure> {
     let kind = path.metadata().map(|metadata| metadata.file_type());
     if !kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
         return Ok(());
     }
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     match BlockFile::open(path, &mode) {
-        Ok(file) => check_empty(&Psync::new(Arc::new(file)), path.display(), instead),
+        Ok(file) => check_empty(&Psync::new(Arc::new(file)), path.display()),
         // The file cannot be read, so its content is unknown. The host's permissions decide whether it can be replaced.
         Err(error) if error.errno() == Errno::EACCES => Ok(()),
         Err(error) => Err(Failure::open(&error)),
@@ -261,7 +250,7 @@ pub(crate) fn check_replaced(path: &Path, instead: &str) -> Result<(), Failure> 
 }
 
 /// Extends an image file that is too short. A device is not changed, and neither is an image that is long enough.
-pub(crate) fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
+pub fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
     let failed = |error| Failure::host(path.display(), error);
     let metadata = path.metadata().map_err(failed)?;
     if !metadata.is_file() || metadata.len() >= size {
@@ -275,6 +264,13 @@ pub(crate) fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
 }
 
 /// Sets the length of an image file.
-pub(crate) fn set_len(path: &Path, len: u64) -> io::Result<()> {
+pub fn set_len(path: &Path, len: u64) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.set_len(len)
+}
+
+/// Makes the name of a file durable, if its directory can be synced.
+pub fn sync_name(path: &Path) {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let dir = File::open(dir.unwrap_or(Path::new(".")));
+    let _ = dir.and_then(|dir| dir.sync_all());
 }

@@ -5,14 +5,14 @@
 
 use std::path::Path;
 
-use ironmap::fs::ext4::{MkfsOptions, RoCompat, Superblock};
-use ironmap_image::Failure;
-use ironmap_image::needs::Needs;
-use ironmap_image::sources::Sources;
-
-use super::Args;
-use crate::interrupt;
+use super::{Plan, Size};
+use crate::failure::Failure;
+use crate::needs::Needs;
+use crate::report::Report;
 use crate::room::NewImage;
+use crate::sources::Sources;
+use crate::stop::Stop;
+use ironmap::fs::ext4::{MkfsOptions, RoCompat, Superblock};
 
 const MIB: u64 = 1 << 20;
 /// The maximum number of sizes to try. Each try corrects the size by the space that the last volume lacked or did not need.
@@ -23,7 +23,8 @@ const LARGEST: u64 = 1 << 50;
 
 /// A new image, and its future content.
 pub(super) struct Fit<'a> {
-    args: &'a Args,
+    plan: &'a Plan<'a>,
+    stop: Stop,
     image: NewImage,
     needs: Needs,
     pub(super) size: u64,
@@ -32,32 +33,32 @@ pub(super) struct Fit<'a> {
 impl<'a> Fit<'a> {
     /// If the size depends on the sources, makes the image file and counts the needs of the sources. Otherwise, returns `None`.
     pub(super) fn new(
-        args: &'a Args,
-        options: &MkfsOptions,
+        plan: &'a Plan<'a>,
         sources: &mut Sources,
+        report: &mut Report,
     ) -> Result<Option<Self>, Failure> {
-        let image = match args.volume.whole_file() {
-            Some(path) if args.size.is_none() && !args.sources.is_empty() => {
-                NewImage::create(path)?
-            }
+        let image = match plan.volume.whole_file() {
+            Some(path) if plan.fits(sources) => NewImage::create(path)?,
             _ => None,
         };
         let Some(image) = image else {
-            if args.shrink {
-                let what = "--shrink needs a new image file";
-                return Err(Failure::usage(format!("{}: {what}", args.volume)));
+            if plan.size == Size::Shrink {
+                let what = "the size can depend on the sources only for a new image file";
+                return Err(Failure::usage(format!("{}: {what}", plan.volume)));
             }
             return Ok(None);
         };
         let dir = image.path().parent().filter(|dir| !dir.as_os_str().is_empty());
         let dir = dir.unwrap_or(Path::new("."));
         sources.keep_streams(dir)?;
-        let blocks = args.block_size.unwrap_or(4096);
+        let options = plan.options;
+        let blocks = options.block_size.unwrap_or(4096);
         let bigalloc = options.features.ro_compat.contains(RoCompat::BIGALLOC);
-        let unit = args.cluster_size.unwrap_or(if bigalloc { 16 * blocks } else { blocks });
-        let needs = sources.count(unit.clamp(1024, 1 << 30))?;
+        let clusters = if bigalloc { blocks.saturating_mul(16) } else { blocks };
+        let unit = u64::from(options.cluster_size.unwrap_or(clusters));
+        let needs = sources.count(unit.clamp(1024, 1 << 30), report)?;
         let size = needs.bytes.saturating_add(8 * MIB);
-        Ok(Some(Self { args, image, needs, size }))
+        Ok(Some(Self { plan, stop: report.stop().clone(), image, needs, size }))
     }
 
     /// Keeps the image file, because the volume is complete.
@@ -66,10 +67,13 @@ impl<'a> Fit<'a> {
     }
 
     /// The options, completed with the number of inodes and the block size if the user did not give them.
-    pub(super) fn options(&self, options: &MkfsOptions) -> MkfsOptions {
-        let small = u32::try_from(self.args.block_size.unwrap_or(4096)).unwrap_or(u32::MAX);
-        let mut options = options.clone().block_size(small).zeroed(true);
-        if self.args.shrink && options.inodes.is_none() && options.inode_ratio.is_none() {
+    pub(super) fn options(&self) -> MkfsOptions {
+        let small = self.plan.options.block_size.unwrap_or(4096);
+        let mut options = self.plan.options.clone().block_size(small).zeroed(true);
+        if self.plan.size == Size::Shrink
+            && options.inodes.is_none()
+            && options.inode_ratio.is_none()
+        {
             // The file system itself uses the first inodes, and the number of inodes of a group is a multiple of eight.
             let block = u64::from(small.max(1024));
             let groups = self.size / (8 * block * block) + 1;
@@ -86,7 +90,7 @@ impl<'a> Fit<'a> {
         // The largest size that was too small, and the smallest size that was large enough.
         let (mut least, mut enough) = (0, None);
         for _ in 0..TRIES {
-            interrupt::check()?;
+            self.stop.check()?;
             if self.size > LARGEST {
                 let needs = self.needs.bytes.div_ceil(MIB);
                 return Err(Failure::new(format!(
@@ -108,7 +112,7 @@ impl<'a> Fit<'a> {
                         self.size.saturating_add(wanted - room)
                     } else if self.needs.inodes + 16 > u64::from(made.inodes_count) {
                         self.size.saturating_mul(2)
-                    } else if !self.args.shrink || room - wanted < 2 * STEP {
+                    } else if self.plan.size != Size::Shrink || room - wanted < 2 * STEP {
                         return Ok(made);
                     } else {
                         self.size - (room - wanted) / STEP * STEP
@@ -141,7 +145,8 @@ impl<'a> Fit<'a> {
 
     fn wanted(&self) -> u64 {
         let bytes = self.needs.bytes;
-        let spare = if self.args.shrink { bytes / 256 } else { bytes / 10 + 16 * MIB };
+        let spare =
+            if self.plan.size == Size::Shrink { bytes / 256 } else { bytes / 10 + 16 * MIB };
         bytes.saturating_add(spare)
     }
 }

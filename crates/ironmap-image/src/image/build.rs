@@ -1,0 +1,170 @@
+//! Makes a volume, and fills it with its content.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use ironmap::fs::ext4::{MkfsOptions, Superblock};
+use ironmap::location::LocationOptions;
+use ironmap::{Engine, Errno, Error, ErrorKind, Location};
+
+use super::fit::Fit;
+use super::{Plan, Size};
+use crate::failure::{Failure, named};
+use crate::needs::Dimensions;
+use crate::report::Report;
+use crate::room::{self, Room};
+use crate::sources::{Layers, Sources};
+
+/// The maximum number of images to make, if an image proves too small.
+const FITS: u32 = 24;
+
+impl Plan<'_> {
+    /// Makes the volume, and copies the sources into it.
+    ///
+    /// # Errors
+    /// The volume cannot be made, or a source cannot be copied.
+    pub(super) fn carry_out(
+        &self,
+        sources: &mut Sources,
+        report: &mut Report,
+    ) -> Result<Superblock, Failure> {
+        if let Some(fit) = Fit::new(self, sources, report)? {
+            return self.make_to_fit(fit, sources, report);
+        }
+        let layers = sources.open()?;
+        let room = match (self.volume.whole_file(), self.given()) {
+            (Some(path), Some(size)) => room::make(path, size, self.options.force)?,
+            _ => Room::Old,
+        };
+        let options = self.options.clone().zeroed(matches!(room, Room::New(_)));
+        let made = match self.make(&options, self.given(), report) {
+            Ok(made) => made,
+            Err(failure) => {
+                room.undo();
+                return Err(failure);
+            }
+        };
+        if sources.is_empty() {
+            room.keep();
+            return Ok(made);
+        }
+        let filled = self.fill(sources, layers, &made, report);
+        // Without strictness, an image whose content is incomplete is kept.
+        if filled.is_ok() || !self.is_strict {
+            room.keep();
+        }
+        filled.map(|()| made)
+    }
+
+    /// Makes a new image with enough space for the sources, and fills it. After a failure, the image is removed.
+    fn make_to_fit(
+        &self,
+        mut fit: Fit<'_>,
+        sources: &Sources,
+        report: &mut Report,
+    ) -> Result<Superblock, Failure> {
+        for left in (0..FITS).rev() {
+            let options = fit.options();
+            let make_of = |size| self.make(&options.clone().size(size), Some(size), report);
+            let made = fit.make(make_of)?;
+            match self.fill(sources, sources.open()?, &made, report) {
+                Err(failure) if failure.is_for_space() && left > 0 => fit.grow(),
+                filled => {
+                    filled?;
+                    fit.keep();
+                    return Ok(made);
+                }
+            }
+        }
+        Err(Failure::new("no size was found that is sufficient for the sources"))
+    }
+
+    /// Copies the sources into the new volume.
+    fn fill(
+        &self,
+        sources: &Sources,
+        layers: Layers,
+        made: &Superblock,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        sources.fill(layers, self.options.time, dimensions(made), self.is_strict, report)
+    }
+
+    fn make(
+        &self,
+        options: &MkfsOptions,
+        size: Option<u64>,
+        report: &Report,
+    ) -> Result<Superblock, Failure> {
+        let how = LocationOptions::new().engine(Engine::Psync).write(true);
+        // Without a given block size, a device with sectors of 4096 bytes gets blocks of 4096 bytes.
+        let how = how.block_size(options.block_size.unwrap_or(4096));
+        let opened = report
+            .context()
+            .open_device(self.volume, &how)
+            .map_err(|error| Failure::open(&missing(self.volume, error)))?;
+        let size = size.unwrap_or(opened.device.size());
+        let derived = report.context().source_date()?.map(|time| self.derived_uuid(size, time));
+        let options = options.clone().uuid(options.uuid.or(derived));
+        let superblock = ironmap::tools::make(&*opened.device, &options).map_err(|error| {
+            let asked = error.kind() == ErrorKind::InvalidInput;
+            let error = named(self.volume, error);
+            if asked { Failure::refused_arguments(&error) } else { Failure::open(&error) }
+        })?;
+        if let Some(integrity) = opened.integrity {
+            integrity.device.close().map_err(|error| Failure::at(self.volume, &error))?;
+        }
+        Ok(superblock)
+    }
+
+    /// The UUID of a reproducible build. The same options and size give the same UUID. It has version 8 and variant 1 of
+    /// RFC 9562.
+    fn derived_uuid(&self, size: u64, time: i64) -> [u8; 16] {
+        let MkfsOptions { block_size, label, .. } = self.options;
+        let label = OsStr::from_bytes(label);
+        // FNV-1a of 128 bits.
+        let words = format!("{time} {size} {block_size:?} {label:?}");
+        let hash =
+            words.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
+                (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
+            });
+        let mut uuid = hash.to_be_bytes();
+        uuid[6] = uuid[6] & 0x0F | 0x80;
+        uuid[8] = uuid[8] & 0x3F | 0x80;
+        uuid
+    }
+
+    /// The size that the caller has given.
+    fn given(&self) -> Option<u64> {
+        match self.size {
+            Size::Bytes(size) => Some(size),
+            Size::Device | Size::Shrink => None,
+        }
+    }
+
+    /// Whether the size of a new image file depends on the sources.
+    pub(super) fn fits(&self, sources: &Sources) -> bool {
+        self.given().is_none() && sources.has_content()
+    }
+}
+
+fn dimensions(made: &Superblock) -> Dimensions {
+    let block = made.block_size.bytes() as u64;
+    Dimensions {
+        size: made.blocks_count * block,
+        // A sufficient volume may be larger than this volume, and may therefore have blocks of 4096 bytes.
+        unit: (block * u64::from(made.cluster_blocks)).max(4096),
+        inodes: made.inodes_count.into(),
+        inode_size: made.inode_size.into(),
+    }
+}
+
+/// The error for a volume that cannot be opened. For a missing image file, the error names only the reason.
+fn missing(volume: &Location, error: Error) -> Error {
+    match volume.whole_file() {
+        Some(path) if error.errno() == Errno::ENOENT && !path.starts_with("/dev") => {
+            Error::new(ErrorKind::NotFound, "No such file or directory").at(volume)
+        }
+        _ => room::missing(volume, error),
+    }
+}

@@ -1,0 +1,44 @@
+//! The functions that the user of an [`Image`](super::Image) provides.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::context::Caller;
+use crate::progress::Bar;
+
+/// Prints a message.
+type Print = Box<dyn Fn(&str) + Send + Sync>;
+
+/// Without a function, messages are dropped and the progress is not shown.
+#[derive(Default)]
+pub(super) struct Callbacks {
+    pub(super) print: Option<Print>,
+    pub(super) bar: Option<Arc<dyn Bar>>,
+}
+
+impl Caller for Callbacks {
+    fn print(&self, message: &str) {
+        if let Some(print) = &self.print {
+            print(message);
+        }
+    }
+
+    fn say(&self, message: &str) -> io::Result<()> {
+        self.print(message);
+        Ok(())
+    }
+
+    fn show_progress(&self) -> Option<Arc<dyn Bar>> {
+        self.bar.clone()
+    }
+
+    /// A library leaves the signals of its process alone.
+    fn catch_signals(&self) {}
+}
+
+impl fmt::Debug for Callbacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Callbacks").finish_non_exhaustive()
+    }
+}

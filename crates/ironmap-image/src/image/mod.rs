@@ -1,0 +1,329 @@
+//! Makes, fills, reads and resizes images of ext4 volumes.
+
+mod build;
+mod callbacks;
+mod fit;
+mod opened;
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ironmap::Location;
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, Superblock};
+use ironmap::location::Medium;
+
+use self::callbacks::Callbacks;
+pub use self::opened::OpenImage;
+use crate::content::Content;
+use crate::context::Context;
+use crate::device_table::{self, Node};
+use crate::failure::Failure;
+use crate::opening::Opening;
+use crate::owners::Owners;
+use crate::progress::Bar;
+use crate::report::Report;
+use crate::sources::{Sources, refuse_own};
+use crate::stop::Stop;
+
+/// Describes a new volume and its content. [`build`](Self::build) makes the volume.
+///
+/// Everything happens in this process: no external program runs, nothing is mounted, and no privilege is needed. Owners, modes, times, hard
+/// links, devices, holes, extended attributes and access control lists of the sources are kept. Sources are copied in the order of the calls
+/// of [`add`](Self::add); a later source replaces files of earlier sources.
+///
+/// ```
+/// use ironmap_image::{Content, Image};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # std::fs::create_dir(dir.path().join("tree"))?;
+/// # std::fs::write(dir.path().join("tree/hello"), "hello\n")?;
+/// # let (tree, disk) = (dir.path().join("tree"), dir.path().join("disk.img"));
+/// let made = Image::ext4()
+///     .add(&tree)
+///     .inject("/etc/hostname", "box\n", 0o644, (0, 0))
+///     .label("root")
+///     .source_date_epoch(1_700_000_000) // the same sources give the same bytes
+///     .shrink()
+///     .build(&disk)?;
+/// assert!(made.blocks_count > 0);
+///
+/// let image = Image::open(&disk)?;
+/// image.extract("/", dir.path().join("copy"))?;
+/// assert_eq!(std::fs::read(dir.path().join("copy/hello"))?, b"hello\n");
+/// image.grow(64 << 20)?;
+/// assert!(image.check()?.is_clean());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Image {
+    options: MkfsOptions,
+    size: Size,
+    contents: Vec<Content>,
+    nodes: Vec<Node>,
+    device_table: Option<PathBuf>,
+    owner: Option<(u32, u32)>,
+    owner_map: Option<PathBuf>,
+    is_strict: bool,
+    source_date: Option<i64>,
+    callbacks: Callbacks,
+    stop: Stop,
+}
+
+/// The size of a new volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    Bytes(u64),
+    /// The size of the device. A new image file gets space for its content, and a tenth more.
+    Device,
+    /// The size of a new image file that has hardly more space than its content needs.
+    Shrink,
+}
+
+/// The parts of an [`Image`] that its steps need.
+struct Plan<'a> {
+    volume: &'a Location,
+    options: &'a MkfsOptions,
+    size: Size,
+    is_strict: bool,
+}
+
+impl Image {
+    /// A new volume with the features and the geometry that mke2fs(8) chooses for ext4.
+    #[must_use]
+    pub fn ext4() -> Self {
+        Self {
+            options: MkfsOptions::new(),
+            size: Size::Device,
+            contents: Vec::new(),
+            nodes: Vec::new(),
+            device_table: None,
+            owner: None,
+            owner_map: None,
+            is_strict: true,
+            source_date: None,
+            callbacks: Callbacks::default(),
+            stop: Stop::default(),
+        }
+    }
+
+    /// Opens an existing image to read, check or resize it.
+    ///
+    /// # Errors
+    /// The text is not a location. Whether the location has a volume is checked by each operation.
+    pub fn open(volume: impl AsRef<OsStr>) -> Result<OpenImage, Failure> {
+        OpenImage::new(parse(volume.as_ref())?)
+    }
+
+    /// Sets all options of the file system: block size, features, number of inodes and more. Its label, UUID, time and size are replaced by
+    /// later calls of the methods of this type.
+    #[must_use]
+    pub fn options(mut self, options: MkfsOptions) -> Self {
+        self.size = options.size.map_or(self.size, Size::Bytes);
+        self.options = options;
+        self
+    }
+
+    /// Gives the volume this size in bytes. A missing image file is made, and a shorter one is extended.
+    #[must_use]
+    pub fn size(mut self, bytes: u64) -> Self {
+        self.size = Size::Bytes(bytes);
+        self
+    }
+
+    /// Gives a new image file enough space for its content, and a tenth more. A device or an existing image keeps its size. This is the
+    /// default.
+    #[must_use]
+    pub fn fit(mut self) -> Self {
+        self.size = Size::Device;
+        self
+    }
+
+    /// Makes a new image file as small as its content allows.
+    #[must_use]
+    pub fn shrink(mut self) -> Self {
+        self.size = Size::Shrink;
+        self
+    }
+
+    /// Adds a source. A path is a directory or a tar archive, which may be compressed by gzip or zstd. [`Content`] describes other sources.
+    #[must_use]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "builders of images and archives use this name"
+    )]
+    pub fn add(mut self, content: impl Into<Content>) -> Self {
+        self.contents.push(content.into());
+        self
+    }
+
+    /// Gives all files of all sources this user and group.
+    #[must_use]
+    pub fn owner(mut self, uid: u32, gid: u32) -> Self {
+        self.owner = Some((uid, gid));
+        self
+    }
+
+    /// Maps the owners of files of all sources by the lines of a file, `FROM-UID:FROM-GID TO-UID:TO-GID`. Users and groups are mapped
+    /// independently. [`owner`](Self::owner) takes precedence.
+    #[must_use]
+    pub fn owners(mut self, map: impl Into<PathBuf>) -> Self {
+        self.owner_map = Some(map.into());
+        self
+    }
+
+    /// Makes devices and directories, and sets owners and modes, by a table in the format of genext2fs, after the sources are copied.
+    #[must_use]
+    pub fn device_table(mut self, table: impl Into<PathBuf>) -> Self {
+        self.device_table = Some(table.into());
+        self
+    }
+
+    /// Makes a regular file after the sources are copied. An existing file is replaced, and missing directories are made. Of `mode`, the
+    /// twelve lowest bits are used. `owner` is the user and the group.
+    #[must_use]
+    pub fn inject(
+        mut self,
+        path: impl AsRef<[u8]>,
+        bytes: impl Into<Vec<u8>>,
+        mode: u32,
+        owner: (u32, u32),
+    ) -> Self {
+        let names = path.as_ref().split(|byte| *byte == b'/');
+        let names: Vec<_> = names.filter(|name| !name.is_empty() && *name != b".").collect();
+        self.nodes.push(Node {
+            path: names.join(&b'/'),
+            file_type: FileType::Regular,
+            mode: mode & 0o7777,
+            owner,
+            device: None,
+            content: Some(Arc::from(bytes.into())),
+        });
+        self
+    }
+
+    /// The label, at most 16 bytes.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<Vec<u8>>) -> Self {
+        self.options.label = label.into();
+        self
+    }
+
+    /// The UUID. Without it, the UUID is random, or with [`source_date_epoch`](Self::source_date_epoch) derived from the options.
+    #[must_use]
+    pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
+        self.options.uuid = Some(uuid);
+        self
+    }
+
+    /// The time of a reproducible build, in seconds since 1970 (`SOURCE_DATE_EPOCH`). Nothing in the image is then random, and no time in
+    /// it is later: the same sources and options give the same bytes.
+    #[must_use]
+    pub fn source_date_epoch(mut self, seconds: i64) -> Self {
+        self.source_date = Some(seconds);
+        self.options.time = Some(seconds);
+        self
+    }
+
+    /// Overwrites a file system or a partition table. Without this, `build` refuses a device or an image that is not empty.
+    #[must_use]
+    pub fn force(mut self, force: bool) -> Self {
+        self.options.force = force;
+        self
+    }
+
+    /// Reports files of directories that cannot be copied through [`on_message`](Self::on_message), and goes on without them. Without this,
+    /// the first failure ends the build.
+    #[must_use]
+    pub fn skip_failed(mut self, skip: bool) -> Self {
+        self.is_strict = !skip;
+        self
+    }
+
+    /// Shows the progress of the build. Several threads call the methods of `bar`.
+    #[must_use]
+    pub fn progress(mut self, bar: Arc<dyn Bar>) -> Self {
+        self.callbacks.bar = Some(bar);
+        self
+    }
+
+    /// Calls `print` with each warning and note, as one line of text.
+    #[must_use]
+    pub fn on_message(mut self, print: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.callbacks.print = Some(Box::new(print));
+        self
+    }
+
+    /// The request to end the build early, which another thread can set. A new image file is then removed.
+    #[must_use]
+    pub fn stop(mut self, stop: &Stop) -> Self {
+        self.stop = stop.clone();
+        self
+    }
+
+    /// Makes the volume and fills it. The volume is a path of an image file or a block device, or a location: `disk.img@p2`,
+    /// `qcow2:disk.qcow2`, `nbd://host/export`. When the call returns, the volume is on the device.
+    ///
+    /// # Errors
+    /// The volume cannot be made, or a source cannot be copied. A new image file is then removed. If the volume is too small,
+    /// [`Failure::too_small`] contains the needs of the content.
+    pub fn build(mut self, volume: impl AsRef<OsStr>) -> Result<Superblock, Failure> {
+        let volume = parse(volume.as_ref())?;
+        if matches!(volume.data().medium, Medium::Nbd(_))
+            && self.options.features == Features::MODERN
+        {
+            // Other machines may open the export. Only MMP (multiple mount protection) shows them that the volume is in use.
+            self.options.features.incompat |= Incompat::MMP;
+        }
+        let callbacks = Box::new(std::mem::take(&mut self.callbacks));
+        let (stop, opening) = (self.stop.clone(), Opening::default());
+        let context = Context::new(callbacks, stop, opening, Ok(self.source_date));
+        let mut report = Report::new(context);
+        let made = self.build_with(&volume, &mut report)?;
+        report.result().map(|()| made)
+    }
+
+    /// Makes the volume and fills it for a caller with its own [`Context`]. The callbacks, the time and the request to stop are those of the
+    /// context. With [`skip_failed`](Self::skip_failed), the report contains the failures.
+    ///
+    /// # Errors
+    /// The errors of [`build`](Self::build).
+    pub fn build_with(
+        mut self,
+        volume: &Location,
+        report: &mut Report,
+    ) -> Result<Superblock, Failure> {
+        // If a signal interrupts a read of a source, the signal is reported instead of the failed read.
+        let stop = report.stop().clone();
+        self.make_and_fill(volume, report).map_err(|failure| stop.cause(failure))
+    }
+
+    fn make_and_fill(
+        &mut self,
+        volume: &Location,
+        report: &mut Report,
+    ) -> Result<Superblock, Failure> {
+        let context = Arc::clone(report.context());
+        let tables = [&self.owner_map, &self.device_table];
+        refuse_own(volume, tables.into_iter().flatten().map(PathBuf::as_path), &context)?;
+        let owners = Owners::new(self.owner, self.owner_map.as_deref())?;
+        let table = self.device_table.as_deref().map(device_table::read).transpose()?;
+        let mut nodes = table.unwrap_or_default();
+        nodes.append(&mut self.nodes);
+        let contents = std::mem::take(&mut self.contents);
+        let mut sources = Sources::new(volume, contents, nodes, owners, &context)?;
+        if !sources.is_empty() {
+            context.caller.catch_signals();
+        }
+        let Self { options, size, is_strict, .. } = self;
+        let plan = Plan { volume, options, size: *size, is_strict: *is_strict };
+        plan.carry_out(&mut sources, report)
+    }
+}
+
+fn parse(volume: &OsStr) -> Result<Location, Failure> {
+    Location::parse(volume).map_err(|error| Failure::usage(&error))
+}

@@ -1,0 +1,103 @@
+//! Reads, checks and resizes an existing image.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ironmap::fs::Follow;
+use ironmap::fs::check::Report as Checked;
+use ironmap::{Location, NewSize, Resized, Volume};
+
+use super::callbacks::Callbacks;
+use crate::context::Context;
+use crate::copy::{CopyOptions, Keep, copy};
+use crate::failure::Failure;
+use crate::opening::Opening;
+use crate::report::Report;
+use crate::resize::resize;
+use crate::source::Source;
+use crate::stop::Stop;
+use crate::target::{Subject, Target};
+
+/// An existing image. Each method opens the volume, and closes it at its end.
+pub struct OpenImage {
+    volume: Location,
+    context: Arc<Context>,
+}
+
+impl OpenImage {
+    pub(super) fn new(volume: Location) -> Result<Self, Failure> {
+        let (callbacks, opening) = (Box::new(Callbacks::default()), Opening::default());
+        let context = Context::new(callbacks, Stop::default(), opening, Ok(None));
+        Ok(Self { volume, context })
+    }
+
+    /// Opens the volume for reading, to use it with the library.
+    ///
+    /// # Errors
+    /// The errors of the library: the location has no volume of a supported format, or another program is using it.
+    pub fn volume(&self) -> Result<Volume, Failure> {
+        Source::open(&self.volume, &self.context).map(|source| source.volume.clone())
+    }
+
+    /// Copies a file of the volume and, if it is a directory, everything below it, to the host path `dest`. The attributes that the host can
+    /// store are kept; owners and devices need the privileges of root.
+    ///
+    /// # Errors
+    /// The first file that cannot be copied. All other files are copied.
+    pub fn extract(
+        &self,
+        path: impl Into<Vec<u8>>,
+        dest: impl Into<PathBuf>,
+    ) -> Result<(), Failure> {
+        let source = Target { volume: self.volume.clone(), path: path.into() };
+        let options = CopyOptions {
+            sources: vec![Subject::Volume(source)],
+            recurses: true,
+            follow: Follow::NotLast,
+            keep: Keep::ALL,
+            no_clobber: false,
+            no_target_directory: true,
+            verbose: false,
+        };
+        let mut report = self.report();
+        copy(&options, &Subject::Host(dest.into()), &mut report)?;
+        report.result()
+    }
+
+    /// Makes the volume larger. An image file that is shorter than `bytes` is extended.
+    ///
+    /// # Errors
+    /// The volume is not ext4, is damaged, or cannot have this size. The volume and the image file then keep their sizes.
+    pub fn grow(&self, bytes: u64) -> Result<Resized, Failure> {
+        self.resize(NewSize::Bytes(bytes))
+    }
+
+    /// Makes the volume larger or smaller. An image file is extended or truncated to the new size.
+    ///
+    /// # Errors
+    /// The errors of [`grow`](Self::grow).
+    pub fn resize(&self, size: NewSize) -> Result<Resized, Failure> {
+        resize(&self.volume, size, &self.report())
+    }
+
+    /// Checks all metadata of the volume, and changes nothing.
+    ///
+    /// # Errors
+    /// The volume cannot be opened or read. Faults of its metadata are findings, not errors.
+    pub fn check(&self) -> Result<Checked, Failure> {
+        let source = Rc::new(Source::open(&self.volume, &self.context)?);
+        let checked = source.fs().check(&mut |_| ());
+        checked.map_err(|error| Failure::at(&self.volume, &error))
+    }
+
+    fn report(&self) -> Report {
+        Report::new(Arc::clone(&self.context))
+    }
+}
+
+impl std::fmt::Debug for OpenImage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenImage").field("volume", &self.volume).finish_non_exhaustive()
+    }
+}
