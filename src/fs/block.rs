@@ -170,7 +170,7 @@ mod tests {
         Part::numbered(INODES, number, 16)
     }
 
-    /// Whether a request to verify a part computes the checksum. Otherwise the part was verified before.
+    /// Whether `verify_once` computes the checksum of a part, because the part was not verified before.
     fn verifies(block: &Block, part: Part) -> bool {
         let mut verified = false;
         block

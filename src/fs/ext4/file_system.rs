@@ -298,7 +298,7 @@ struct OpenForWriting {
     open: Arc<OpenInode>,
 }
 
-/// A file's inode, as it was when it was read.
+/// A file's inode, in the state in which it was read.
 struct WritableInode {
     inode: Inode,
     open: Arc<OpenInode>,

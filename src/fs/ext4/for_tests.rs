@@ -38,7 +38,8 @@ pub(super) fn run(program: &str, args: &[&str]) -> String {
 
 impl Image {
     fn empty() -> Self {
-        // The clean-up of old test directories finds the process that made a directory by the process id in the directory's name.
+        // The directory's name contains the process id, so that the clean-up of old test directories finds the process that made the
+        // directory.
         let prefix = format!("ironmap-test-{}-", std::process::id());
         Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
     }

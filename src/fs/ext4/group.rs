@@ -224,7 +224,7 @@ impl Superblock {
     }
 }
 
-/// A group's descriptor for changes. The function that creates this value stores the descriptor's checksum after the changes.
+/// A group's descriptor that can be changed. The function that creates a `GroupMut` stores the descriptor's checksum after the changes.
 pub(crate) struct GroupMut<'a> {
     bytes: &'a mut [u8],
 }

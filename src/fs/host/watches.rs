@@ -167,7 +167,7 @@ fn mark(line: &str) -> Option<Mark> {
 mod tests {
     use super::*;
 
-    /// Lines in the format of Linux 6.18.
+    /// Only marks with permission events before reads count. The lines have the format of Linux 6.18.
     #[test]
     fn marks_are_those_that_are_asked_before_a_read() {
         let info = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t2063\nfanotify flags:5 event-flags:80000\n\
