@@ -94,7 +94,7 @@ pub struct SetAttributes {
     pub accessed: Option<Timestamp>,
     /// Last change of the content.
     pub modified: Option<Timestamp>,
-    /// Last change of the inode. Unlike the other attributes, `None` sets the current time.
+    /// Last change of the inode. Unlike for the other attributes, `None` means the current time.
     pub changed: Option<Timestamp>,
     /// Whether the times come from a use of the file or from the clock, and not from a caller. Linux permits changes to such times even if
     /// the file is append-only.

@@ -22,7 +22,7 @@ pub(super) enum Rank {
     Block,
 }
 
-/// A record, in debug builds, that this thread has acquired a lock. The drop of this value removes the record.
+/// In debug builds, records that this thread has acquired a lock. Dropping this value removes the record.
 pub(crate) struct Held(#[cfg(debug_assertions)] Rank);
 
 /// The guard of a lock, together with the record that this thread has acquired the lock.

@@ -63,8 +63,8 @@ impl Handle<'_> {
         self.update(block, SUPERBLOCK, |bytes| change_superblock(&mut bytes[at..], change))
     }
 
-    /// Sets the error flag in the superblock. The flag is set in the transaction whose changes leave faults on the volume, so that after a
-    /// crash the volume has either the faults and the flag or none of them.
+    /// Sets the error flag in the superblock. The flag is set in the same transaction as the changes that leave faults on the volume. A
+    /// crash therefore cannot leave the faults without the flag.
     pub(super) fn mark_errors(&mut self) -> Result<()> {
         self.update_superblock(|raw| {
             raw.s_state.set(raw.s_state.get() | STATE_ERROR);

@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// Groups that are searched for a backup. They have a backup with the feature sparse_super, and with most other layouts.
+/// Groups that are searched for a backup. These groups have a backup if the volume has the feature sparse_super, and in most other layouts.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
 /// The possible block sizes, as exponents of two.
 const SHIFTS: std::ops::RangeInclusive<u8> = 10..=16;

@@ -84,8 +84,8 @@ impl Superblock {
         boot + backup * (1 + descriptors)
     }
 
-    /// Whether a group contains a copy of its meta group's descriptors. This is so for the first two groups and the last group of a meta
-    /// group.
+    /// Whether a group contains a copy of its meta group's descriptors. The first two groups and the last group of a meta group contain
+    /// such a copy.
     pub(in crate::fs::ext4) fn is_meta_copy(&self, group: u32) -> bool {
         let per_block = self.descriptors_per_block();
         let place = group % per_block;

@@ -183,7 +183,7 @@ impl<'a> Lists<'a> {
         charged
     }
 
-    /// The change of this charge since the lists were read.
+    /// The change of the [charge](Self::charged) since the lists were read.
     pub(super) fn charge_added(&self) -> Charged {
         self.charged() - self.charged_before
     }

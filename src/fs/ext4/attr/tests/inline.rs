@@ -104,8 +104,8 @@ fn content_without_a_block_to_go_to_stays() {
     image.fsck();
 }
 
-/// A power failure in Linux, while a file becomes too large for its inode, leaves the file in this state. Bytes past the content but within
-/// the size read as zeros, and every kind of change is possible in this state.
+/// If the size of a file is larger than its content in the inode, the missing bytes read as zeros, and every kind of change is possible. A
+/// power failure leaves a file of Linux in this state if the file was becoming too large for its inode.
 #[test]
 fn a_size_beyond_the_content_in_the_inode_is_zeros() {
     let image = Image::with_files(KIND, &["a", "b"]);
