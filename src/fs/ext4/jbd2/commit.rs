@@ -21,8 +21,8 @@ type Frozen = Vec<(FsBlock, Block)>;
 const CHECKPOINT_AT: u32 = 50;
 
 impl Ext4 {
-    /// Makes all earlier changes durable. A commit writes the metadata; threads that call this
-    /// function at the same time share a commit. A flush of the device makes the data durable.
+    /// Makes all earlier changes durable. A commit writes the metadata; threads that call this function at the same time share the commit.
+    /// A flush of the device makes the data durable.
     ///
     /// # Errors
     /// `Busy` if the caller must wait for other requests while its own thread has requests in flight; `ReadOnly` for a volume that was
