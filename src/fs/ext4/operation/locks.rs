@@ -270,8 +270,8 @@ impl Locks {
         let shard = self.shard(number).lock();
         let Some(known) = shard.get(&number) else { return Waiting::default() };
         let (mut pending, count) = known.stamps.take();
-        // This must follow the removal of the stamps. A write is recorded before it sets a stamp, so a write
-        // recorded after this point sets a new pending stamp, which a later call removes.
+        // This fence must follow the removal of the stamps. A write is recorded before it sets a stamp, so a write recorded after this
+        // point sets a new pending stamp, which a later call removes.
         fence(Ordering::SeqCst);
         if known.inode.content.take_written() {
             pending.written = Some(self.clock.now());

@@ -33,7 +33,7 @@ const SMALL_CREDITS: u32 = 32;
 const STAMP_CREDITS: u32 = 1;
 /// The maximum number of orphan errors that an open reports individually.
 const MOST_TOLD: usize = 64;
-/// The number of blocks, for the orphan list and the inode, in addition to the blocks of one piece of a large map.
+/// The number of blocks that the orphan list and the inode need, in addition to the blocks of one piece of a large map.
 const PIECE_CREDITS: u32 = 16;
 
 /// The maximum number of conversions in a close while other threads open and write the file, and the maximum number of failed conversions.
@@ -143,8 +143,8 @@ impl Operation<'_> {
     }
 }
 
-/// Whether an error is caused by the volume's metadata, so that each further read finds it again. Other errors are caused by the device or
-/// the caller.
+/// Whether an error is caused by the volume's metadata, so that each further read fails in the same way. Other errors are caused by the
+/// device or the caller.
 pub(super) fn is_of_volume(why: &Error) -> bool {
     use ErrorKind::{Corrupt, Encrypted, LimitExceeded, NotFound, Unsupported};
     matches!(why.kind(), Corrupt | Unsupported | NotFound | LimitExceeded | Encrypted)
@@ -419,7 +419,7 @@ impl Inode {
 
     /// Whether the map has no nodes except the root.
     pub(crate) fn has_small_map(&self) -> bool {
-        // `eh_depth` in the root.
+        // The bytes of `eh_depth` in the root are zeros if the root is the only node.
         let flat = self.i_block[6..8] == [0, 0];
         !self.has_map() || self.flags().contains(InodeFlags::EXTENTS) && flat
     }

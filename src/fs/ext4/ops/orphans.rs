@@ -230,7 +230,7 @@ mod tests {
     use crate::fs::ext4::{MkfsOptions, ROOT};
     use crate::fs::{Clock, Credentials, NewFile, Writer};
 
-    /// Threads remove adjacent orphans at the same time. The list on the device must then contain all remaining orphans.
+    /// If threads remove adjacent orphans at the same time, the list on the device still contains all remaining orphans.
     #[test]
     fn threads_that_end_neighbours_keep_the_list_whole() {
         const COUNT: usize = 64;

@@ -148,7 +148,7 @@ impl Ext4 {
         if self.quota.get().is_some() { CREDITS } else { 0 }
     }
 
-    /// Loads the quota files. This is called when a volume is opened for writing.
+    /// Loads the quota files. This function is called when a volume is opened for writing.
     pub(super) fn load_quota(self: &Arc<Self>) -> Result<()> {
         let mut files = [None, None, None];
         for (kind, number) in self.superblock.quota_files.into_iter().enumerate() {

@@ -280,7 +280,7 @@ impl Volume {
         for range in &changes.freed {
             bitmaps.mark(range.clone(), false)?;
         }
-        // Moved data uses some of the freed blocks.
+        // Some of the freed blocks contain moved data, so these blocks are marked as used.
         changes.mark_taken(&mut bitmaps)?;
         bitmaps.store(&shape.sb, &mut descriptors, &mut edits)?;
         if edits.is_empty() {

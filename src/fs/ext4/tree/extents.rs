@@ -87,8 +87,8 @@ impl Tree<'_> {
         Ok(start)
     }
 
-    /// One step can free the extents of `part` from the returned index on; `None` if the part has no extents. A map that consists only of
-    /// the root is freed in one step, so that a small file is freed in one transaction.
+    /// The index of the first extent that one step can free together with all later extents of `part`; `None` if the part has no extents. A
+    /// map that consists only of the root is freed in one step, so that a small file is freed in one transaction.
     fn last_few(&self, path: &Path, part: Range<usize>) -> Option<usize> {
         let sb = &self.inode.fs.superblock;
         let group = |block: u64| {
