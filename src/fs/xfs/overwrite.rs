@@ -200,7 +200,7 @@ impl XfsInode {
 
     fn written_map(&self) -> Result<WrittenMap> {
         let size = self.fs.superblock.geometry.block;
-        // Only writes need this value. An error is ignored here. A write then reads the attributes again.
+        // Only writes need `has_capabilities`, so an error is ignored here. A write then reads the attributes again.
         let has_capabilities = self.has_capabilities().ok();
         let Some(whole) = self.resident()? else {
             let may_share = self.is_reflinked;
@@ -345,7 +345,7 @@ impl WriteFile for OpenFile {
     }
 }
 
-/// The error of operations that need a transaction. [`WriteMap::begin`] refuses the writes that would call them.
+/// The error of operations that need a transaction. [`WriteMap::begin`] refuses the writes that would call these operations.
 fn needs_log() -> Error {
     Error::unsupported("a write to an XFS volume cannot change metadata")
 }

@@ -69,7 +69,7 @@ impl Realtime {
         let of_group = u64::from(raw.sb_rgextents.get());
         // The product cannot overflow, because both factors have 32 bits.
         let group_blocks = if has_groups { of_group * extent } else { blocks };
-        // The superblock records a group size even without realtime blocks. The size must be valid.
+        // The superblock records a group size even if there are no realtime blocks. This size must be valid too.
         if has_groups {
             if of_group < FEWEST_EXTENTS || group_blocks > 1 << MAX_GROUP_LOG {
                 let what =
