@@ -341,8 +341,8 @@ pub struct WriteCounts {
     pub zeroed: u64,
     /// Requests for exclusive access to a range of a file. While such a request runs, direct I/O does not use the fast path.
     pub exclusive: u64,
-    /// Steps of writes that locked an inode exclusively, to allocate blocks, to remove privileges, or to zero the gap below a file's new
-    /// end.
+    /// The number of steps of writes that locked an inode exclusively, to allocate blocks, to remove privileges, or to zero the gap below a
+    /// file's new end.
     pub upgrades: u64,
     /// Requests that waited for a request with exclusive access to their range.
     pub waits: u64,

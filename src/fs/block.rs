@@ -17,7 +17,7 @@ struct Content {
     verified: Verified,
 }
 
-/// The checksums of a version that were verified. This record avoids a second verification.
+/// The verified checksums of a version. This record avoids a second verification.
 #[derive(Default)]
 struct Verified {
     /// The kind and number of the structure for which the block was first verified; 0 before the first verification. A reader that expects

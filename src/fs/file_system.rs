@@ -65,8 +65,8 @@ pub trait FileSystem: Any + Send + Sync {
     /// Checks all metadata in their state after recovery of the journal, and writes nothing. The check calls `progress` as it advances.
     ///
     /// # Errors
-    /// A fault of the volume is not an error: the report contains it. The check fails with `Unsupported` if the format has no check, with
-    /// the device's error if the superblock cannot be read, and if memory cannot be allocated.
+    /// A fault of the volume is not an error: the report contains it. `Unsupported` if the format has no check; the device's error if the
+    /// superblock cannot be read; an error if memory cannot be allocated.
     fn check(&self, _progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Err(Error::unsupported(format!("volumes of {} cannot be checked", self.format())))
     }

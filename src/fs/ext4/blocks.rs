@@ -338,8 +338,8 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// If several threads change a block that is not in memory, every change succeeds. This includes the case that the thread that has read
-    /// the block is interrupted before it caches the block.
+    /// If several threads change a block that is not in memory, every change succeeds. The thread that reads the block may be interrupted
+    /// before it caches the block.
     #[test]
     fn several_threads_change_a_block_that_none_of_them_has_read() {
         const THREADS: usize = 4;

@@ -227,8 +227,8 @@ impl Inode {
         self.map.get()?.as_ref()
     }
 
-    /// Maps a position. The function reads only the leaf that contains the position, and does not load the complete map. It is for a map
-    /// that will soon change or that is rarely used.
+    /// Maps a position. The function reads only the leaf that contains the position, and does not load the complete map. Callers use it for
+    /// a map that will soon change or that is rarely used.
     pub(crate) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
         let mut extents = Vec::new();
         let block = self.fs.superblock.block_size.block_of(pos);

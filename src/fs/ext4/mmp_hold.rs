@@ -190,8 +190,8 @@ impl Count {
     }
 }
 
-/// After a reconnection, the device calls this fence before any other write. If another node is about to take the volume and polls the
-/// sequence number, the fence's update of the number shows to that node that the volume is in use. If another node has already taken the
+/// After a reconnection, the device calls this fence before any other write. Another node that is about to take the volume polls the
+/// sequence number. The fence updates this number, so that node sees that the volume is in use. If another node has already taken the
 /// volume, the number on the device is not one of this node's numbers, and the fence fails.
 impl Fence for Count {
     fn place(&self) -> (DevOffset, usize) {

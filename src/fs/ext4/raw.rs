@@ -1,4 +1,4 @@
-//! Changes of the superblock, of group descriptors and of inodes. Each change also stores the new checksum of the structure.
+//! Changes the superblock, group descriptors and inodes. Each change also stores the new checksum of the structure.
 
 use bitflags::bitflags;
 use zerocopy::FromBytes;
@@ -172,8 +172,8 @@ impl InodeMut<'_> {
         self.stage = Stage::Ends;
     }
 
-    /// Sets the number of the inode's attributes whose values are in separate inodes. These inodes are charged to the owners of this inode,
-    /// so the caller must set the number before a change of an owner.
+    /// Sets the number of the inode's attributes whose values are in separate inodes. The separate inodes are charged to the owners of this
+    /// inode, so the caller must set the number before a change of an owner.
     pub(crate) fn has_values(&mut self, count: usize) {
         self.values = count as i64;
     }

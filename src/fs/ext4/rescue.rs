@@ -121,8 +121,8 @@ fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     Some((size, u64::from(raw.s_first_data_block.get().min(1)), blocks))
 }
 
-/// Reads the superblock at byte `at` of the device. Returns `None` if there is no superblock, or if the superblock is not the backup of a
-/// group that begins at that byte.
+/// Reads the superblock at byte `at` of the device. Returns `None` if there is no superblock, or if the group of the superblock does not
+/// begin at that byte.
 fn copy_at(device: &dyn Device, at: u64) -> Result<Option<Superblock>> {
     let len = Superblock::RANGE.1;
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {

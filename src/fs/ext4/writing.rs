@@ -61,7 +61,7 @@ pub(crate) struct Writing {
     closed: Mutex<Option<Result<(), (ErrorKind, String)>>>,
     /// The costs of writing.
     pub(crate) counters: Counters,
-    /// An error that occurred when a file was closed, and that no caller has received. The next sync returns this error.
+    /// An error that occurred when a file was closed, and that was not returned to a caller yet. The next sync returns this error.
     pub(crate) unheard: Mutex<Option<Error>>,
     /// The corruption that was found, and the volume's reaction to corruption.
     pub(super) errors: Errors,
@@ -96,7 +96,7 @@ impl Writing {
 
     /// Returns the generation of a new inode. The generation makes file handles of an earlier inode with the same number invalid.
     pub(crate) fn generation(&self) -> u32 {
-        // With any odd step, the sequence visits all numbers. This step makes consecutive generations differ in many bits.
+        // With any odd step, the sequence visits all numbers. The chosen step makes consecutive generations differ in many bits.
         self.generations.fetch_add(0x9E37_79B9, Ordering::Relaxed)
     }
 }

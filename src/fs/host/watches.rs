@@ -60,7 +60,7 @@ impl Watches {
         let mount = (file.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(file.stx_mnt_id);
         let counts = |mark: &Mark| match *mark {
             Mark::Inode(inode, on) => (inode, on) == (file.stx_ino, device),
-            // Before Linux 5.8, `statx` does not report the mount of a file. Then a mark on any mount counts.
+            // Before Linux 5.8, `statx` does not report the mount of a file. In that case, a mark on any mount counts.
             Mark::Mount(id) => mount.is_none_or(|mount| mount == id),
             Mark::FileSystem(on) => on == device,
             Mark::Any => true,

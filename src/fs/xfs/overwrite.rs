@@ -1,9 +1,10 @@
-//! Overwrites of existing data. A write may only replace written blocks that belong to a single file, and it changes no metadata. Any other
+//! Overwrites existing data. A write may only replace written blocks that belong to a single file, and it changes no metadata. Any other
 //! write would need a transaction in the log. Such a write is refused, and the error names the reason.
 //!
-//! Therefore the map of a file never changes. A write needs only the device: no transaction, no conversion of extents, no new size and no
-//! time stamp. In the map for writes, unwritten extents are holes, so the direct path never gets a write that would need a conversion. A
-//! file that shares blocks does not use the direct path: each of its writes looks up the tree of shared blocks, which is cached by group.
+//! Therefore the map of a file never changes. A write needs only the device: it changes no extents, sizes or time stamps, so it needs no
+//! transaction. In the map for writes, unwritten extents are holes, so the direct path never gets a write that would need a conversion. A
+//! file that shares blocks does not use the direct path: each of its writes looks up the tree of shared blocks, which is cached for each
+//! group.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;

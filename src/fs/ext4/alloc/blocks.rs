@@ -48,9 +48,9 @@ pub(crate) enum Reserve {
 pub(crate) struct Goal {
     /// The search starts at this block, and prefers blocks after it.
     pub(crate) block: FsBlock,
-    /// Whether the file is expected to grow. If so and the goal block is in use, the search does not take the next free block, but prefers
-    /// a run with free space for the growth. Without this preference, the blocks of files that grow at the same time would alternate, and
-    /// each block would become a separate extent.
+    /// Whether the file is expected to grow. If the file is expected to grow and the goal block is in use, the search does not take the
+    /// next free block, but prefers a run with free space for the growth. Without this preference, the blocks of files that grow at the
+    /// same time would alternate, and each block would become a separate extent.
     pub(crate) grows: bool,
 }
 

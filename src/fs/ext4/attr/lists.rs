@@ -191,7 +191,8 @@ impl<'a> Lists<'a> {
     /// The new content of the inode's attribute area, or `None` if the list is unchanged.
     ///
     /// # Errors
-    /// `Corrupt` if the list does not fit. This can happen if values overlapped on the device, because each value gets its own space here.
+    /// `Corrupt` if the list does not fit. The list can be too long if values overlap on the device, because the new list contains each
+    /// value separately.
     pub(super) fn inode_area(&self) -> Result<Option<Vec<u8>>> {
         if !self.inode_changed {
             return Ok(None);

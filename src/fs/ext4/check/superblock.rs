@@ -68,8 +68,8 @@ impl Checker<'_> {
         self.check_backups();
     }
 
-    /// Checks that an inode named in the superblock is used only if its feature is set, and that the user and group quota files have their
-    /// fixed inode numbers. The pass over all inodes must be complete.
+    /// Checks the inodes that the superblock names. An inode may be used only if its feature is set, and the quota files of users and
+    /// groups must have their fixed inode numbers. The pass over all inodes must be complete.
     pub(super) fn check_named_inodes(&mut self) {
         let (sb, raw) = (&self.fs.superblock, &self.superblock);
         let quota = sb.ro_compat.contains(RoCompat::QUOTA);

@@ -169,7 +169,7 @@ impl Ext4 {
         })
     }
 
-    /// Refuses all further changes. This is called when an operation has failed between two of its changes.
+    /// Refuses all further changes. Callers must abort if an operation has failed between two of its changes.
     #[cold]
     pub(crate) fn abort(&self, why: &Error) {
         self.abort_then(why, || ());
@@ -200,7 +200,7 @@ impl Ext4 {
             return;
         }
         // The log's lock is held until the file system's superblock also contains the error. Otherwise a concurrent checkpoint could
-        // overwrite this superblock with an older version.
+        // overwrite the file system's superblock with an older version.
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {
             let _ = log.record_abort(&self.blocks, why.errno());

@@ -160,9 +160,9 @@ impl Transactions {
         self.state.lock().committed >= tid
     }
 
-    /// Returns when a transaction is committed. If no other thread commits this transaction, the caller does. The caller calls `freeze`
-    /// after the last operation has left and before the next transaction starts. It calls `write` while the next transaction runs. Returns
-    /// true if `write` began after this call; the flush in `write` then also covers earlier writes of the caller.
+    /// Returns when a transaction is committed. If no other thread commits this transaction, the calling thread does: it calls `freeze`
+    /// after the last operation has left and before the next transaction starts, and it calls `write` while the next transaction runs.
+    /// Returns true if `write` began after this call; the flush in `write` then also covers earlier writes of the caller.
     ///
     /// # Errors
     /// `ReadOnly` after an abort; the error of `write`, which aborts the volume.

@@ -1,8 +1,8 @@
 //! The layout of the metadata of each group.
 //!
 //! The format determines the positions of the copies of the superblock and of the group descriptors. The bitmaps and inode tables of a flex
-//! group are stored together, from the first free block of the flex group's first group on: first all block bitmaps, then all inode
-//! bitmaps, then all inode tables.
+//! group are stored together. They begin at the first free block of the flex group's first group, in this order: all block bitmaps, all
+//! inode bitmaps, all inode tables.
 
 use std::ops::Range;
 
@@ -123,8 +123,8 @@ impl<'a> Layout<'a> {
     }
 
     /// The map blocks of the resize inode, which owns the reserved descriptor blocks, and the number of the inode's blocks. `double` is the
-    /// double-indirect block of the map. Its slot for each reserved descriptor block points to the primary copy of that block. Each primary
-    /// copy contains the numbers of its backup copies, in the order of the groups.
+    /// double-indirect block of the map. For each reserved descriptor block, it has a slot that points to the primary copy of that block.
+    /// Each primary copy contains the numbers of its backup copies, in the order of the groups.
     pub(in crate::fs::ext4) fn resize_map(&self, double: u64) -> Result<(Vec<(u64, Buffer)>, u64)> {
         let geometry = self.geometry;
         let size = self.sb.block_size.bytes();

@@ -1,4 +1,4 @@
-//! The removal of inodes. An open inode is freed when it is closed, a large inode is freed in several transactions, and orphans that remain
+//! The removal of inodes. An open inode is freed when it is closed. A large inode is freed in several transactions. Orphans that remain
 //! after a crash are freed when the volume is next opened.
 
 use std::sync::Arc;
@@ -407,8 +407,8 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// Whether the content is in blocks. This is false for a special file, for a symbolic link with its target in the inode, and for an
-    /// inode with inline data.
+    /// Whether the content is in blocks. The result is false for a special file, for a symbolic link with its target in the inode, and for
+    /// an inode with inline data.
     pub(crate) fn has_map(&self) -> bool {
         match self.file_type() {
             FileType::Regular | FileType::Directory => !self.has_inline_data(),

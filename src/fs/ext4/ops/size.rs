@@ -1,4 +1,4 @@
-//! Changes of size: files that shrink or grow.
+//! Changes the size of files.
 
 use std::sync::atomic::Ordering;
 

@@ -202,8 +202,8 @@ impl Inode {
 }
 
 impl Operation<'_> {
-    /// Refuses a new inode if the inode would exceed the limits of these owners. The caller must not be in a transaction, because the entry
-    /// of an owner without an entry is created in a separate transaction.
+    /// Refuses a new inode if the inode would exceed the limits of these owners. The caller must not be in a transaction, because a missing
+    /// entry of an owner is created in a separate transaction.
     ///
     /// # Errors
     /// `Quota`; `NoSpace`; errors of reading the quota files.

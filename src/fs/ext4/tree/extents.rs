@@ -1,4 +1,4 @@
-//! Changes of a file's extents: mapping, unmapping, changes of state, and shifting. A long change processes one leaf after the other. The
+//! Changes a file's extents: maps, unmaps and shifts them, or changes their state. A long change processes one leaf after the other. The
 //! tree is valid after each leaf, so a transaction may end after each leaf.
 
 use std::ops::Range;

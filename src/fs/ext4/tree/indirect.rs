@@ -1,4 +1,4 @@
-//! Changes of indirect maps in ext2 and ext3 files: 12 direct pointers in the inode, then trees of one, two and three levels of pointer
+//! Changes the indirect maps of ext2 and ext3 files: 12 direct pointers in the inode, then trees of one, two and three levels of pointer
 //! blocks.
 
 use std::ops::Range;

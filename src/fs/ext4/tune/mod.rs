@@ -1,9 +1,9 @@
-//! Changes of a volume's superblock, as tune2fs makes them. Only changes that need no change of other metadata are supported.
+//! Changes a volume's superblock, as tune2fs does. Only changes that need no change of other metadata are supported.
 //!
 //! All decisions are made before the first write. The backups are written first, and then the primary superblock. After a power failure
 //! between these writes, the volume is valid and has newer backups. As with tune2fs, all backups become copies of the primary superblock.
-//! If the revision is raised from 0 to 1, the primary superblock is written before the backups, because an open refuses a primary
-//! superblock of revision 0 with a backup of revision 1 as damaged.
+//! If the revision is raised from 0 to 1, the primary superblock is written before the backups, because an open treats a volume as damaged
+//! if the primary superblock has revision 0 and a backup has revision 1.
 
 mod options;
 mod switches;
@@ -77,7 +77,8 @@ pub(crate) fn tune(
         jbd2::check_room(&fs, new.compat).context(|| "fast_commit")?;
     }
     if raised {
-        // An open refuses a primary superblock of revision 0 with a backup of revision 1 as damaged, so the primary superblock is written
+        // An open treats a volume as damaged if the primary superblock has revision 0 and a backup has revision 1. The primary superblock
+        // is therefore written first.
         // first.
         fs.write_superblock(|old| *old = raw.clone())?;
     }

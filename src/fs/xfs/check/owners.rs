@@ -1,6 +1,6 @@
 //! Checks the owners of the blocks of each group. Every block has exactly one owner, except blocks that files share.
 //!
-//! Realtime groups are checked like allocation groups. Only in zones, a block can have no owner without being free. Such a block contains
+//! Realtime groups are checked like allocation groups. In a zone, a block may have no owner although it is not free. Such a block contains
 //! an old version of file data that has since been written to another position.
 
 use super::super::disk::tree::{owner, owner_bits};
