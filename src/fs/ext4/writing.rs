@@ -94,7 +94,7 @@ impl Writing {
         }
     }
 
-    /// Returns the generation of a new inode. The generation makes file handles of an earlier inode with the same number invalid.
+    /// Returns the generation of a new inode. A new generation makes the file handles of an earlier inode with the same number invalid.
     pub(crate) fn generation(&self) -> u32 {
         // With any odd step, the sequence visits all numbers. The chosen step makes consecutive generations differ in many bits.
         self.generations.fetch_add(0x9E37_79B9, Ordering::Relaxed)

@@ -3,7 +3,8 @@
 //!
 //! Therefore each file that is read raw also has an inotify watch. The thread that handles broken leases also gets the events of the watch,
 //! but only after the change, because a truncation does not wait for inotify. Until the thread runs, a reader can get the previous content.
-//! The freed blocks cannot belong to another file before the journal of the file system commits.
+//! A reader never gets data of another file, because the freed blocks cannot belong to another file before the journal of the file system
+//! commits.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;

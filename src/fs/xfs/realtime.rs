@@ -141,7 +141,7 @@ impl Realtime {
         blocks - blocks % self.extent
     }
 
-    /// The number of extents in a group of full length. The only group of a volume can be shorter.
+    /// The number of extents in a group of full length. If a volume has only one group, this group can be shorter.
     pub(super) fn most_extents(&self) -> u64 {
         self.group_blocks / self.extent
     }

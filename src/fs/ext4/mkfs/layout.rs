@@ -98,8 +98,8 @@ impl<'a> Layout<'a> {
         start..start + self.sb.copies_in(group)
     }
 
-    /// All copies of descriptor blocks. Each item consists of a range of indexes among all descriptor blocks, and the position of the first
-    /// of these blocks in the copy. A meta group has one descriptor block, in three copies.
+    /// All copies of descriptor blocks. The first part of an item is a range of indexes among all descriptor blocks. The second part is the
+    /// block at which the copy of this range begins. A meta group has one descriptor block, in three copies.
     pub(in crate::fs::ext4) fn descriptor_copies(&self) -> impl Iterator<Item = (Range<u32>, u64)> {
         let per_block = self.geometry.descriptors_per_block();
         let all = self.geometry.descriptor_blocks;

@@ -58,7 +58,7 @@ fn set_next_orphan(
 
 impl Operation<'_> {
     /// Adds an inode to the list, unless it is already there. If the inode is still on the list when the volume is next opened, the open
-    /// frees the inode. If the inode has a name, the open frees only its blocks past the size.
+    /// frees an inode without a name, and the blocks past the size of an inode with a name.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();

@@ -98,7 +98,7 @@ fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
         }
     }
     if moved {
-        // The last step moved the journal, but the volume could not shrink afterwards.
+        // The last step moved the journal, but the volume could not shrink afterwards, so this step is not made.
         steps.pop();
     }
     Ok(Rehearsed { steps, end: volume.found.superblock.blocks_count })
