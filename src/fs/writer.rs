@@ -56,8 +56,8 @@ pub trait Writer: Send + Sync {
     /// Moves a name to another name or directory. A file with the new name is replaced atomically. The owner of a whiteout is `who`.
     ///
     /// # Errors
-    /// The errors of [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput`
-    /// for a directory that would move into itself, and for flags that exclude each other.
+    /// The errors of [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput` for
+    /// a directory that would move into itself, and for flags that exclude each other.
     fn rename(
         &self,
         from: (InodeNo, &[u8]),

@@ -24,8 +24,7 @@ use crate::units::{DevOffset, FsBlock};
 /// Sequence numbers above this value have special meanings.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
 /// If the sequence number on the device is one of this many newest numbers of this node, then this node wrote it. Each attempt to reconnect
-/// writes a new number, and an earlier write may be sent again afterwards, so the newest number on the device may be replaced by an earlier
-/// one.
+/// writes a new number, and an earlier write may be sent again afterwards, so an older number may replace the newest number on the device.
 const OURS: u32 = 1024;
 
 /// Holds a volume until this value is dropped. A separate thread updates the sequence number.
@@ -56,8 +55,8 @@ impl fmt::Debug for Count {
 
 impl MmpHold {
     /// Takes a volume that no other node holds. The caller must have verified this with [`mmp::check`]. The function waits as long as two
-    /// nodes need to detect each other. During the wait, the sequence number is updated, so that a third node that polls the number sees it
-    /// change. Data that was read before this call may be outdated, because another node may have held the volume between the check and
+    /// nodes need to detect each other. During the wait, the sequence number is updated, so that a third node that polls the number detects
+    /// this node. Data that was read before this call may be outdated, because another node may have held the volume between the check and
     /// this call.
     ///
     /// # Errors
@@ -191,8 +190,8 @@ impl Count {
 }
 
 /// After a reconnection, the device calls this fence before any other write. Another node that is about to take the volume polls the
-/// sequence number. The fence updates this number, so that node sees that the volume is in use. If another node has already taken the
-/// volume, the number on the device is not one of this node's numbers, and the fence fails.
+/// sequence number. The update of this number by the fence shows to that node that the volume is in use. If another node has already taken
+/// the volume, the number on the device is not one of this node's numbers, and the fence fails.
 impl Fence for Count {
     fn place(&self) -> (DevOffset, usize) {
         (self.sb.block_size.offset_of(self.block), self.sb.block_size.bytes())

@@ -68,8 +68,8 @@ impl From<FsBlock> for Goal {
 
 impl Handle<'_> {
     /// Allocates at least one block and at most `want` blocks, contiguous and as close after `goal` as possible. With bigalloc, complete
-    /// clusters are allocated, so the result can exceed `want`. Changes two blocks. Some free blocks stay reserved for nodes of maps. The
-    /// blocks reserved for the superuser are withheld only [on request](Ext4::keep_reserve).
+    /// clusters are allocated, so the result can exceed `want`. Changes two metadata blocks. Some free blocks stay reserved for nodes of
+    /// maps. The blocks reserved for the superuser are withheld only [on request](Ext4::keep_reserve).
     ///
     /// # Errors
     /// `NoSpace` on a full volume, without any change; if [`commit_frees`](Allocator::commit_frees) is true, a commit makes space.

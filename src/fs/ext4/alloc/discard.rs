@@ -80,8 +80,8 @@ impl Allocator {
         Ok(Some(run))
     }
 
-    /// Discards the blocks that a transaction has freed, before they become available. Adjoining runs are discarded in one request. An
-    /// error of the device is ignored.
+    /// Discards the blocks that a transaction has freed, before these blocks become available. Adjoining runs are discarded in one request.
+    /// An error of the device is ignored.
     pub(super) fn discard_freed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
         let mut freed = freed.to_vec();
         freed.sort_unstable();

@@ -82,8 +82,8 @@ impl Wish {
                 return Found::Longest(longest);
             }
             let end = space.bits.next_set(start, range.end.min(start.saturating_add(limit)));
-            // A run that continues a file is accepted at any length. At the end of a group, the file's next run may follow directly in the
-            // next group.
+            // A run that continues a file is accepted at any length. Even a short run at the end of a group is useful, because the file's
+            // next run may follow directly in the next group.
             if goal == Some(start) {
                 return Found::Run(start..end.min(start.saturating_add(self.want)));
             }

@@ -205,7 +205,8 @@ impl<'a> Lists<'a> {
                 return Err(place.corrupt("the inode is too small for the list of attributes"));
             };
             magic.copy_from_slice(&MAGIC.to_le_bytes());
-            // Hashes are used only to find attribute blocks to share. A value stored in the inode therefore has no hash.
+            // Hashes serve only to find attribute blocks that inodes can share. An attribute whose value is stored in the inode therefore
+            // has no hash.
             lay_out(&self.in_inode, list, 0, |entry| match entry.value {
                 Value::Here(_) => 0,
                 Value::Inode(..) => entry.hash,

@@ -52,8 +52,8 @@ impl<'a> Name<'a> {
     /// Splits a name into its prefix and the remaining name.
     ///
     /// # Errors
-    /// The same errors as in Linux: `AttributeNameLength` for a name that is empty or longer than 255 bytes, `InvalidInput` for a
-    /// prefix without a name, `Unsupported` for an unknown prefix. With the prefix `system.`, only access lists can be changed.
+    /// The same errors as in Linux: `AttributeNameLength` for a name that is empty or longer than 255 bytes, `InvalidInput` for a prefix
+    /// without a name, `Unsupported` for an unknown prefix. With the prefix `system.`, only access lists can be changed.
     pub(super) fn parse(full: &'a [u8]) -> Result<Self> {
         let len = full.len();
         if !(1..=MAX_FULL_NAME).contains(&len) {

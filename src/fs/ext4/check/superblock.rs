@@ -69,7 +69,7 @@ impl Checker<'_> {
     }
 
     /// Checks the inodes that the superblock names. An inode may be used only if its feature is set, and the quota files of users and
-    /// groups must have their fixed inode numbers. The pass over all inodes must be complete.
+    /// groups must have their fixed inode numbers. The caller must have completed the pass over all inodes.
     pub(super) fn check_named_inodes(&mut self) {
         let (sb, raw) = (&self.fs.superblock, &self.superblock);
         let quota = sb.ro_compat.contains(RoCompat::QUOTA);

@@ -54,7 +54,7 @@ impl Ext4 {
 
     /// Returns when a transaction is committed and all writes that ended before this call are durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
-        // If the commit was already in progress, it may have flushed the device before those writes ended.
+        // If the commit was already in progress, it may have flushed the device before the writes in question ended.
         if self.commit_shared(tid)? {
             return Ok(());
         }

@@ -165,8 +165,8 @@ impl Handle<'_> {
         self.work.freed.push((start, count));
     }
 
-    /// Continues a long operation in the next transaction, if the current one is full. The changes
-    /// made so far must leave the volume consistent.
+    /// Continues a long operation in the next transaction, if the current transaction is full. The changes made so far must leave the
+    /// volume consistent.
     ///
     /// # Errors
     /// `ReadOnly`, and the errors of a commit.

@@ -158,8 +158,8 @@ impl Found {
             if header(&content).is_some() || at == index {
                 break;
             }
-            // Copies that continue at the start of the ring are not counted. The scan has already passed them, and ignored them because
-            // they have no journal header.
+            // Copies that continue at the start of the ring are not counted. The scan has already passed these copies, and ignored them
+            // because they have no journal header.
             taken += u32::from(at > index);
             if log.verify_copy(&tag, sequence, &content, PLACE).is_ok() {
                 let block = log.block(at)?;

@@ -16,8 +16,8 @@ use crate::fs::ext4::operation::Patience;
 /// these 30 seconds.
 const STAMPS_WAIT: Duration = Duration::from_secs(30);
 
-/// The interval at which the timer sets the time stamps of files with recorded writes. A call that reads a file's time stamps sets them
-/// earlier.
+/// The interval at which the timer sets the time stamps of files with recorded writes. If a call reads the time stamps of such a file, the
+/// stamps are set at that time.
 const STAMPS_LEFT: Duration = Duration::from_secs(1);
 
 /// A thread that commits at intervals until this value is dropped. The thread has a reference to the volume only during a commit.

@@ -122,9 +122,9 @@ impl<'a> Layout<'a> {
         self.superblock_at(group) + 1 + u64::from(self.geometry.descriptor_blocks)
     }
 
-    /// The map blocks of the resize inode, which owns the reserved descriptor blocks, and the number of the inode's blocks. `double` is the
-    /// double-indirect block of the map. For each reserved descriptor block, it has a slot that points to the primary copy of that block.
-    /// Each primary copy contains the numbers of its backup copies, in the order of the groups.
+    /// The map blocks of the resize inode, and the number of the inode's blocks. The resize inode owns the reserved descriptor blocks.
+    /// `double` is the double-indirect block of its map. For each reserved descriptor block, `double` has a slot that points to the primary
+    /// copy of that block. Each primary copy contains the numbers of its backup copies, in the order of the groups.
     pub(in crate::fs::ext4) fn resize_map(&self, double: u64) -> Result<(Vec<(u64, Buffer)>, u64)> {
         let geometry = self.geometry;
         let size = self.sb.block_size.bytes();

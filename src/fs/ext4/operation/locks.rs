@@ -1,6 +1,6 @@
-//! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) they precede all other locks except the lock of a
-//! file's content. The table of locks also contains the pending [time stamps](super::super::stamps) of open inodes, which are not in a
-//! transaction yet.
+//! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) these locks precede all other locks except the
+//! lock of a file's content. The table of locks also contains the pending [time stamps](super::super::stamps) of open inodes, which are not
+//! in a transaction yet.
 
 use std::ops::Range;
 use std::sync::Arc;

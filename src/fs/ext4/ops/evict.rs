@@ -73,9 +73,9 @@ impl Ext4Held {
         &self.fs
     }
 
-    /// Sets a time stamp without a transaction. All readers of the inode see the time stamp. The time stamp is written to the journal at
-    /// the next change of the inode, at a sync, at the last close, or by the [timer](super::super::CommitTimer). Acquires no lock. Does
-    /// nothing on a read-only volume.
+    /// Sets a time stamp without a transaction. All readers of the inode see the time stamp. The next change of the inode, a sync, the last
+    /// close or the [timer](super::super::CommitTimer) writes the time stamp to the journal. Acquires no lock. Does nothing on a read-only
+    /// volume.
     #[inline]
     pub fn stamp(&self, access: Access) {
         if let (Some(open), Some(writing)) = (&self.open, &self.fs.writing) {

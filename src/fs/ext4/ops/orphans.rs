@@ -62,8 +62,8 @@ impl Operation<'_> {
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();
-        // An inode that was added twice would point to itself. Without this check, this would happen to a file that is written past its end
-        // and then loses its last name.
+        // An inode that was added twice would point to itself. Without this check, a file that is written past its end and then loses its
+        // last name would be added twice.
         if list.contains(number) {
             return Ok(());
         }

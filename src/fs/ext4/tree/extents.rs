@@ -49,8 +49,8 @@ impl Tree<'_> {
         self.lower(handle)
     }
 
-    /// Unmaps the last part of a range: as much as is in one leaf and as one step can free. Later steps may run in another transaction.
-    /// Returns the end of the remaining part of the range.
+    /// Unmaps the last part of a range. This part lies in one leaf, and one step can free its space. Later steps may run in another
+    /// transaction. Returns the end of the remaining part of the range.
     fn unmap_last(
         &self,
         handle: &mut Handle<'_>,

@@ -79,7 +79,6 @@ pub(crate) fn tune(
     if raised {
         // An open treats a volume as damaged if the primary superblock has revision 0 and a backup has revision 1. The primary superblock
         // is therefore written first.
-        // first.
         fs.write_superblock(|old| *old = raw.clone())?;
     }
     write_backups(&fs, &raw).context(|| "backup superblock")?;

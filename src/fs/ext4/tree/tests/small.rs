@@ -99,8 +99,8 @@ fn states_change_and_join_again() {
     }
 }
 
-/// After holes are punched and closed and ranges are inserted, the map is as expected. When all blocks are unmapped, no block stays
-/// allocated.
+/// After holes are punched and closed and ranges are inserted, the remaining blocks have the expected positions. When all blocks are
+/// unmapped, no block stays allocated.
 #[test]
 fn punch_collapse_insert() {
     for kind in KINDS {
