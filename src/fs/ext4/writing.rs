@@ -162,7 +162,7 @@ impl Ext4 {
     }
 
     /// Opens the volume `found` for changes that form one transaction of any size. [`commit_to`](Self::commit_to) writes the changes;
-    /// before that call, nothing is written, and a drop of the volume writes nothing. The blocks in the log must already be at their home
+    /// before that call, nothing is written. Dropping the volume also writes nothing. The blocks in the log must already be at their home
     /// locations.
     pub(super) fn for_one_transaction(
         found: &Self,

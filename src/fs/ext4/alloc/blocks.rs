@@ -334,7 +334,7 @@ impl Allocator {
         if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
     }
 
-    /// The number of free clusters that a caller with the right `reserve` may allocate.
+    /// The number of free clusters that a caller may allocate with the permission `reserve`.
     fn left(&self, fs: &Ext4, reserve: Reserve) -> u32 {
         let free = self.free_clusters.load(Ordering::Relaxed);
         let sb = &fs.superblock;
