@@ -28,12 +28,12 @@ pub struct Credentials {
     pub uid: u32,
     /// The group of the new file. If the directory has the set-group-ID bit, the directory's group is used instead.
     pub gid: u32,
-    /// Permission bits that are removed from the mode of the new file. The mask is ignored if the directory has a default ACL.
+    /// Permission bits that are removed from the mode of the new file. This umask is ignored if the directory has a default ACL.
     pub umask: u32,
 }
 
 impl Credentials {
-    /// The user with these numbers.
+    /// Credentials from a user id, a group id and a umask.
     #[must_use]
     pub const fn new(uid: u32, gid: u32, umask: u32) -> Self {
         Self { uid, gid, umask }
@@ -94,10 +94,10 @@ pub struct SetAttributes {
     pub accessed: Option<Timestamp>,
     /// Last change of the content.
     pub modified: Option<Timestamp>,
-    /// Last change of the inode. Unlike the other attributes, `None` sets the current time.
+    /// Last change of the inode. Unlike for the other attributes, `None` means the current time.
     pub changed: Option<Timestamp>,
-    /// Whether the times result from the use of the file or from the clock, not from a caller's request to set them. Linux permits such
-    /// times on an append-only file.
+    /// Whether the times come from a use of the file or from the clock, and not from a caller. Linux permits changes to such times even if
+    /// the file is append-only.
     pub times_of_use: bool,
     /// Project, for quota.
     pub project: Option<u32>,
@@ -127,7 +127,7 @@ impl InodeFlags {
     pub const SHOWN: Self = Self::from_bits_retain(0x725B_DFFF);
 }
 
-/// The treatment of an existing attribute of the same name by `setxattr` (`XATTR_CREATE`, `XATTR_REPLACE`).
+/// How `setxattr` treats an existing attribute with the same name (`XATTR_CREATE`, `XATTR_REPLACE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
     /// Replaces the attribute or creates it.
@@ -150,7 +150,7 @@ bitflags! {
         const COMPRESS = 0x4;
         /// Write synchronously.
         const SYNC = 0x8;
-        /// No change at all (`chattr +i`).
+        /// The file cannot be changed (`chattr +i`).
         const IMMUTABLE = 0x10;
         /// Append only (`chattr +a`).
         const APPEND = 0x20;
@@ -199,12 +199,12 @@ pub enum KeepSetId {
 }
 
 impl KeepSetId {
-    /// The value that the intent of a write requests.
+    /// `Yes` if the intent of a write includes that the set-id bits are kept.
     pub(crate) fn asked(intent: WriteIntent) -> Self {
         if intent.contains(WriteIntent::KEEP_SET_ID) { Self::Yes } else { Self::No }
     }
 
-    /// The mode after the change of the content.
+    /// The mode of a file whose content changes. `mode` is the mode before the change.
     pub(crate) fn of(self, mode: u32) -> u32 {
         match self {
             Self::No => unprivileged(mode),
@@ -220,11 +220,11 @@ fn unprivileged(mode: u32) -> u32 {
     mode & !(SET_USER | group)
 }
 
-/// The change of a range of bytes by `fallocate`.
+/// The change that `fallocate` makes to a range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallocate {
-    /// Allocates blocks for holes. The range then reads as zeros where it was a hole.
+    /// Allocates blocks for the holes in the range. These blocks read as zeros.
     Allocate {
         /// Whether the file's size stays the same.
         keep_size: bool,
@@ -252,10 +252,10 @@ pub enum Access {
     Write,
 }
 
-/// The position from which a listing of a directory continues: A program can store it as a number. A cursor stays valid when the directory
-/// changes, as long as the order of the listing stays the same. On an ext4 volume with `dir_index`, the order is by hash if the directory
-/// has a hash tree or at most one block. Otherwise the order is by position. A listing that continues from a cursor cannot distinguish two
-/// names whose hashes are equal in 63 bits.
+/// The position from which a listing of a directory continues. A program can store a cursor as a number. A cursor stays valid when the
+/// directory changes, as long as the order of the listing stays the same. On an ext4 volume with `dir_index`, the order is by hash if the
+/// directory has a hash tree or at most one block. Otherwise the order is by position. A listing that continues from a cursor cannot
+/// distinguish two names whose hashes are equal in 63 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirCursor(pub(crate) u64);
 
@@ -263,7 +263,7 @@ impl DirCursor {
     /// The position before all entries.
     pub const START: Self = Self(0);
 
-    /// The cursor for a number from [`to_raw`](Self::to_raw). Every other number is also a valid position.
+    /// The cursor for a number from [`to_raw`](Self::to_raw). Every other number also gives a valid cursor.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
@@ -335,13 +335,14 @@ impl FreeSpace {
 pub struct WriteCounts {
     /// Journal handles: one for each operation that changes metadata.
     pub handles: u64,
-    /// Ranges of unwritten extents that were converted after data was written to them.
+    /// Unwritten ranges that were converted to written ranges, because data was written to them.
     pub conversions: u64,
     /// Bytes that were zeroed in partly written blocks.
     pub zeroed: u64,
     /// Requests for exclusive access to a range of a file. While such a request runs, direct I/O does not use the fast path.
     pub exclusive: u64,
-    /// Write steps that locked an inode exclusively: to allocate blocks, to remove privileges, or to zero the gap below a file's new end.
+    /// The number of steps of writes that locked an inode exclusively, to allocate blocks, to remove privileges, or to zero the gap below a
+    /// file's new end.
     pub upgrades: u64,
     /// Requests that waited for a request with exclusive access to their range.
     pub waits: u64,
@@ -352,7 +353,7 @@ pub struct WriteCounts {
 impl std::ops::Sub for WriteCounts {
     type Output = Self;
 
-    /// The increase since earlier counts.
+    /// The increase of each counter since `earlier`.
     fn sub(self, earlier: Self) -> Self {
         let since = |now: u64, then: u64| now.saturating_sub(then);
         Self {

@@ -17,7 +17,7 @@ struct Content {
     verified: Verified,
 }
 
-/// The checksums of a version that were verified. This record avoids a second verification.
+/// The verified checksums of a version. This record avoids a second verification.
 #[derive(Default)]
 struct Verified {
     /// The kind and number of the structure for which the block was first verified; 0 before the first verification. A reader that expects
@@ -170,7 +170,7 @@ mod tests {
         Part::numbered(INODES, number, 16)
     }
 
-    /// Whether a request to verify a part computes the checksum. Otherwise the part was verified before.
+    /// Whether `verify_once` computes the checksum of a part, because the part was not verified before.
     fn verifies(block: &Block, part: Part) -> bool {
         let mut verified = false;
         block

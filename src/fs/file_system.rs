@@ -65,8 +65,8 @@ pub trait FileSystem: Any + Send + Sync {
     /// Checks all metadata in their state after recovery of the journal, and writes nothing. The check calls `progress` as it advances.
     ///
     /// # Errors
-    /// Faults of the volume are not errors. They are in the report. `Unsupported` for a format without a check. Errors of the device when
-    /// the superblock is read, and errors of memory allocation.
+    /// A fault of the volume is not an error: the report contains it. `Unsupported` if the format has no check; the device's error if the
+    /// superblock cannot be read; an error if memory cannot be allocated.
     fn check(&self, _progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Err(Error::unsupported(format!("volumes of {} cannot be checked", self.format())))
     }
@@ -86,7 +86,7 @@ pub trait FileSystem: Any + Send + Sync {
         self.inode(number)
     }
 
-    /// Reads an inode while no operation changes it. An inode without a name can be read if a program [holds](Self::hold) it. Users call
+    /// Reads an inode while no operation changes it. An inode without a name can be read if a program [holds](Self::hold) it. Programs call
     /// [`inspect`](#method.inspect).
     ///
     /// # Errors
@@ -133,7 +133,7 @@ pub trait FileSystem: Any + Send + Sync {
     /// The errors of [`hold`](Self::hold); `NotFound` also if the number was reused for another file.
     fn hold_read(&self, inode: Inode) -> Result<(Held, Inode)>;
 
-    /// The operations that change the file system. `None` if the format does not support writes, or if its metadata never change. Users
+    /// The operations that change the file system. `None` if the format does not support writes, or if its metadata never change. Programs
     /// call [`writable`](#method.writable).
     fn writer(&self) -> Option<&dyn Writer> {
         None
@@ -184,8 +184,8 @@ impl dyn FileSystem {
     /// The operations that change the file system.
     ///
     /// # Errors
-    /// `ReadOnly` if the file system has no [`Writer`]. On a volume that was opened for reading, each operation of the writer fails
-    /// instead.
+    /// `ReadOnly` if the file system has no [`Writer`]. On a volume that was opened for reading, `writable` succeeds, but each operation of
+    /// the writer fails.
     pub fn writable(&self) -> Result<&dyn Writer> {
         self.writer().ok_or_else(|| self.not_written())
     }

@@ -31,7 +31,7 @@ pub struct Format {
 /// Finds a backup of a superblock.
 pub type FindBackup = fn(&dyn Device) -> Result<Option<u64>>;
 
-/// Finds the UUID of a journal.
+/// Reads the UUID of the external journal that a file system needs.
 pub type WantedJournal = fn(&dyn Device) -> Result<Option<[u8; 16]>>;
 
 /// Opens the file system on a device.

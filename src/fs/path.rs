@@ -32,7 +32,8 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
     }
     let mut links = 0;
     // The remaining path, into which the targets of at most MAX_LINKS symbolic links are inserted. The walk advances a position in this
-    // text. To remove each component from the front would take quadratic time, and the volume controls the length of the targets.
+    // text. If the walk removed each component from the front instead, a hostile volume with long targets could make it take quadratic
+    // time.
     let (mut text, mut at) = (Cow::Borrowed(path), 0);
     while let Some((name, behind)) = next_component(&text[at..]) {
         let next = text.len() - behind.len();

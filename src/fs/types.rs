@@ -38,7 +38,7 @@ impl FileType {
         })
     }
 
-    /// The upper four bits of a mode that name the type.
+    /// The type as the upper four bits of a mode.
     #[must_use]
     pub const fn to_mode(self) -> u32 {
         match self {

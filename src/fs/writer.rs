@@ -56,8 +56,8 @@ pub trait Writer: Send + Sync {
     /// Moves a name to another name or directory. A file with the new name is replaced atomically. The owner of a whiteout is `who`.
     ///
     /// # Errors
-    /// The errors of [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput`
-    /// for a directory that would move into itself, and for flags that exclude each other.
+    /// The errors of [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput` for
+    /// a directory that would move into itself, and for flags that exclude each other.
     fn rename(
         &self,
         from: (InodeNo, &[u8]),
@@ -119,8 +119,8 @@ pub trait Writer: Send + Sync {
     /// `NoSpace` or `Quota` if no byte could be written (otherwise the count is short); the errors of [`truncate`](Self::truncate).
     fn write(&self, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize>;
 
-    /// Removes the set-id bits and the capabilities of a file, which give additional rights to a user who executes the file. Returns
-    /// whether the file had any.
+    /// Removes the set-id bits and the capabilities of a file, because they give additional rights to a user who executes the file. Returns
+    /// whether the file had set-id bits or capabilities.
     ///
     /// # Errors
     /// `NoSpace`, `ReadOnly`.
@@ -153,8 +153,8 @@ pub trait Writer: Send + Sync {
         WriteCounts::default()
     }
 
-    /// Starts a thread that commits each change within `interval`. The thread runs until the returned value is dropped. That value must not
-    /// own the last reference to the file system.
+    /// Starts a thread that commits each change within `interval`. The thread runs until the returned value is dropped. The returned value
+    /// must not own the last reference to the file system.
     ///
     /// # Errors
     /// `Io` if no thread can be started.

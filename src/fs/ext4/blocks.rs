@@ -117,7 +117,7 @@ impl Blocks {
         self.cache.clear();
     }
 
-    /// Removes and returns the overlay of [`set_overlay`](Self::set_overlay). Afterwards this value must not be used.
+    /// Removes and returns the overlay of [`set_overlay`](Self::set_overlay). The caller must not use this `Blocks` afterwards.
     pub(crate) fn take_overlay(&mut self) -> Overlay {
         std::mem::take(&mut self.overlay)
     }
@@ -194,8 +194,8 @@ impl Blocks {
         for _ in 0..ATTEMPTS {
             self.read(block, place)?;
             // If several threads read the same block, only the first thread reads it from the device. The first thread passes the content
-            // to the waiting threads before it inserts the content into the cache. A waiting thread can therefore find the block neither
-            // dirty nor cached, and then reads the block again. The content cannot change between the two reads.
+            // to the waiting threads before it inserts the content into the cache. A waiting thread can therefore find that the block is
+            // not in memory. The waiting thread then reads the block again. The content cannot change between the two reads.
             let clean = || self.cache.get(&block).or_else(|| self.read_clean(block).ok());
             let slot = self.dirty.slot(block, clean);
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
@@ -338,8 +338,8 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// One thread reads a block and passes the block to the other threads. The reading thread may be interrupted before the block is in the
-    /// cache.
+    /// If several threads change a block that is not in memory, every change succeeds. The thread that reads the block may be interrupted
+    /// before it caches the block.
     #[test]
     fn several_threads_change_a_block_that_none_of_them_has_read() {
         const THREADS: usize = 4;

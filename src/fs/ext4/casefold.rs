@@ -90,7 +90,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether only identical bytes match.
+    /// Whether this name matches only an entry with identical bytes.
     pub(super) fn is_exact(&self) -> bool {
         self.folded.is_none()
     }

@@ -54,8 +54,8 @@ impl Areas<'_> {
     }
 }
 
-/// The entries of a directory, including `.` and `..`. On a volume that is open read-only, an error in a block skips the remaining entries
-/// of that block, and the listing continues with the next block. On a volume that is open for writing, the listing ends after an error.
+/// The entries of a directory, including `.` and `..`. On a volume that is open read-only, the listing continues with the next block after
+/// an error in a block. On a volume that is open for writing, the listing ends after an error.
 pub struct Ext4ReadDir<'a>(Source<'a>);
 
 enum Source<'a> {

@@ -1,5 +1,4 @@
-//! Changed metadata blocks that have not been written to their home location, because the transaction that changed them is not yet
-//! checkpointed.
+//! Changed metadata blocks that have not been written to their home location yet. A checkpoint writes them there.
 //!
 //! Each changed block has a slot that contains the newest version of the block. If a reader or the commit of the previous transaction still
 //! has a reference to that version, a change creates a new version. The slot is removed when its newest version has been written to the

@@ -58,7 +58,7 @@ pub(super) struct Errors {
     stopped: OnceLock<String>,
 }
 
-/// A number of errors, with the first error and the last error.
+/// The number of errors, the first error and the last error.
 #[derive(Clone, Copy)]
 struct Met {
     count: u32,
@@ -169,8 +169,8 @@ fn code(errno: Errno) -> u8 {
 
 impl Ext4 {
     /// Runs an operation, which must lock the structures that it reads. If the volume is open for writing and the operation fails with
-    /// `Corrupt`, the failure counts as an error of the volume. An operation inside another one must not return its error to the outer one,
-    /// because both would count it.
+    /// `Corrupt`, the failure counts as an error of the volume. An operation inside another operation must not return its error to the
+    /// outer operation, because both operations would count the error.
     pub(crate) fn watch<R>(&self, operation: impl FnOnce() -> Result<R>) -> Result<R> {
         operation().map_err(|error| self.met(error))
     }
@@ -253,9 +253,9 @@ impl Ext4 {
         })
     }
 
-    /// Refuses reads after an error with the reaction `panic`. Each read of an inode calls this function. A request with a block map from
-    /// memory does not need the inode, but the error makes all block maps in memory outdated. A request that has passed the check
-    /// completes.
+    /// Refuses reads after an error with the reaction `panic`. Each read of an inode calls this function. A request that uses a block map
+    /// in memory reads no inode; but the error makes all block maps in memory outdated, so the request must read the inode again. Requests
+    /// that have already passed the check are completed.
     ///
     /// # Errors
     /// `Io`, with the text of the first error.

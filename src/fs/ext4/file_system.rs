@@ -201,7 +201,7 @@ impl Writer for Arc<Ext4> {
     }
 
     fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        // Most files have no set-ID bits or capabilities to remove. This check needs no lock.
+        // Most files have no set-ID bits or capabilities to remove, and this check needs no lock.
         if !self.inspect(number, |inode| Ext4::has_privileges(inode, keep))? {
             return Ok(false);
         }
@@ -298,7 +298,7 @@ struct OpenForWriting {
     open: Arc<OpenInode>,
 }
 
-/// A file's inode, as it was when it was read.
+/// A file's inode, in the state in which it was read.
 struct WritableInode {
     inode: Inode,
     open: Arc<OpenInode>,

@@ -38,7 +38,8 @@ pub(super) fn run(program: &str, args: &[&str]) -> String {
 
 impl Image {
     fn empty() -> Self {
-        // The clean-up of old test directories finds the process that made a directory by the process id in the directory's name.
+        // The directory's name contains the process id, so that the clean-up of old test directories finds the process that made the
+        // directory.
         let prefix = format!("ironmap-test-{}-", std::process::id());
         Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
     }
@@ -46,7 +47,7 @@ impl Image {
     /// Makes a volume of this size. `options` are options of mke2fs, separated by spaces.
     pub(super) fn new(options: &str, size: &str) -> Self {
         let image = Self::empty();
-        // The file is filled with a pattern, so that blocks that mke2fs does not write are not zero.
+        // The file is filled with a pattern, so that blocks that mke2fs skips do not contain zeros.
         if options.contains("nodiscard") {
             std::fs::write(image.path(), vec![0xA5; 32 << 20]).unwrap();
         }

@@ -94,12 +94,12 @@ impl Ext4 {
         let verify = || self.verify_group(group, bytes, place);
         if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
             self.left.pass_over(group, error)?;
-            // The other fields may be wrong, but the caller uses only the location of the inode table, which is checked below. The flag is
-            // cleared, so that the caller reads the table.
+            // The other fields may be wrong, but the caller uses only the location of the inode table, which is checked below.
+            // `inodes_uninit` is cleared, so that the caller reads the table.
             group_found.inodes_uninit = false;
         }
         if sb.copy != 0 {
-            // The descriptors next to a backup superblock are outdated, so the flag is cleared.
+            // The descriptors next to a backup superblock are outdated, so `inodes_uninit` is cleared.
             group_found.inodes_uninit = false;
         }
         let inode_table = group_found.inode_table;
@@ -224,7 +224,7 @@ impl Superblock {
     }
 }
 
-/// A group's descriptor for changes. The function that creates this value stores the descriptor's checksum after the changes.
+/// A group's descriptor that can be changed. The function that creates a `GroupMut` stores the descriptor's checksum after the changes.
 pub(crate) struct GroupMut<'a> {
     bytes: &'a mut [u8],
 }

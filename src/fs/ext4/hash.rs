@@ -12,7 +12,7 @@ pub(super) const LAST_HASH: u32 = END_OF_DIRECTORY - 2;
 /// MD4's initial state, which is the seed if the superblock's seed is zero.
 const DEFAULT_SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
-/// The hash function of a directory. The root of the directory's hash tree contains its number.
+/// The hash function of a directory. The root of the directory's hash tree contains the number of the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HashVersion {
     Legacy,
@@ -37,14 +37,15 @@ impl HashVersion {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameHash {
     pub(super) version: HashVersion,
-    /// Whether bytes above 127 count as positive numbers. This is false for a volume that was made on a machine with a signed `char`.
+    /// Whether bytes above 127 count as positive numbers. It is `false` for a volume that was made on a machine with a signed `char`.
     pub(super) unsigned: bool,
     /// `s_hash_seed`.
     pub(super) seed: [u32; 4],
 }
 
 impl NameHash {
-    /// The hash of a name. The lowest bit of the hash is 0, because in a tree node that bit marks a leaf that continues the previous leaf.
+    /// The hash of a name. The lowest bit of the hash is 0, because a node of the tree uses this bit to mark a leaf that continues the
+    /// previous leaf.
     pub(super) fn of(&self, name: &[u8]) -> u32 {
         let mut state = if self.seed == [0; 4] { DEFAULT_SEED } else { self.seed };
         let hash = match self.version {
@@ -68,7 +69,7 @@ impl NameHash {
         }
     }
 
-    /// The value of a byte in the hash.
+    /// Converts a byte of a name to the number that the hash function uses.
     fn widen(&self, byte: u8) -> u32 {
         if self.unsigned { u32::from(byte) } else { byte as i8 as u32 }
     }

@@ -240,8 +240,8 @@ impl Inode {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. If another file has reused a
-    /// block that was read, the inode has changed, because the block was freed first.
+    /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. Another file may have reused a
+    /// block that was read. Then this inode has changed too, because the block was first freed from this inode.
     ///
     /// # Errors
     /// `NotFound` if the number belongs to another inode; `Busy` if the inode changes during every attempt; the errors of `read`.

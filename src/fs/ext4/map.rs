@@ -13,8 +13,8 @@ use crate::iomap::{
 };
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
-/// The maximum number of leaves (of an extent tree or of indirect blocks) of a map that is read completely at its first use and then stays
-/// in memory. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the metadata
+/// A map with at most this many leaves (of an extent tree or of indirect blocks) is read completely at its first use and then stays in
+/// memory. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the metadata
 /// cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
 /// The maximum number of extents of a map that stays in memory. This many extents need 96 MiB, and their index needs 80 MiB.
@@ -227,8 +227,8 @@ impl Inode {
         self.map.get()?.as_ref()
     }
 
-    /// Maps a position. The function reads only the leaf that contains the position, and does not load the complete map. It is for a map
-    /// that will soon change or that is rarely used.
+    /// Maps a position. The function reads only the leaf that contains the position, and does not load the complete map. Callers use it for
+    /// a map that will soon change or that is rarely used.
     pub(crate) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
         let mut extents = Vec::new();
         let block = self.fs.superblock.block_size.block_of(pos);

@@ -19,14 +19,14 @@ use crate::units::FsBlock;
 
 /// The interval at which the sequence number is polled.
 const LOOK: Duration = Duration::from_millis(250);
-/// The longest update interval that the format allows, in seconds. If a volume has a longer interval, this interval is used instead.
+/// The longest update interval that the format allows, in seconds. ironmap replaces a longer interval on a volume by this maximum.
 const LONGEST_INTERVAL: u16 = 300;
 
 /// The purpose of the open, which determines how long the open waits for a sign of a live holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// An open for reading waits at most 20 seconds, even if the volume's update interval is longer. If the open takes a slow holder for
-    /// dead, reads can return wrong data, but the volume is not damaged.
+    /// An open for reading waits at most 20 seconds, even if the volume's update interval is longer. If the open wrongly concludes that a
+    /// slow holder is dead, reads can return wrong data, but the volume is not damaged.
     Read,
     /// An open for writing waits as long as a live holder may need for an update of the sequence number.
     Write,
@@ -41,8 +41,8 @@ impl Purpose {
     }
 }
 
-/// How long to wait for an update by a node with this update interval in seconds: twice the interval plus one second, but at most the
-/// interval plus one minute.
+/// The time to wait for an update by a node whose update interval is `interval` seconds: twice the interval plus one second, but at most
+/// the interval plus one minute.
 pub(super) fn patience(interval: u16) -> Duration {
     let interval = u64::from(interval.clamp(1, LONGEST_INTERVAL));
     Duration::from_secs((2 * interval + 1).min(interval + 60))

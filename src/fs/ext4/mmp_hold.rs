@@ -1,5 +1,5 @@
 //! Multiple mount protection of a volume that is open for writing. A thread updates the sequence number in the MMP block, so that other
-//! nodes do not use the volume, and detects if another node has taken the volume.
+//! nodes do not use the volume. The thread also detects whether another node has taken the volume.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -23,8 +23,8 @@ use crate::units::{DevOffset, FsBlock};
 
 /// Sequence numbers above this value have special meanings.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
-/// How many of this node's newest sequence numbers count as written by this node. Each attempt to reconnect writes a new number, and an
-/// earlier write may be sent again afterwards, so the device may contain an earlier number than the newest.
+/// If the sequence number on the device is one of this many newest numbers of this node, then this node wrote it. Each attempt to reconnect
+/// writes a new number, and an earlier write may be sent again afterwards, so an older number may replace the newest number on the device.
 const OURS: u32 = 1024;
 
 /// Holds a volume until this value is dropped. A separate thread updates the sequence number.
@@ -55,8 +55,8 @@ impl fmt::Debug for Count {
 
 impl MmpHold {
     /// Takes a volume that no other node holds. The caller must have verified this with [`mmp::check`]. The function waits as long as two
-    /// nodes need to detect each other. During the wait, the sequence number is updated, so that a third node that polls the number sees it
-    /// change. Data that was read before this call may be outdated, because another node may have held the volume between the check and
+    /// nodes need to detect each other. During the wait, the sequence number is updated, so that a third node that polls the number detects
+    /// this node. Data that was read before this call may be outdated, because another node may have held the volume between the check and
     /// this call.
     ///
     /// # Errors
@@ -171,8 +171,8 @@ impl Count {
         if let Ok((raw, _)) = RawMmp::mut_from_prefix(&mut buffer) {
             self.fill(raw, seq);
         }
-        // No flush is needed, because other nodes also see a number in the device's cache. An error of a flush here would not reach any
-        // caller.
+        // No flush is needed, because other nodes also see a number in the device's cache. Also, no caller would receive an error of a
+        // flush here.
         let through = !self.events.durability().calls_flush();
         self.device.write_all_at(&[IoSlice::new(&buffer)], at, through)
     }
@@ -189,9 +189,9 @@ impl Count {
     }
 }
 
-/// After a reconnection, the device calls this fence before any other write. If another node is about to take the volume and polls the
-/// sequence number, the update by the fence shows that node that the volume is in use. If another node has already taken the volume, the
-/// number on the device is not one of this node's numbers, and the fence fails.
+/// After a reconnection, the device calls this fence before any other write. Another node that is about to take the volume polls the
+/// sequence number. The update of this number by the fence shows to that node that the volume is in use. If another node has already taken
+/// the volume, the number on the device is not one of this node's numbers, and the fence fails.
 impl Fence for Count {
     fn place(&self) -> (DevOffset, usize) {
         (self.sb.block_size.offset_of(self.block), self.sb.block_size.bytes())

@@ -1,10 +1,10 @@
 //! The order in which a thread acquires locks: a file's content, the rename lock, inodes, a handle of a transaction, a group, a block.
 //! Debug builds check this order.
 //!
-//! A thread must not wait for a lock that is earlier in this order than a lock that the thread has. A thread may have only one lock of each
-//! kind, except that a thread may lock several inodes: a directory is locked before the inodes of its entries, and other inodes are locked
-//! in the order of their numbers. A handle counts as a lock, because a commit waits for all handles, and a handle may wait for a commit. A
-//! thread that waits for an inode while the thread has a handle could therefore cause a deadlock.
+//! A thread that has a lock must not wait for a lock that is earlier in this order. A thread may have only one lock of each kind, except
+//! inodes: a thread locks a directory before the inodes of its entries, and other inodes in the order of their numbers. A handle counts as
+//! a lock, because a commit waits for all handles, and a handle may wait for a commit. A thread that waits for an inode while the thread
+//! has a handle could therefore cause a deadlock.
 
 use std::ops::{Deref, DerefMut};
 
@@ -22,7 +22,7 @@ pub(super) enum Rank {
     Block,
 }
 
-/// A record, in debug builds, that this thread has acquired a lock. The drop of this value removes the record.
+/// In debug builds, records that this thread has acquired a lock. Dropping this value removes the record.
 pub(crate) struct Held(#[cfg(debug_assertions)] Rank);
 
 /// The guard of a lock, together with the record that this thread has acquired the lock.

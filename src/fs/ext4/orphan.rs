@@ -1,4 +1,4 @@
-//! Orphans: inodes that were open without a name or that were being truncated, when the volume was last in use. A volume that is open for
+//! Orphans: inodes that were open without a name or that were being truncated when the volume was last in use. A volume that is open for
 //! reading only counts its orphans, for reports.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -109,8 +109,8 @@ impl OrphanList {
         self.by_age.values().rev().copied()
     }
 
-    /// The orphan that was added next after this inode, and the orphan that was added last before this inode. `None` if this inode is not
-    /// in the list.
+    /// The orphan that was added directly after this inode, and the orphan that was added directly before this inode. `None` if this inode
+    /// is not in the list.
     pub(super) fn beside(&self, number: InodeNo) -> Option<(Option<InodeNo>, Option<InodeNo>)> {
         let age = *self.ages.get(&number)?;
         let newer = self.by_age.range(age + 1..).next();

@@ -94,11 +94,17 @@ impl PassedOver {
 }
 
 impl Ext4 {
-    /// Removes and returns the reports of tolerated faults and skipped work since the last call, one report per line. On a volume that is
-    /// open read-only, the reports are about damaged group descriptors, damaged multiple mount protection, damaged blocks of directories,
-    /// the use of a backup of the superblock, and a journal that was not loaded. On a volume that is open for writing, the reports are
-    /// about inodes without a name that could not be freed because of damaged metadata. The superblock also records these faults as errors,
-    /// so that e2fsck checks the volume.
+    /// Removes and returns the reports since the last call, one report per line.
+    ///
+    /// On a volume that is open read-only, a report names one of these tolerated faults:
+    ///
+    /// - a damaged group descriptor, or a damaged block of a directory;
+    /// - damaged multiple mount protection;
+    /// - a damaged superblock, if a backup is used instead;
+    /// - a journal that was not loaded.
+    ///
+    /// On a volume that is open for writing, a report names an inode without a name that could not be freed because its metadata are
+    /// damaged. The superblock also records the fault as an error, so that e2fsck checks the volume.
     #[must_use]
     pub fn take_left(&self) -> Vec<String> {
         std::mem::take(&mut *self.left.lines.lock())

@@ -35,8 +35,8 @@ impl Ext4 {
         let mut current = self.enter(ROOT)?;
         let mut links = 0;
         // `text` is the path with the inserted targets of at most MAX_LINKS links; each target has at most the length of a block. `at` is
-        // the position of the next component. The volume controls the length of the text, and removing each component from the front of the
-        // text would take quadratic time.
+        // the position of the next component. The components are not removed from the front of the text, because such removals would take
+        // quadratic time on a hostile volume with long targets.
         let (mut text, mut at) = (Cow::Borrowed(path), 0);
         while let Some((name, behind)) = next_component(&text[at..]) {
             let dir = &current.inode;

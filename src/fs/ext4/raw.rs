@@ -1,4 +1,4 @@
-//! Changes of the superblock, of group descriptors and of inodes. Each change also stores the new checksum of the structure.
+//! Changes the superblock, group descriptors and inodes. Each change also stores the new checksum of the structure.
 
 use bitflags::bitflags;
 use zerocopy::FromBytes;
@@ -63,8 +63,8 @@ impl Handle<'_> {
         self.update(block, SUPERBLOCK, |bytes| change_superblock(&mut bytes[at..], change))
     }
 
-    /// Sets the error flag in the superblock. The flag is set in the transaction whose changes leave faults on the volume, so that after a
-    /// crash the volume has either the faults and the flag or none of them.
+    /// Sets the error flag in the superblock. The flag is set in the same transaction as the changes that leave faults on the volume. A
+    /// crash therefore cannot leave the faults without the flag.
     pub(super) fn mark_errors(&mut self) -> Result<()> {
         self.update_superblock(|raw| {
             raw.s_state.set(raw.s_state.get() | STATE_ERROR);
@@ -172,8 +172,8 @@ impl InodeMut<'_> {
         self.stage = Stage::Ends;
     }
 
-    /// Sets the number of the inode's attributes whose values are in separate inodes. These inodes are charged to the owners of this inode,
-    /// so the caller must set the number before a change of an owner.
+    /// Sets the number of the inode's attributes whose values are in separate inodes. The separate inodes are charged to the owners of this
+    /// inode, so the caller must set the number before a change of an owner.
     pub(crate) fn has_values(&mut self, count: usize) {
         self.values = count as i64;
     }

@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// Groups that are searched for a backup. They have a backup with the feature sparse_super, and with most other layouts.
+/// Groups that are searched for a backup. These groups have a backup if the volume has the feature sparse_super, and in most other layouts.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
 /// The possible block sizes, as exponents of two.
 const SHIFTS: std::ops::RangeInclusive<u8> = 10..=16;
@@ -121,8 +121,8 @@ fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     Some((size, u64::from(raw.s_first_data_block.get().min(1)), blocks))
 }
 
-/// Reads the superblock at byte `at` of the device. Returns `None` if there is no superblock, or if the superblock is not the backup of a
-/// group that begins at that byte.
+/// Reads the superblock at byte `at` of the device. Returns `None` if there is no superblock, or if the group of the superblock does not
+/// begin at that byte.
 fn copy_at(device: &dyn Device, at: u64) -> Result<Option<Superblock>> {
     let len = Superblock::RANGE.1;
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {

@@ -26,7 +26,7 @@ const MOST_DESCRIPTOR: u16 = 1024;
 /// `s_encoding` for UTF-8 with Unicode 12.1.
 const UTF8: u16 = 1;
 
-/// The program that refuses a superblock that breaks a rule.
+/// The program that enforces a rule: it refuses a superblock that breaks the rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     /// Linux, at every mount.

@@ -1,9 +1,9 @@
 //! Lazy time stamps. Reads and overwrites of an open file set pending time stamps without a transaction.
 //!
 //! The pending stamps of an inode are two words in memory next to the inode's lock. A thread sets these words without the lock. Every
-//! reader of the inode sees the pending stamps. The stamps are written to the inode table with the next change of the inode, by
-//! [`sync_all`](super::Ext4::sync_all), by `close`, when the last [`Held`](super::Ext4Held) is dropped, or by the
-//! [timer](super::CommitTimer). A crash loses pending stamps; the file then has the times of its last transaction.
+//! reader of the inode sees the pending stamps. The next change of the inode writes the stamps to the inode table. If no change occurs, the
+//! stamps are written by [`sync_all`](super::Ext4::sync_all), by `close`, by the [timer](super::CommitTimer), or when the last
+//! [`Held`](super::Ext4Held) is dropped. A crash loses pending stamps; the file then has the times of its last transaction.
 
 use crate::fs::{Access, Timestamp};
 use crate::sync::atomic::{AtomicU64, Ordering};

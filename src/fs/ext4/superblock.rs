@@ -400,8 +400,8 @@ impl Superblock {
     }
 }
 
-/// The length of the fields after the first 128 bytes of a new inode. This is the wanted length in the superblock, if an inode is large
-/// enough, otherwise the length of the fields that Linux supports.
+/// The length of the fields after the first 128 bytes of a new inode. The superblock can request a length. If the requested length is not
+/// possible, the length of the fields that Linux supports is used.
 fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16 {
     let room = inode_size.saturating_sub(GOOD_OLD_SIZE as u16);
     let known = (size_of::<RawInodeExtra>() as u16).min(room);

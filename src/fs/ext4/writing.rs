@@ -61,7 +61,7 @@ pub(crate) struct Writing {
     closed: Mutex<Option<Result<(), (ErrorKind, String)>>>,
     /// The costs of writing.
     pub(crate) counters: Counters,
-    /// An error that occurred when a file was closed, and that no caller has received. The next sync returns this error.
+    /// An error that occurred when a file was closed, and that was not returned to a caller yet. The next sync returns this error.
     pub(crate) unheard: Mutex<Option<Error>>,
     /// The corruption that was found, and the volume's reaction to corruption.
     pub(super) errors: Errors,
@@ -94,9 +94,9 @@ impl Writing {
         }
     }
 
-    /// Returns the generation of a new inode. The generation makes file handles of an earlier inode with the same number invalid.
+    /// Returns the generation of a new inode. A new generation makes the file handles of an earlier inode with the same number invalid.
     pub(crate) fn generation(&self) -> u32 {
-        // With any odd step, the sequence visits all numbers. This step makes consecutive generations differ in many bits.
+        // With any odd step, the sequence visits all numbers. The chosen step makes consecutive generations differ in many bits.
         self.generations.fetch_add(0x9E37_79B9, Ordering::Relaxed)
     }
 }
@@ -162,7 +162,7 @@ impl Ext4 {
     }
 
     /// Opens the volume `found` for changes that form one transaction of any size. [`commit_to`](Self::commit_to) writes the changes;
-    /// before that call, nothing is written, and a drop of the volume writes nothing. The blocks in the log must already be at their home
+    /// before that call, nothing is written. Dropping the volume also writes nothing. The blocks in the log must already be at their home
     /// locations.
     pub(super) fn for_one_transaction(
         found: &Self,

@@ -1,9 +1,10 @@
 //! Changes that break no read lease: an open for *reading* with `O_TRUNC`, and a truncation through an overlay above the file. Linux breaks
 //! a read lease only for an open for writing and for `truncate(2)` of the file itself.
 //!
-//! Therefore each file that is read raw also has an inotify watch. The thread that handles broken leases also gets its events, but only
-//! after the change, because a truncation does not wait for inotify. Until the thread runs, a reader can get the previous content. The
-//! freed blocks cannot belong to another file before the journal of the file system commits.
+//! Therefore each file that is read raw also has an inotify watch. The thread that handles broken leases also gets the events of the watch,
+//! but only after the change, because a truncation does not wait for inotify. Until the thread runs, a reader can get the previous content.
+//! A reader never gets data of another file, because the freed blocks cannot belong to another file before the journal of the file system
+//! commits.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -18,7 +19,7 @@ use crate::error::Errno;
 /// The inotify events. All handles of an inode share one watch, which ends with its first event.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// The inotify instance, or the error of its creation, because the number of instances of a user is limited. Without an instance, no
+    /// The inotify instance, or the error of its creation: the kernel limits the number of instances of a user. Without an instance, no
     /// file is read raw, and each file reports this error.
     inotify: Result<OwnedFd, Errno>,
     /// The number of files for each watch.
@@ -45,7 +46,7 @@ impl Changed {
 }
 
 impl Changes {
-    /// The value that means that a file has no watch.
+    /// The watch number of a file that has no watch.
     pub(super) const NONE: i32 = -1;
 
     pub(super) fn new() -> Self {

@@ -45,7 +45,7 @@ pub struct Keeper {
 struct Files {
     /// The files that may have a lease, by descriptor.
     open: HashMap<RawFd, Weak<HostFile>>,
-    /// The free indexes below `indexes`.
+    /// Indexes below `indexes` that no file uses.
     free: Vec<u32>,
     indexes: u32,
 }
@@ -249,8 +249,8 @@ impl Keeper {
         }
     }
 
-    /// Waits until the keeper's threads use no file that the program has dropped. The file is then closed, and its file system can be
-    /// unmounted.
+    /// Waits until the keeper's threads have stopped using the files that the program has dropped. These files are then closed, and their
+    /// file systems can be unmounted.
     pub fn let_go(&self) {
         if !self.is_foreign() {
             drop(lock(&self.watching));

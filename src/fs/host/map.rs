@@ -20,7 +20,7 @@ pub struct HostMap {
     shared: bool,
 }
 
-/// The properties of the device beneath a host file that a map needs.
+/// The properties that a map needs of the device beneath a host file.
 #[derive(Clone, Copy, Debug)]
 pub struct Beneath {
     /// Size of the file system's device in bytes.

@@ -385,7 +385,7 @@ impl Drop for HostFile {
             return;
         }
         self.keeper.forget(self.file.as_raw_fd(), self.index);
-        // A forked process may still have the file open, so closing the file here would not release the lease.
+        // A forked process may still have the file open, so the lease is released explicitly. Closing the file would not be enough.
         self.let_go();
         self.keeper.changes().forget(*self.watch.get_mut());
     }

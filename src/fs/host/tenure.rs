@@ -30,7 +30,7 @@ impl Tenure {
         number & 1 != 0
     }
 
-    /// Whether the number that was current before a read is still current. A program that changes the file's data waits until the lease is
+    /// Whether `number`, which was current before a read, is still current. A program that changes the file's data waits until the lease is
     /// released. The number changes before the release, so a reader that got changed data sees a new number.
     #[must_use]
     #[inline(always)]
@@ -59,7 +59,7 @@ impl Tenure {
 mod tests {
     use super::*;
 
-    /// A break during the read of the map must not be lost: the tenure of that map never begins.
+    /// If the lease is broken while the map is read, the tenure of that map must not begin.
     #[test]
     fn a_tenure_begins_only_if_nothing_came_between() {
         let tenure = Tenure::new(2);

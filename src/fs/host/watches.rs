@@ -60,7 +60,7 @@ impl Watches {
         let mount = (file.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(file.stx_mnt_id);
         let counts = |mark: &Mark| match *mark {
             Mark::Inode(inode, on) => (inode, on) == (file.stx_ino, device),
-            // Before Linux 5.8, `statx` does not report the mount of a file. Then a mark on any mount counts.
+            // Before Linux 5.8, `statx` does not report the mount of a file. In that case, a mark on any mount counts.
             Mark::Mount(id) => mount.is_none_or(|mount| mount == id),
             Mark::FileSystem(on) => on == device,
             Mark::Any => true,
@@ -167,7 +167,7 @@ fn mark(line: &str) -> Option<Mark> {
 mod tests {
     use super::*;
 
-    /// Lines in the format of Linux 6.18.
+    /// Only marks with permission events before reads count. The lines have the format of Linux 6.18.
     #[test]
     fn marks_are_those_that_are_asked_before_a_read() {
         let info = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t2063\nfanotify flags:5 event-flags:80000\n\

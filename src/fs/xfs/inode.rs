@@ -103,7 +103,7 @@ impl Xfs {
         if is_v5 {
             let part = Part::numbered(KIND, (start / size) as u32, u32::MAX);
             content.verify_once(part, || {
-                // Inodes that the log changed were sealed during recovery.
+                // Inodes that the log changed got new checksums during recovery.
                 let (stored, computed) = (u32::from_le_bytes(v3.di_crc), crc_of(bytes, CRC_OFFSET));
                 if stored == computed {
                     Ok(())

@@ -73,7 +73,7 @@ impl MapChanges {
         Some((exchange, if one.inode == inode { [one, other] } else { [other, one] }))
     }
 
-    /// Applies an inode's changes to sorted extents, without its exchange. `locate` returns the position of the new blocks of a change.
+    /// Applies an inode's changes, except its exchange, to sorted extents. `locate` returns the position of the new blocks of a change.
     pub(super) fn apply(
         &self,
         inode: InodeNo,
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(make(5, 20, None), [extent(0, 100, 5), extent(25, 205, 5)]);
         let made = make(5, 2, Some(300));
         assert_eq!(made, [extent(0, 100, 5), extent(5, 300, 2), extent(25, 205, 5)]);
-        // The ranges of the changes: within one extent, over several extents, and over all extents.
+        // The next changes cover a part of one extent, then several extents, then all extents.
         let made = make(1, 2, Some(400));
         let front = [extent(0, 100, 1), extent(1, 400, 2), extent(3, 103, 2), extent(5, 300, 2)];
         assert_eq!(made, [&front[..], &[extent(25, 205, 5)]].concat());

@@ -23,7 +23,7 @@ pub(crate) struct Metadata {
     device: Arc<dyn Device>,
     geometry: Geometry,
     cache: Cache<FsBlock, Block>,
-    /// Inode runs by first block.
+    /// The runs of inode blocks, by first block.
     inodes: Cache<FsBlock, Block>,
     /// Structures of several blocks.
     structures: Cache<Vec<FsBlock>, Block>,

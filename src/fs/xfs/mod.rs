@@ -195,7 +195,7 @@ impl Xfs {
         }
     }
 
-    /// Reads the superblock again after the recovery of the log. Its counters are the sums of the groups' counters.
+    /// Reads the superblock again after the recovery of the log. The counters in the result are the sums of the groups' counters.
     fn recovered_superblock(&self) -> Result<Superblock> {
         let before = &self.superblock;
         let device = self.metadata.device();

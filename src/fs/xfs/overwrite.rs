@@ -1,9 +1,10 @@
-//! Overwrites of existing data. A write may only replace written blocks that belong to a single file, and it changes no metadata. Any other
+//! Overwrites existing data. A write may only replace written blocks that belong to a single file, and it changes no metadata. Any other
 //! write would need a transaction in the log. Such a write is refused, and the error names the reason.
 //!
-//! Therefore the map of a file never changes. A write needs only the device: no transaction, no conversion of extents, no new size and no
-//! time stamp. In the map for writes, unwritten extents are holes, so the direct path never gets a write that would need a conversion. A
-//! file that shares blocks does not use the direct path: each of its writes looks up the tree of shared blocks, which is cached by group.
+//! Therefore the map of a file never changes. A write needs only the device: it changes no extents, sizes or time stamps, so it needs no
+//! transaction. In the map for writes, unwritten extents are holes, so the direct path never gets a write that would need a conversion. A
+//! file that shares blocks does not use the direct path: each of its writes looks up the tree of shared blocks, which is cached for each
+//! group.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -200,7 +201,7 @@ impl XfsInode {
 
     fn written_map(&self) -> Result<WrittenMap> {
         let size = self.fs.superblock.geometry.block;
-        // Only writes need this value. An error is ignored here. A write then reads the attributes again.
+        // Only writes need `has_capabilities`, so an error is ignored here. A write then reads the attributes again.
         let has_capabilities = self.has_capabilities().ok();
         let Some(whole) = self.resident()? else {
             let may_share = self.is_reflinked;
@@ -345,7 +346,7 @@ impl WriteFile for OpenFile {
     }
 }
 
-/// The error of operations that need a transaction. [`WriteMap::begin`] refuses the writes that would call them.
+/// The error of operations that need a transaction. [`WriteMap::begin`] refuses the writes that would call these operations.
 fn needs_log() -> Error {
     Error::unsupported("a write to an XFS volume cannot change metadata")
 }

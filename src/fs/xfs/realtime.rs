@@ -69,7 +69,7 @@ impl Realtime {
         let of_group = u64::from(raw.sb_rgextents.get());
         // The product cannot overflow, because both factors have 32 bits.
         let group_blocks = if has_groups { of_group * extent } else { blocks };
-        // The superblock records a group size even without realtime blocks. The size must be valid.
+        // The superblock records a group size even if there are no realtime blocks. This size must be valid too.
         if has_groups {
             if of_group < FEWEST_EXTENTS || group_blocks > 1 << MAX_GROUP_LOG {
                 let what =
@@ -141,7 +141,7 @@ impl Realtime {
         blocks - blocks % self.extent
     }
 
-    /// The number of extents in a group of full length. The only group of a volume can be shorter.
+    /// The number of extents in a group of full length. If a volume has only one group, this group can be shorter.
     pub(super) fn most_extents(&self) -> u64 {
         self.group_blocks / self.extent
     }

@@ -62,7 +62,7 @@ const RULES: &[Rule] = &[
         stored: |raw| raw.sb_features2.get().into(),
         rule: "a required bit of version 5 is missing, or a bit is unknown",
         holds: |raw| {
-            // Some machines store the field at the offset of `sb_bad_features2`, so Linux combines the bits of both fields.
+            // Some machines store `sb_features2` at the offset of `sb_bad_features2`, so Linux combines the bits of both fields.
             let (bits, other) = (raw.sb_features2.get(), raw.sb_bad_features2.get());
             !is_v5(raw) || bits & REQUIRED_2 == REQUIRED_2 && (bits | other) & !KNOWN_2 == 0
         },

@@ -1,4 +1,4 @@
-//! Searches and changes of block and inode bitmaps.
+//! Searches and changes block and inode bitmaps.
 
 use std::ops::Range;
 

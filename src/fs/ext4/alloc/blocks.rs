@@ -48,8 +48,9 @@ pub(crate) enum Reserve {
 pub(crate) struct Goal {
     /// The search starts at this block, and prefers blocks after it.
     pub(crate) block: FsBlock,
-    /// Whether the file is expected to grow. If so and the goal block is in use, the search prefers a run with free space after it to the
-    /// next free block. Otherwise, the blocks of files that grow at the same time would alternate, and each block would be an extent.
+    /// Whether the file is expected to grow. If the file is expected to grow and the goal block is in use, the search does not take the
+    /// next free block, but prefers a run with free space for the growth. Without this preference, the blocks of files that grow at the
+    /// same time would alternate, and each block would become a separate extent.
     pub(crate) grows: bool,
 }
 
@@ -67,8 +68,8 @@ impl From<FsBlock> for Goal {
 
 impl Handle<'_> {
     /// Allocates at least one block and at most `want` blocks, contiguous and as close after `goal` as possible. With bigalloc, complete
-    /// clusters are allocated, so the result can exceed `want`. Changes two blocks. Some free blocks stay reserved for nodes of maps. The
-    /// blocks reserved for the superuser are withheld only [on request](Ext4::keep_reserve).
+    /// clusters are allocated, so the result can exceed `want`. Changes two metadata blocks. Some free blocks stay reserved for nodes of
+    /// maps. The blocks reserved for the superuser are withheld only [on request](Ext4::keep_reserve).
     ///
     /// # Errors
     /// `NoSpace` on a full volume, without any change; if [`commit_frees`](Allocator::commit_frees) is true, a commit makes space.
@@ -155,8 +156,8 @@ impl Handle<'_> {
         Ok(Some(run))
     }
 
-    /// Allocates exactly these blocks, because a recovery has found that a file uses them. This does not support bigalloc. Changes two
-    /// blocks for each group.
+    /// Allocates exactly these blocks, because a recovery has found that a file uses them. The function does not support bigalloc. Changes
+    /// two blocks for each group.
     ///
     /// # Errors
     /// `Corrupt` for blocks that are already in use.
@@ -282,7 +283,7 @@ impl LockedGroup<'_> {
         }
     }
 
-    /// Sets or clears the bits of clusters, and updates the descriptor. All these bits must have the opposite value before.
+    /// Sets or clears the bits of clusters, and updates the descriptor. Before the call, all these bits must have the opposite value.
     fn mark_clusters(
         &self,
         handle: &mut Handle<'_>,
@@ -333,7 +334,7 @@ impl Allocator {
         if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
     }
 
-    /// The number of free clusters that a caller with the right `reserve` may allocate.
+    /// The number of free clusters that a caller may allocate with the permission `reserve`.
     fn left(&self, fs: &Ext4, reserve: Reserve) -> u32 {
         let free = self.free_clusters.load(Ordering::Relaxed);
         let sb = &fs.superblock;
@@ -356,7 +357,8 @@ impl Superblock {
     }
 
     /// The number of free clusters reserved for nodes of extent trees. A write to a part of a preallocated extent, or a hole punched into
-    /// an extent, splits the extent and may need a new node. Without extents, these changes need no block. Linux reserves the same number.
+    /// an extent, splits the extent and may need a new node. In files without extents, these changes need no block. Linux reserves the same
+    /// number.
     pub(super) fn clusters_for_nodes(&self) -> u64 {
         if !self.incompat.contains(Incompat::EXTENTS) {
             return 0;

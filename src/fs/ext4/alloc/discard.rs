@@ -1,4 +1,4 @@
-//! Discards of free space: the device may drop the content of discarded blocks.
+//! Discards free space: the device may drop the content of discarded blocks.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -56,7 +56,8 @@ impl Ext4 {
 }
 
 impl Allocator {
-    /// Finds the next free run of a group that is long enough, and keeps the run back, so that no allocation can use it during the discard.
+    /// Finds the next free run of sufficient length in a group, and keeps the run back, so that no allocation can use it during the
+    /// discard.
     fn keep_back_run(
         &self,
         fs: &Ext4,
@@ -79,8 +80,8 @@ impl Allocator {
         Ok(Some(run))
     }
 
-    /// Discards the blocks that a transaction has freed, before they become available. Adjoining runs are discarded in one request. An
-    /// error of the device is ignored.
+    /// Discards the blocks that a transaction has freed, before these blocks become available. Adjoining runs are discarded in one request.
+    /// An error of the device is ignored.
     pub(super) fn discard_freed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
         let mut freed = freed.to_vec();
         freed.sort_unstable();

@@ -13,10 +13,10 @@ use crate::fs::ext4::ROOT;
 use crate::fs::ext4::superblock::Superblock;
 use crate::units::InodeNo;
 
-/// The expected number of files in a directory. It limits the number of directories in a region.
+/// The expected number of files in a directory. This number limits the number of directories in a region.
 const FILES_OF_A_DIRECTORY: u64 = 64;
-/// A region may get a further directory if its free space is at least the average free space minus the region's total size divided by this
-/// number.
+/// A region may get a further directory if its free space is below the average of all regions by at most 1/`SHORTAGE` of the region's total
+/// size.
 const SHORTAGE: u64 = 4;
 
 /// Groups with adjacent inode tables (a flex group), and the free resources of these groups.

@@ -61,14 +61,14 @@ impl Superblock {
         (group as u32).min(self.groups - 1)
     }
 
-    /// The groups of the flex group that contains this group. Their bitmaps and inode tables are stored together.
+    /// The groups of the flex group that contains this group. The bitmaps and inode tables of a flex group are stored together.
     pub(in crate::fs::ext4) fn flex_of(&self, group: u32) -> Range<u32> {
         let first = group - group % self.flex_groups;
         first..first.saturating_add(self.flex_groups).min(self.groups)
     }
 
-    /// The number of blocks at the start of a group that contain copies of the superblock and of the descriptors, or are reserved for more
-    /// descriptors.
+    /// The number of blocks at the start of a group for copies of the superblock and of the descriptors, including the blocks that are
+    /// reserved for more descriptors.
     pub(in crate::fs::ext4) fn copies_in(&self, group: u32) -> u64 {
         let per_block = self.descriptors_per_block();
         let backup = u64::from(self.group_has_backup(group));
@@ -84,8 +84,8 @@ impl Superblock {
         boot + backup * (1 + descriptors)
     }
 
-    /// Whether a group contains a copy of its meta group's descriptors. This is so for the first two groups and the last group of a meta
-    /// group.
+    /// Whether a group contains a copy of its meta group's descriptors. The first two groups and the last group of a meta group contain
+    /// such a copy.
     pub(in crate::fs::ext4) fn is_meta_copy(&self, group: u32) -> bool {
         let per_block = self.descriptors_per_block();
         let place = group % per_block;

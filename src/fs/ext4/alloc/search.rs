@@ -10,7 +10,7 @@ const LONG: u32 = 2048;
 /// groups.
 pub(super) const PATIENCE: u32 = 1024;
 pub(super) const BITMAP: u32 = 64;
-/// The number of free blocks that a growing file should have from the start of a new run on.
+/// A new run for a growing file should begin with at least this many free blocks.
 pub(super) const ROOM: u32 = 64;
 
 /// The request of a search.
@@ -19,7 +19,7 @@ pub(super) struct Wish {
     /// The maximum number of clusters.
     pub(super) want: u32,
     /// For a growing file, the alignment of the run's start in clusters, if this number exceeds `want`. All clusters from the start to the
-    /// next multiple should be free.
+    /// next multiple of this number should be free.
     pub(super) room: u32,
     /// The number of clusters in a RAID stripe, or 0.
     pub(super) stripe: u32,
@@ -38,7 +38,7 @@ pub(super) enum Found {
 pub(super) struct Space<'a> {
     pub(super) bits: Bits<'a>,
     pub(super) clusters: Range<u32>,
-    /// The distance in clusters of the group's start from the last stripe boundary before it.
+    /// The distance in clusters from the last stripe boundary before the group to the start of the group.
     pub(super) phase: u32,
 }
 
@@ -82,8 +82,8 @@ impl Wish {
                 return Found::Longest(longest);
             }
             let end = space.bits.next_set(start, range.end.min(start.saturating_add(limit)));
-            // A run that continues a file is accepted at any length. At the end of a group, the file's next run may follow directly in the
-            // next group.
+            // A run that continues a file is accepted at any length. Even a short run at the end of a group is useful, because the file's
+            // next run may follow directly in the next group.
             if goal == Some(start) {
                 return Found::Run(start..end.min(start.saturating_add(self.want)));
             }
@@ -97,7 +97,7 @@ impl Wish {
     }
 
     /// The start of the allocation in a run that does not continue a file. A large request is aligned to the stripe; the first blocks of a
-    /// growing file are aligned to `room`. If less than `length` would remain of the run, the start is not aligned.
+    /// growing file are aligned to `room`. If the run from the aligned start on would be shorter than `length`, the start is not aligned.
     fn aligned(self, space: &Space<'_>, run: Range<u32>, length: u32) -> u32 {
         let start = if self.stripe > 0 && self.want >= self.stripe {
             (run.start + space.phase).next_multiple_of(self.stripe) - space.phase

@@ -1,5 +1,6 @@
-//! POSIX access control lists: the on-disk form, and the form of the system calls, in which every entry has an id. This module also applies
-//! the rules of acl(5) for the relation of lists and permission bits, and for inheritance by new files.
+//! Converts POSIX access control lists between the on-disk form and the form of the system calls, in which every entry has an id. This
+//! module also applies the two sets of rules of acl(5): how lists and permission bits depend on each other, and which lists new files
+//! inherit.
 
 use zerocopy::{FromBytes, IntoBytes};
 

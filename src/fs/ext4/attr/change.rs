@@ -19,8 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// The old version of a changed attribute, which must be released: the list that contained the attribute, and the inode of the old value if
-/// there is one.
+/// The place of a changed attribute's old version, which must be released: the list that contained the attribute, and the inode of the old
+/// value if it had a separate inode.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Attributes<'_> {

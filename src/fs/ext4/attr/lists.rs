@@ -183,7 +183,7 @@ impl<'a> Lists<'a> {
         charged
     }
 
-    /// The change of this charge since the lists were read.
+    /// The change of the [charge](Self::charged) since the lists were read.
     pub(super) fn charge_added(&self) -> Charged {
         self.charged() - self.charged_before
     }
@@ -191,7 +191,8 @@ impl<'a> Lists<'a> {
     /// The new content of the inode's attribute area, or `None` if the list is unchanged.
     ///
     /// # Errors
-    /// `Corrupt` if the list does not fit. This can happen if values overlapped on the device, because each value gets its own space here.
+    /// `Corrupt` if the list does not fit. The list can be too long if values overlap on the device, because the new list contains each
+    /// value separately.
     pub(super) fn inode_area(&self) -> Result<Option<Vec<u8>>> {
         if !self.inode_changed {
             return Ok(None);
@@ -204,7 +205,8 @@ impl<'a> Lists<'a> {
                 return Err(place.corrupt("the inode is too small for the list of attributes"));
             };
             magic.copy_from_slice(&MAGIC.to_le_bytes());
-            // Hashes are used only to find attribute blocks to share. A value stored in the inode therefore has no hash.
+            // Hashes serve only to find attribute blocks that inodes can share. An attribute whose value is stored in the inode therefore
+            // has no hash.
             lay_out(&self.in_inode, list, 0, |entry| match entry.value {
                 Value::Here(_) => 0,
                 Value::Inode(..) => entry.hash,

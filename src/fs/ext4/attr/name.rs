@@ -20,8 +20,8 @@ impl NameIndex {
     pub(in crate::fs::ext4) const SYSTEM: Self = Self(7);
     pub(in crate::fs::ext4) const ENCRYPTION: Self = Self(9);
 
-    /// The prefix; `None` for an attribute that system calls do not show. This is an unknown index, or index 9 (the encryption context),
-    /// which only Linux itself uses.
+    /// The prefix; `None` for an attribute that system calls do not show. Such an attribute has an unknown index, or index 9 (the
+    /// encryption context), which only Linux itself uses.
     pub(in crate::fs::ext4) fn prefix(self) -> Option<&'static str> {
         Some(match self.0 {
             0 => "",
@@ -52,8 +52,8 @@ impl<'a> Name<'a> {
     /// Splits a name into its prefix and the remaining name.
     ///
     /// # Errors
-    /// The same errors as in Linux: `AttributeNameLength` for a name that is empty or longer than 255 bytes, `InvalidInput` for a
-    /// prefix without a name, `Unsupported` for an unknown prefix. With the prefix `system.`, only access lists can be changed.
+    /// The same errors as in Linux: `AttributeNameLength` for a name that is empty or longer than 255 bytes, `InvalidInput` for a prefix
+    /// without a name, `Unsupported` for an unknown prefix. With the prefix `system.`, only access lists can be changed.
     pub(super) fn parse(full: &'a [u8]) -> Result<Self> {
         let len = full.len();
         if !(1..=MAX_FULL_NAME).contains(&len) {

@@ -15,7 +15,8 @@ use crate::fs::ext4::dir_block::entry_code;
 
 /// The minimum length of an encrypted name: one block of the cipher.
 const SHORTEST_NAME: usize = 16;
-/// The length of the nonce at the end of an encryption context, which differs for each inode. The bytes before the nonce are the policy.
+/// The length of the nonce at the end of an encryption context. Each inode has a different nonce. The bytes before the nonce are the
+/// policy.
 const NONCE: usize = 16;
 
 /// The policies of encrypted inodes. Each policy gets a number, so that the record of an inode needs only eight bytes of memory.

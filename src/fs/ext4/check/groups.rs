@@ -124,7 +124,7 @@ impl Checker<'_> {
                 self.findings.add(site, Kind::Invalid { stored, rule });
             }
         } else if flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 {
-            // Without the feature, Linux ignores the flag, so the flag is a fault only if inodes of the group are in use.
+            // If descriptors have no checksums, Linux ignores these flags, so a flag is a fault only if inodes of the group are in use.
             let used = flags & INODE_UNINIT != 0 && found.free_inodes < sb.inodes_per_group;
             let severity = if used { Severity::Repairable } else { Severity::Note };
             let rule =

@@ -113,8 +113,8 @@ impl Checker<'_> {
         }
         // An inode with an invalid type is recorded as a regular file, because its links and its blocks must still be checked.
         let file_type = file_type.unwrap_or(FileType::Regular);
-        // An inode that is reserved or named in the superblock may have any value here, except a value that could be the number of the next
-        // orphan.
+        // In an inode that is reserved or named in the superblock, any `i_dtime` is valid, except a value that could be the number of the
+        // next orphan.
         let special = reserved || self.fs.superblock.orphan_file == Some(inode.number);
         let dtime = raw.i_dtime.get();
         if dtime != 0 && !orphan && (!special || self.is_low(dtime)) {
@@ -129,7 +129,7 @@ impl Checker<'_> {
         let has_map = self.check_flags_of_inode(inode, file_type);
         let extent = if has_map { self.check_map(inode, file_type) } else { Extent::default() };
         self.check_size(inode, file_type, has_map, &extent);
-        // The orphan file must not have attributes. The check of the orphan file examines this field.
+        // The orphan file must not have attributes; the check of the orphan file reports them.
         let orphans = self.fs.superblock.orphan_file == Some(inode.number);
         let attributes = if orphans { Charged::default() } else { self.check_xattrs(inode) };
         self.check_space(inode, has_map, &extent, attributes);
@@ -143,7 +143,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks an unused inode. It is either all zeros, or has a valid checksum and a deletion time.
+    /// Checks an unused inode. The inode must either be all zeros, or have a valid checksum and a deletion time.
     pub(super) fn check_unused(&mut self, number: u32, inode: &Found) {
         if inode.bytes.iter().any(|byte| *byte != 0) {
             self.check_sum(inode);
@@ -157,8 +157,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a deletion time is probably an inode number that remains from an orphan list. This is so if the value is a valid inode
-    /// number, and none of the superblock's time stamps is that low.
+    /// Whether a deletion time is probably an inode number that remains from an orphan list: the value is a valid inode number, and all
+    /// time stamps of the superblock are higher.
     fn is_low(&self, dtime: u32) -> bool {
         let low = |time: u32| (1..self.fs.superblock.inodes_count).contains(&time);
         let sb = &self.superblock;
@@ -252,8 +252,8 @@ impl Checker<'_> {
                 self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
             }
         }
-        // Old kernels left nonzero bytes after a device number, so these bytes alone are not a fault. A special file never has one of these
-        // flags. The bytes and the flag together indicate that the inode was overwritten.
+        // Old kernels left nonzero bytes after a device number, so these bytes alone are not a fault. A special file never has the flag
+        // `IMMUTABLE` or `APPEND`. Nonzero bytes together with one of these flags indicate that the inode was overwritten.
         if !mapped
             && flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
             && inode.raw().i_block[SPARE_WORDS..].iter().any(|byte| *byte != 0)

@@ -41,8 +41,8 @@ struct File {
 }
 
 impl Checker<'_> {
-    /// Charges an inode to its user, group and project. Inodes without a directory entry that only the superblock names are not charged.
-    /// Value inodes are not charged; the inodes that use the values are charged instead.
+    /// Charges an inode to its user, group and project. Reserved inodes (except the root) and inodes that only the superblock names are not
+    /// charged. Value inodes are not charged; the inodes that use the values are charged instead.
     pub(super) fn account(&mut self, inode: &Found, blocks: u64, inodes: u64) {
         let sb = &self.fs.superblock;
         let Ok(number) = u32::try_from(inode.number.0) else { return };

@@ -51,8 +51,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Marks the bad blocks as used. Some structures may contain a bad block: an inode table does not use that block, and backups and
-    /// reserved blocks are rarely read.
+    /// Marks the bad blocks as used. A bad block may lie within an inode table, which skips its bad blocks. It may also lie within a backup
+    /// or within reserved blocks, because these are rarely read.
     fn claim_bad_blocks(&mut self, inode: &Found) {
         let fs = self.fs;
         let Self { reader, findings, usage, .. } = self;

@@ -88,7 +88,7 @@ impl Checker<'_> {
         if file_type != FileType::Regular {
             self.findings.expect(place, stored, expected);
         } else if stored > expected {
-            // mke2fs creates inodes with this state for files that consist of a hole. Linux reads zeros.
+            // mke2fs creates inodes with this state for files that consist of a hole. Linux returns zeros for the missing content.
             let what =
                 Kind::Invalid { stored, rule: "the size is larger than the content in the inode" };
             self.findings.add_as(Severity::Note, place, what);

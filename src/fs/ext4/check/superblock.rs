@@ -68,8 +68,8 @@ impl Checker<'_> {
         self.check_backups();
     }
 
-    /// Checks that an inode named in the superblock is used only if its feature is set, and that the user and group quota files have their
-    /// fixed inode numbers. This runs after the pass over all inodes.
+    /// Checks the inodes that the superblock names. An inode may be used only if its feature is set, and the quota files of users and
+    /// groups must have their fixed inode numbers. The caller must have completed the pass over all inodes.
     pub(super) fn check_named_inodes(&mut self) {
         let (sb, raw) = (&self.fs.superblock, &self.superblock);
         let quota = sb.ro_compat.contains(RoCompat::QUOTA);
@@ -86,7 +86,7 @@ impl Checker<'_> {
                 && self.inodes.get(number).is_some()
                 && !is_journal
         };
-        // e2fsck treats the named inode as existing if that part of the inode table is initialised.
+        // If the part of the inode table that contains the named inode is initialised, e2fsck treats this inode as existing.
         let unused = |number: u32| {
             let index = number.wrapping_sub(1);
             let group = self.groups.get((index / sb.inodes_per_group) as usize);

@@ -40,7 +40,7 @@ impl Usage {
         }
     }
 
-    /// Whether files may use these blocks.
+    /// Whether a range of blocks lies in the part of the volume that files may use.
     pub(super) fn contains(&self, start: u64, count: u64) -> bool {
         start >= self.first.max(1) && start.checked_add(count).is_some_and(|end| end <= self.end)
     }

@@ -52,7 +52,7 @@ struct List<'a> {
     /// The offset of the list in `values`.
     start: usize,
     place: Place,
-    /// Whether hashes may be 0 and names empty. Both are permitted in the list in an inode.
+    /// Whether hashes may be 0 and names may be empty, as in the list in an inode.
     unhashed: bool,
 }
 
@@ -231,8 +231,7 @@ impl Checker<'_> {
             return Charged { blocks: 0, inodes: 1 };
         };
         *self.value_uses.entry(target).or_default() += 1;
-        // In the older form, the value inode contains its owner's number and generation. There is no reference count, no hash and no
-        // charge.
+        // In the older form, the value inode contains its owner's number and generation. This form has no reference count, hash or charge.
         let older = u64::from(value.raw().i_mtime.get()) == inode.number.0
             && value.raw().i_generation.get() == inode.raw().i_generation.get();
         if older {

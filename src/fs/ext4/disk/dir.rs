@@ -66,7 +66,7 @@ pub(crate) struct RawDxCount {
 
 layout!(RawDxCount: 4 { limit @ 0, count @ 2 });
 
-/// An entry of a node. Names whose hash is not less than `hash`, up to the hash of the next entry, are in or below block `block` of the
+/// An entry of a node. Names whose hash is `hash` or higher, up to the hash of the next entry, are in or below block `block` of the
 /// directory.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]

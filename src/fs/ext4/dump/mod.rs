@@ -1,4 +1,4 @@
-//! Dumps of on-disk structures, field by field, for repairs and for learning the format.
+//! Dumps on-disk structures, field by field, for repairs and for learning the format.
 //!
 //! A damaged structure is shown with its stored values. If a structure cannot be decoded, the dump also contains a field `problem`. A dump
 //! shows the volume after the journal's recovery, as all reads do. Changes by fast commits are not shown, because they are not copies of

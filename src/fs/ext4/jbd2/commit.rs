@@ -21,8 +21,8 @@ type Frozen = Vec<(FsBlock, Block)>;
 const CHECKPOINT_AT: u32 = 50;
 
 impl Ext4 {
-    /// Makes all earlier changes durable. A commit writes the metadata; threads that call this
-    /// function at the same time share a commit. A flush of the device makes the data durable.
+    /// Makes all earlier changes durable. A commit writes the metadata; threads that call this function at the same time share the commit.
+    /// A flush of the device makes the data durable.
     ///
     /// # Errors
     /// `Busy` if the caller must wait for other requests while its own thread has requests in flight; `ReadOnly` for a volume that was
@@ -54,7 +54,7 @@ impl Ext4 {
 
     /// Returns when a transaction is committed and all writes that ended before this call are durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
-        // If the commit was already in progress, it may have flushed the device before those writes ended.
+        // If the commit was already in progress, it may have flushed the device before the writes in question ended.
         if self.commit_shared(tid)? {
             return Ok(());
         }
@@ -169,7 +169,7 @@ impl Ext4 {
         })
     }
 
-    /// Refuses all further changes. This is called when an operation has failed between two of its changes.
+    /// Refuses all further changes. Callers must abort if an operation has failed between two of its changes.
     #[cold]
     pub(crate) fn abort(&self, why: &Error) {
         self.abort_then(why, || ());
@@ -200,7 +200,7 @@ impl Ext4 {
             return;
         }
         // The log's lock is held until the file system's superblock also contains the error. Otherwise a concurrent checkpoint could
-        // overwrite this superblock with an older version.
+        // overwrite the file system's superblock with an older version.
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {
             let _ = log.record_abort(&self.blocks, why.errno());

@@ -1,8 +1,8 @@
 //! Fast commits: short records of changes since the last full commit, stored in an area after the log.
 //!
-//! Linux replays fast commits by repeating the operations, which allocates blocks. This module builds a logical overlay from fast commits
-//! instead: replaced inodes, edited maps and edited directories. Each edit is applied when the edited inode, map or directory is read. When
-//! a volume is opened for writing, `ops/fast_commits` first applies the edits on the device.
+//! Linux replays fast commits by repeating the operations, and therefore allocates blocks. This module builds a logical overlay from fast
+//! commits instead: replaced inodes, edited maps and edited directories. Each edit is applied when the edited inode, map or directory is
+//! read. When a volume is opened for writing, `ops/fast_commits` first applies the edits on the device.
 //!
 //! A fast commit is valid if its tail has the right transaction number and checksum. The first invalid fast commit was never completed, so
 //! this fast commit and all later fast commits are ignored. If the first fast commit in the area is invalid, Linux was observed to refuse

@@ -13,7 +13,7 @@ use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::FsBlock;
 
-/// The maximum number of attempts. After each failed attempt, a commit frees space.
+/// The maximum number of attempts of an operation that needs space. After each failed attempt, a commit frees space.
 const SPACE_ATTEMPTS: u32 = 3;
 
 /// The changes of one operation, which are committed together. [`Operation::transact`] creates the handle.
@@ -80,8 +80,8 @@ impl Operation<'_> {
     ) -> Result<R> {
         let alloc = &self.writing.alloc;
         for _ in 0..SPACE_ATTEMPTS {
-            // The check for blocks that the next commit frees is made before the work and after a failure. A commit may end between the
-            // failure and the second check, which then finds no such blocks.
+            // `commit_frees` is called before the work and again after a failure. The second call alone is not enough: if a commit ends
+            // between the failure and this call, the call returns false although the commit has freed space.
             let kept_back = alloc.commit_frees();
             match self.transact(credits, &mut work) {
                 Err(error)
@@ -165,8 +165,8 @@ impl Handle<'_> {
         self.work.freed.push((start, count));
     }
 
-    /// Continues a long operation in the next transaction, if the current one is full. The changes
-    /// made so far must leave the volume consistent.
+    /// Continues a long operation in the next transaction, if the current transaction is full. The changes made so far must leave the
+    /// volume consistent.
     ///
     /// # Errors
     /// `ReadOnly`, and the errors of a commit.

@@ -3,8 +3,8 @@
 //!
 //! After the log has wrapped around, new transactions overwrite the oldest blocks, so only a part of an old transaction may remain. This
 //! part is found by its descriptor blocks, which may be at any position. Transactions with consecutive numbers form a run. All blocks in
-//! the log are written home before the log is emptied. The state of the volume after a transaction of a run therefore consists of the home
-//! blocks, overlaid by the copies of the run up to that transaction.
+//! the log are written home before the log is emptied. The state of the volume after a transaction therefore consists of two parts: the
+//! copies in its run up to that transaction, and the home blocks of which the run has no copy.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -158,8 +158,8 @@ impl Found {
             if header(&content).is_some() || at == index {
                 break;
             }
-            // Copies that continue at the start of the ring are not counted. The scan has already passed them, and ignored them because
-            // they have no journal header.
+            // Copies that continue at the start of the ring are not counted. The scan has already passed these copies, and ignored them
+            // because they have no journal header.
             taken += u32::from(at > index);
             if log.verify_copy(&tag, sequence, &content, PLACE).is_ok() {
                 let block = log.block(at)?;

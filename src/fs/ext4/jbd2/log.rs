@@ -30,7 +30,7 @@ pub(super) struct Log {
 enum Home {
     /// The blocks of a file of the volume.
     Inode(Box<Inode>),
-    /// The blocks of an external device. This is the number of the device's first block on the combined device.
+    /// The blocks of an external device, whose first block has this number on the combined device.
     Device(FsBlock),
 }
 

@@ -240,8 +240,8 @@ pub(crate) fn seal_journal_superblock(raw: &mut RawJournalSuperblock) {
 mod tests {
     use super::*;
 
-    /// All blocks of a journal may be mapped to the same block, so the size of the volume limits neither the time nor the memory of a
-    /// recovery.
+    /// A journal with more than `MAX_BLOCKS` blocks is refused. All its blocks may be mapped to the same device block, so the size of the
+    /// volume does not limit the time and the memory of a recovery.
     #[test]
     fn an_endless_journal_is_refused() {
         let size = BlockSize::from_shift(10).unwrap();

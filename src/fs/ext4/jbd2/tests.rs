@@ -175,7 +175,7 @@ fn open(device: Arc<dyn Device>) -> crate::Result<Arc<Ext4>> {
     Ext4::open_for_writing(device, &Arc::default(), Clock::System)
 }
 
-/// After a crash while a volume is opened, no later recovery treats old transactions in the log as successors of new transactions.
+/// If a crash interrupts the opening of a volume, no later recovery treats old transactions in the log as successors of new transactions.
 #[test]
 fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     for kind in ["-t ext4 -b 1024 -J size=1", "-t ext3 -b 1024 -J size=1"] {

@@ -10,13 +10,14 @@ use crate::error::{Errno, Error, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::operation::Patience;
 
-/// The maximum time that lazy time stamps wait for a transaction. In Linux they wait for up to half a day, so that idle disks can sleep. A
-/// disk whose files are being overwritten does not sleep, and one commit every 30 seconds costs little. A crash loses the time stamps of at
-/// most 30 seconds, so a backup that selects files by time stamp misses only the changes of these 30 seconds.
+/// The maximum time that lazy time stamps wait for a transaction. In Linux they wait for up to half a day, so that idle disks can sleep. In
+/// ironmap they wait for a shorter time, because a disk whose files are overwritten does not sleep, and one commit every 30 seconds costs
+/// little. A crash loses the time stamps of at most 30 seconds, so a backup that selects files by time stamp misses only the changes of
+/// these 30 seconds.
 const STAMPS_WAIT: Duration = Duration::from_secs(30);
 
-/// The interval at which the timer sets the time stamps of files with recorded writes. A call that reads a file's time stamps sets them
-/// earlier.
+/// The interval at which the timer sets the time stamps of files with recorded writes. If a call reads the time stamps of such a file, the
+/// stamps are set at that time.
 const STAMPS_LEFT: Duration = Duration::from_secs(1);
 
 /// A thread that commits at intervals until this value is dropped. The thread has a reference to the volume only during a commit.

@@ -73,8 +73,8 @@ struct State {
     aborted: Option<String>,
 }
 
-/// Up to this number of threads, a commit does not wait for more threads. Of two threads, one executes its next operation while the other
-/// commits. Waking a waiting thread would take as long as a commit.
+/// If at most this many threads need commits, a commit does not wait for more threads. Two threads take turns: one executes its next
+/// operation while the other commits. A wait would not be faster, because waking a thread takes as long as a commit.
 const TAKE_TURNS: u32 = 2;
 /// The maximum of `patience`.
 const MOST_PATIENCE: Duration = Duration::from_millis(10);
@@ -134,8 +134,8 @@ impl Transactions {
     /// Leaves the running transaction and returns the unused credits.
     pub(super) fn leave(&self, credits: u32, work: Work) {
         let mut state = self.state.lock();
-        // An operation that changed more blocks than its credits has enlarged the transaction beyond the expected size. The limit leaves
-        // space in the log for this.
+        // An operation that changed more blocks than its credits has enlarged the transaction beyond the expected size. The limit of a
+        // transaction leaves space in the log for the excess.
         state.credits = (state.credits - credits).saturating_add(work.blocks.len() as u32);
         state.work.append(work);
         state.handles -= 1;
@@ -160,9 +160,9 @@ impl Transactions {
         self.state.lock().committed >= tid
     }
 
-    /// Returns when a transaction is committed. If no other thread commits this transaction, the caller does. The caller calls `freeze`
-    /// after the last operation has left and before the next transaction starts. It calls `write` while the next transaction runs. Returns
-    /// true if `write` began after this call; the flush in `write` then also covers earlier writes of the caller.
+    /// Returns when a transaction is committed. If no other thread commits this transaction, the calling thread does: it calls `freeze`
+    /// after the last operation has left and before the next transaction starts, and it calls `write` while the next transaction runs.
+    /// Returns true if `write` began after this call; the flush in `write` then also covers earlier writes of the caller.
     ///
     /// # Errors
     /// `ReadOnly` after an abort; the error of `write`, which aborts the volume.

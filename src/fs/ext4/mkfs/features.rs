@@ -80,8 +80,8 @@ impl Features {
         Self { compat: Compat::empty(), incompat: Incompat::empty(), ro_compat: RoCompat::empty() };
 
     /// Changes the set as `mke2fs -O` does. `names` is a list with commas between the names. A `^` in front of a name disables the feature,
-    /// and `none` disables all features. A feature that is enabled also enables the features that it requires, and disables the features
-    /// that it excludes.
+    /// and `none` disables all features. If a feature is enabled, the features that it requires are also enabled, and the features that it
+    /// excludes are disabled.
     ///
     /// # Errors
     /// `InvalidInput` for an unknown name, and for names that exclude each other; `Unsupported` for features that a new volume cannot have.

@@ -359,7 +359,7 @@ fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
         size if size < 16 * TIB => 32768,
         _ => 65536,
     };
-    // An explicit ratio may be less than a cluster, because symbolic links and inline files need an inode but no cluster.
+    // An explicit ratio may be less than the size of a cluster, because symbolic links and inline files need an inode but no cluster.
     let ratio = options.inode_ratio.unwrap_or(usual.max(cluster));
     if ratio < 1024 {
         return Err(Error::invalid(format!(
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(inodes(&clusters.inode_ratio(16_384)), 4096);
     }
 
-    /// The expected numbers are from volumes made by mke2fs 1.47.
+    /// The sizes of the journal and of the reserved blocks are the same as in volumes made by mke2fs 1.47.
     #[test]
     fn sizes_of_journals_and_of_what_is_reserved_are_those_of_mke2fs() {
         const GIB: u64 = 1 << 30;

@@ -1,7 +1,8 @@
 //! The groups of a new volume: their descriptors and, if required, their bitmaps.
 //!
-//! If group descriptors have checksums, a group can stay uninitialised: flags in its descriptor mark its bitmaps as empty, and a counter
-//! contains the number of unused inodes at the end of its inode table. Without checksums, all bitmaps and inode tables are written.
+//! If group descriptors have checksums, a group can stay uninitialised. Flags in its descriptor then mark its bitmaps as empty, and a
+//! counter in the descriptor contains the number of unused inodes at the end of the inode table. Without checksums, all bitmaps and inode
+//! tables are written.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -25,7 +26,7 @@ pub(in crate::fs::ext4) struct Free {
 /// The inodes in use in a group. In a new volume, only group 0 has inodes in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::fs::ext4) struct Used {
-    /// The number of used inodes. These are the first inodes of the group.
+    /// The number of used inodes, which are the first inodes of the group.
     pub(in crate::fs::ext4) inodes: u32,
     pub(in crate::fs::ext4) directories: u32,
 }

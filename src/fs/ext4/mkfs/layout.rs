@@ -1,8 +1,8 @@
 //! The layout of the metadata of each group.
 //!
 //! The format determines the positions of the copies of the superblock and of the group descriptors. The bitmaps and inode tables of a flex
-//! group are stored together, from the first free block of the flex group's first group on: first all block bitmaps, then all inode
-//! bitmaps, then all inode tables.
+//! group are stored together. They begin at the first free block of the flex group's first group, in this order: all block bitmaps, all
+//! inode bitmaps, all inode tables.
 
 use std::ops::Range;
 
@@ -98,8 +98,8 @@ impl<'a> Layout<'a> {
         start..start + self.sb.copies_in(group)
     }
 
-    /// All copies of descriptor blocks. Each item consists of a range of indexes among all descriptor blocks, and the position of the first
-    /// of these blocks in the copy. A meta group has one descriptor block, in three copies.
+    /// All copies of descriptor blocks. The first part of an item is a range of indexes among all descriptor blocks. The second part is the
+    /// block at which the copy of this range begins. A meta group has one descriptor block, in three copies.
     pub(in crate::fs::ext4) fn descriptor_copies(&self) -> impl Iterator<Item = (Range<u32>, u64)> {
         let per_block = self.geometry.descriptors_per_block();
         let all = self.geometry.descriptor_blocks;
@@ -122,9 +122,9 @@ impl<'a> Layout<'a> {
         self.superblock_at(group) + 1 + u64::from(self.geometry.descriptor_blocks)
     }
 
-    /// The map blocks of the resize inode, which owns the reserved descriptor blocks, and the number of the inode's blocks. `double` is the
-    /// double-indirect block of the map. Its slot for each reserved descriptor block points to the primary copy of that block. Each primary
-    /// copy contains the numbers of its backup copies, in the order of the groups.
+    /// The map blocks of the resize inode, and the number of the inode's blocks. The resize inode owns the reserved descriptor blocks.
+    /// `double` is the double-indirect block of its map. For each reserved descriptor block, `double` has a slot that points to the primary
+    /// copy of that block. Each primary copy contains the numbers of its backup copies, in the order of the groups.
     pub(in crate::fs::ext4) fn resize_map(&self, double: u64) -> Result<(Vec<(u64, Buffer)>, u64)> {
         let geometry = self.geometry;
         let size = self.sb.block_size.bytes();

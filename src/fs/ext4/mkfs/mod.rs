@@ -50,8 +50,8 @@ pub use self::options::MkfsOptions;
 /// The number of bytes at the start and at the end of a device that can contain magic numbers of other formats.
 const SIGNATURES: u64 = 128 << 10;
 
-/// Makes a volume on a device that is open for writing. The earlier content of the device is not checked, except that a volume that another
-/// node holds is refused. Returns the new volume's superblock.
+/// Makes a volume on a device that is open for writing. A volume that another node holds is refused; any other earlier content of the
+/// device is lost without a check. Returns the new volume's superblock.
 ///
 /// # Errors
 /// `InvalidInput` for invalid options; `Unsupported`, with the name of the option; `NoSpace` if the volume is too small for its metadata;

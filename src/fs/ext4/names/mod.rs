@@ -1,4 +1,4 @@
-//! Changes of directories: adding names, removing names, and changing the inode of a name.
+//! Changes directories: adds names, removes names, and changes the inode of a name.
 //!
 //! A directory has one of three forms: its entries are in the inode, in a linear sequence of blocks, or in the leaves of a hash tree. A
 //! full directory is converted to the next form, and a full tree grows by splits. After each conversion or split, the directory is valid

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::units::InodeNo;
 
-/// A proof that no other thread changes an inode: the inode's [lock](Locked), or a value that exists only while another reason excludes
-/// changes. The documentation of each type that implements this trait states the reason. An inode number is not a proof, so
+/// A proof that no other thread changes an inode: the inode's [lock](Locked), or a value that exists only in a situation in which no other
+/// thread can change the inode. Each type that implements this trait documents this situation. An inode number is not a proof, so
 /// [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not accept a number.
 pub(crate) trait MayChange {
     /// The inode number.

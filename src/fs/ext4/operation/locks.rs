@@ -1,6 +1,6 @@
-//! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) they precede all other locks except the lock of a
-//! file's content. The table of locks also contains the pending [time stamps](super::super::stamps) of open inodes, which are not in a
-//! transaction yet.
+//! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) these locks precede all other locks except the
+//! lock of a file's content. The table of locks also contains the pending [time stamps](super::super::stamps) of open inodes, which are not
+//! in a transaction yet.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -270,8 +270,8 @@ impl Locks {
         let shard = self.shard(number).lock();
         let Some(known) = shard.get(&number) else { return Waiting::default() };
         let (mut pending, count) = known.stamps.take();
-        // This must follow the removal of the stamps. A write is recorded before it sets a stamp, so a write
-        // recorded after this point sets a new pending stamp, which a later call removes.
+        // This fence must follow the removal of the stamps. A write is recorded before it sets a stamp, so a write recorded after this
+        // point sets a new pending stamp, which a later call removes.
         fence(Ordering::SeqCst);
         if known.inode.content.take_written() {
             pending.written = Some(self.clock.now());

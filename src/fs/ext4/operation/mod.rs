@@ -52,7 +52,8 @@ impl Ext4 {
         let read_unlocked = Cell::new(false);
         let op = Operation { fs: self, writing: self.writing()?, read_unlocked };
         let result = work(&op);
-        // Another thread may have changed the directory meanwhile, so the failure does not show that the volume is damaged.
+        // If the operation failed to read a directory without its lock, another thread may have changed the directory during the read. Such
+        // a failure does not show that the volume is damaged.
         if op.read_unlocked.get() { result } else { self.watch(|| result) }
     }
 

@@ -73,7 +73,7 @@ impl Model {
     }
 }
 
-/// A cache keeps a decoded open inode without holding the inode's lock. The copy is valid until the inode's change number changes.
+/// A cache may keep a decoded copy of an open inode without the inode's lock. The copy is valid until the inode's change number changes.
 #[test]
 fn a_read_is_valid_until_the_change_number_changes() {
     explore(1, || {

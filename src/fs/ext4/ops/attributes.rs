@@ -86,7 +86,8 @@ impl Operation<'_> {
             let now = handle.now();
             handle.update_inode(&inode, |raw| {
                 raw.has_values(values);
-                // If the inode has no space for a project id, the change fails. This must be found before another field changes.
+                // The project id is set first, because this step fails if the inode has no space for a project id. At that time, no other
+                // field may have changed.
                 set.project.map_or(Ok(()), |project| raw.set_project(project))?;
                 raw.set_mode(mode)?;
                 if owned {

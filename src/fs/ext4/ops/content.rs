@@ -1,5 +1,5 @@
-//! Writes of file data, which bypass the journal. Data are written to new blocks before the end of the transaction that maps these blocks,
-//! so a crash never exposes the blocks' previous content.
+//! Writes file data, which bypass the journal. Data are written to new blocks before the end of the transaction that maps these blocks, so
+//! a crash never exposes the blocks' previous content.
 
 use std::io::IoSlice;
 use std::ops::Range;

@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(kinds, [IomapType::Unwritten]);
     }
 
-    /// If there is too little space, a `WHOLE` write leaves the file unchanged, and another write is a short transfer.
+    /// If there is too little space, a write with `WHOLE` leaves the file unchanged, and a write without `WHOLE` is a short transfer.
     #[test]
     fn a_write_that_is_wanted_whole_is_not_cut() {
         const ROOM: u64 = 64 << 10;
@@ -479,7 +479,7 @@ mod tests {
             volume.open_inode(fs.inode(make(b"file")).unwrap(), FileOptions::new().write(true));
         let (file, filler) = (file.unwrap(), make(b"filler"));
         file.write_at(&mut queue, &[0x11; 4096], FilePos(0)).unwrap();
-        // First with exactly the free space, then with a little less.
+        // The other file first takes all free space, and then gives back `ROOM` bytes.
         let how = Fallocate::Allocate { keep_size: false };
         fs.writable().unwrap().fallocate(filler, how, FilePos(0), 1 << 30).unwrap_err();
         fs.writable().unwrap().truncate(filler, fs.inode(filler).unwrap().size() - ROOM).unwrap();

@@ -1,4 +1,4 @@
-//! The removal of inodes. An open inode is freed when it is closed, a large inode is freed in several transactions, and orphans that remain
+//! The removal of inodes. An open inode is freed when it is closed. A large inode is freed in several transactions. Orphans that remain
 //! after a crash are freed when the volume is next opened.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const SMALL_CREDITS: u32 = 32;
 const STAMP_CREDITS: u32 = 1;
 /// The maximum number of orphan errors that an open reports individually.
 const MOST_TOLD: usize = 64;
-/// The number of blocks, for the orphan list and the inode, in addition to the blocks of one piece of a large map.
+/// The number of blocks that the orphan list and the inode need, in addition to the blocks of one piece of a large map.
 const PIECE_CREDITS: u32 = 16;
 
 /// The maximum number of conversions in a close while other threads open and write the file, and the maximum number of failed conversions.
@@ -73,9 +73,9 @@ impl Ext4Held {
         &self.fs
     }
 
-    /// Sets a time stamp without a transaction. All readers of the inode see the time stamp. The time stamp is written to the journal at
-    /// the next change of the inode, at a sync, at the last close, or by the [timer](super::super::CommitTimer). Acquires no lock. Does
-    /// nothing on a read-only volume.
+    /// Sets a time stamp without a transaction. All readers of the inode see the time stamp. The next change of the inode, a sync, the last
+    /// close or the [timer](super::super::CommitTimer) writes the time stamp to the journal. Acquires no lock. Does nothing on a read-only
+    /// volume.
     #[inline]
     pub fn stamp(&self, access: Access) {
         if let (Some(open), Some(writing)) = (&self.open, &self.fs.writing) {
@@ -143,8 +143,8 @@ impl Operation<'_> {
     }
 }
 
-/// Whether an error is caused by the volume's metadata, so that each further read finds it again. Other errors are caused by the device or
-/// the caller.
+/// Whether an error is caused by the volume's metadata, so that each further read fails in the same way. Other errors are caused by the
+/// device or the caller.
 pub(super) fn is_of_volume(why: &Error) -> bool {
     use ErrorKind::{Corrupt, Encrypted, LimitExceeded, NotFound, Unsupported};
     matches!(why.kind(), Corrupt | Unsupported | NotFound | LimitExceeded | Encrypted)
@@ -407,8 +407,8 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// Whether the content is in blocks. This is false for a special file, for a symbolic link with its target in the inode, and for an
-    /// inode with inline data.
+    /// Whether the content is in blocks. The result is false for a special file, for a symbolic link with its target in the inode, and for
+    /// an inode with inline data.
     pub(crate) fn has_map(&self) -> bool {
         match self.file_type() {
             FileType::Regular | FileType::Directory => !self.has_inline_data(),
@@ -419,7 +419,7 @@ impl Inode {
 
     /// Whether the map has no nodes except the root.
     pub(crate) fn has_small_map(&self) -> bool {
-        // `eh_depth` in the root.
+        // The bytes of `eh_depth` in the root are zeros if the root is the only node.
         let flat = self.i_block[6..8] == [0, 0];
         !self.has_map() || self.flags().contains(InodeFlags::EXTENTS) && flat
     }

@@ -66,7 +66,7 @@ impl Operation<'_> {
         Ok(dir)
     }
 
-    /// Reads a directory for the removal of entries. Append-only directories do not permit this.
+    /// Reads a directory for the removal of entries. Append-only directories do not permit the removal.
     fn directory_to_shrink<'d>(&self, dir: &'d Locked<'_>) -> Result<InodeToChange<'d>> {
         let dir = self.directory(dir)?;
         if dir.flags().contains(InodeFlags::APPEND) {
@@ -112,7 +112,8 @@ impl Operation<'_> {
         handle.update_inode(inode, |inode| inode.set_times(&Times::changed(now)))
     }
 
-    /// Whether a directory may have more subdirectories than the link count can record. This needs dir_nlink and, as in Linux, an htree.
+    /// Whether a directory may have more subdirectories than the link count can record. Such a directory needs the feature dir_nlink and,
+    /// as in Linux, an htree.
     fn may_lose_count(&self, dir: &Inode) -> bool {
         self.superblock.ro_compat.contains(RoCompat::DIR_NLINK)
             && dir.flags().contains(InodeFlags::INDEX)

@@ -57,13 +57,13 @@ fn set_next_orphan(
 }
 
 impl Operation<'_> {
-    /// Adds an inode to the list, unless it is already there. If the inode is still on the list at the next opening of the volume, the
-    /// opening frees the inode, or its blocks past the size if the inode has a name.
+    /// Adds an inode to the list, unless it is already there. If the inode is still on the list when the volume is next opened, the open
+    /// frees an inode without a name, and the blocks past the size of an inode with a name.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();
-        // An inode that was added twice would point to itself. Without this check, this would happen to a file that is written past its end
-        // and then loses its last name.
+        // An inode that was added twice would point to itself. Without this check, a file that is written past its end and then loses its
+        // last name would be added twice.
         if list.contains(number) {
             return Ok(());
         }
@@ -103,9 +103,9 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    /// Handles an orphan that cannot be freed, as Linux does: removes the orphan from the list, leaves the inode in use, and marks the
-    /// volume as having errors. The mark makes e2fsck check the complete volume, and e2fsck frees an inode without a name. A file with a
-    /// name keeps its blocks past the end.
+    /// Handles an orphan that cannot be freed, as Linux does. The orphan is removed from the list, but the inode stays in use, and the
+    /// volume is marked as having errors. The mark makes e2fsck check the complete volume, and e2fsck frees an inode without a name. A file
+    /// with a name keeps its blocks past the end.
     pub(super) fn give_up_orphan(&self, orphan: &Locked<'_>) -> Result<()> {
         let (number, found) = (orphan.number(), orphan.inode());
         self.transact(CREDITS, |handle| {
@@ -212,7 +212,7 @@ impl Operation<'_> {
         Ok((adopted, wrong))
     }
 
-    /// Checks that an inode can be an orphan, that is, that it is in use and not internal.
+    /// Checks that an inode can be an orphan: it must be in use, and must not be internal.
     fn check_orphan(&self, number: InodeNo) -> Result<Inode> {
         if !self.is_inode_in_use(number)? {
             return Err(Place::new("orphans").inode(number).corrupt("the inode is not in use"));
@@ -230,7 +230,7 @@ mod tests {
     use crate::fs::ext4::{MkfsOptions, ROOT};
     use crate::fs::{Clock, Credentials, NewFile, Writer};
 
-    /// Threads remove adjacent orphans at the same time. The list on the device must then contain all remaining orphans.
+    /// If threads remove adjacent orphans at the same time, the list on the device still contains all remaining orphans.
     #[test]
     fn threads_that_end_neighbours_keep_the_list_whole() {
         const COUNT: usize = 64;

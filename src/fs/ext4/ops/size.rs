@@ -1,4 +1,4 @@
-//! Changes of size: files that shrink or grow.
+//! Changes the size of files.
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ const LARGE: u64 = 1 << 31;
 const CREDITS: u32 = 40;
 
 impl Ext4 {
-    /// Whether an inode is a regular file whose content can change.
+    /// Checks that an inode is a regular file whose content can change.
     pub(super) fn check_content_changes(&self, inode: &Inode) -> Result<()> {
         match inode.file_type() {
             FileType::Regular => {}

@@ -65,7 +65,7 @@ impl Operation<'_> {
     }
 
     /// Decrements the link count of an inode, and frees the inode or makes it an orphan, as `fate` requires. The link count of a directory
-    /// becomes 0, because its `.` also disappears. If damaged metadata prevent that the inode is freed, the inode becomes an orphan, and
+    /// becomes 0, because its `.` also disappears. If the inode cannot be freed because its metadata are damaged, it becomes an orphan, and
     /// the caller passes the returned error to [`finish`](Self::finish).
     pub(super) fn drop_name(
         &self,

@@ -23,8 +23,8 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 const ENTRY: usize = size_of::<RawQuotaEntry>();
 /// The maximum number of entries in a block.
 const PER_BLOCK: u16 = ((BLOCK - size_of::<RawQuotaLeaf>()) / ENTRY) as u16;
-/// The maximum number of blocks that a new entry changes, without the file's block map: the header, four nodes of the tree, two blocks of
-/// entries, a bitmap and a group descriptor for each of at most five new blocks, the inode, and the superblock.
+/// The maximum number of blocks that a new entry changes, without the file's block map: 1 header, 4 nodes of the tree, 2 blocks of entries,
+/// 2 blocks (bitmap and group descriptor) for each of at most 5 new blocks, 1 inode, 1 superblock.
 const INSERT_CREDITS: u32 = 20;
 /// The maximum number of ids whose entries are cached.
 const MOST_KNOWN: usize = 1 << 16;

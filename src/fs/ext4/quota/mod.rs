@@ -148,7 +148,7 @@ impl Ext4 {
         if self.quota.get().is_some() { CREDITS } else { 0 }
     }
 
-    /// Loads the quota files. This is called when a volume is opened for writing.
+    /// Loads the quota files. This function is called when a volume is opened for writing.
     pub(super) fn load_quota(self: &Arc<Self>) -> Result<()> {
         let mut files = [None, None, None];
         for (kind, number) in self.superblock.quota_files.into_iter().enumerate() {
@@ -202,8 +202,8 @@ impl Inode {
 }
 
 impl Operation<'_> {
-    /// Refuses a new inode if the inode would exceed the limits of these owners. The caller must not be in a transaction, because the entry
-    /// of an owner without an entry is created in a separate transaction.
+    /// Refuses a new inode if the inode would exceed the limits of these owners. The caller must not be in a transaction, because a missing
+    /// entry of an owner is created in a separate transaction.
     ///
     /// # Errors
     /// `Quota`; `NoSpace`; errors of reading the quota files.

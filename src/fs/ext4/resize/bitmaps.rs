@@ -53,8 +53,8 @@ impl<'a> Bitmaps<'a> {
     }
 
     /// Adds the changed bitmaps to the edits, and stores the new counts of free clusters in the descriptors. A bitmap that was
-    /// uninitialised becomes initialised. The content that an uninitialised bitmap implies depends on the superblock, which changes, and
-    /// the bitmap of the last group must be initialised.
+    /// uninitialised becomes initialised, because the content that an uninitialised bitmap implies depends on the superblock, and the
+    /// resize changes the superblock. Also, the bitmap of the last group must always be initialised.
     pub(super) fn store(
         self,
         new: &Superblock,

@@ -22,10 +22,11 @@ const COPIED: usize = 1 << 20;
 /// The time at which the new size is written to the superblock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// In the same transaction as the other blocks, because the new content of these blocks is valid only for the new size.
+    /// The size is written in the same transaction as the other blocks, because the new content of these blocks is valid only for the new
+    /// size.
     WithEdits,
-    /// After the other blocks. The new content of these blocks is valid for the old size, too. The superblock is not in the transaction,
-    /// because a kernel that mounts the volume reads the size in the superblock before it replays the journal.
+    /// The size is written after the other blocks, because the new content of these blocks is also valid for the old size. The superblock
+    /// is not in the transaction, because a kernel that mounts the volume reads the size in the superblock before it replays the journal.
     AfterEdits,
     /// The size does not change. The journal itself moves, so the changes cannot be written in a transaction.
     Same,

@@ -1,4 +1,4 @@
-//! Changes of inodes during a resize: their positions in the inode tables, their block maps and their attribute blocks.
+//! Changes inodes during a resize: their positions in the inode tables, their block maps and their attribute blocks.
 
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;

@@ -130,7 +130,7 @@ fn descriptors(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) -> Result<
 }
 
 /// Updates the groups that have backups with the feature sparse_super2. As in resize2fs, the second of the two backups is always in the
-/// last group. A volume that was made without backups gets no backups, except that a volume with one group gets backups when it grows.
+/// last group. A volume with several groups and without backups stays without backups. A volume with one group gets backups when it grows.
 fn backups(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) {
     if !sb.compat.contains(Compat::SPARSE_SUPER2) || groups == sb.groups {
         return;

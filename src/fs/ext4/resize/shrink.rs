@@ -98,15 +98,15 @@ fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
         }
     }
     if moved {
-        // The last step moved the journal, but the volume could not shrink afterwards.
+        // The last step moved the journal, but the volume could not shrink afterwards, so this step is not made.
         steps.pop();
     }
     Ok(Rehearsed { steps, end: volume.found.superblock.blocks_count })
 }
 
 impl Volume {
-    /// Refuses a volume in which a check finds faults. A resize would make some faults worse: a block that two files share would move for
-    /// only one of the files, a damaged bitmap would get a valid checksum, and a damaged resize inode may point to any block.
+    /// Refuses a volume in which a check finds faults. A resize would make some faults worse. A block that two files share would move for
+    /// only one of the files. A damaged bitmap would get a valid checksum. A damaged resize inode may point to any block.
     pub(super) fn check_sound(&self) -> Result<()> {
         let report = self.found.check(&mut |_| ())?;
         match report.findings.iter().find(|finding| finding.severity != Severity::Note) {
@@ -269,8 +269,8 @@ impl Volume {
         volume.reopen()
     }
 
-    /// Frees the blocks that only the larger volume needed. These blocks are freed after the new size was set. If the resize is interrupted
-    /// before that and a kernel mounts the volume, the kernel must not allocate them.
+    /// Frees the blocks that only the larger volume needed. These blocks are freed after the new size is set: if the resize is interrupted
+    /// earlier and a kernel mounts the larger volume, the kernel must not allocate these blocks.
     fn free(&self, changes: &Changes) -> Result<()> {
         let sb = &self.found.superblock;
         let mut shape = Shape::new(&self.raw, sb, sb.blocks_count, self.clock)?;
@@ -280,7 +280,7 @@ impl Volume {
         for range in &changes.freed {
             bitmaps.mark(range.clone(), false)?;
         }
-        // Moved data uses some of the freed blocks.
+        // Some of the freed blocks contain moved data, so these blocks are marked as used.
         changes.mark_taken(&mut bitmaps)?;
         bitmaps.store(&shape.sb, &mut descriptors, &mut edits)?;
         if edits.is_empty() {

@@ -60,7 +60,7 @@ impl Model {
         self.seen.fetch_max(number, SeqCst);
     }
 
-    /// The part of a checkpoint that writes home the version that a commit froze.
+    /// Writes home the version that a commit froze, as a checkpoint does.
     fn write_home(&self, tid: u64) {
         if let Some(version) = self.blocks.dirty().of_transaction(BLOCK, Member::in_test(tid).tid())
         {

@@ -1,9 +1,12 @@
 //! Tests of writes under the schedules of a model checker: `./x shuttle`.
 //!
 //! The checker switches threads at every lock, condition variable and atomic counter of [`crate::sync`], and in these tests also at every
-//! request to the device. It does not cover quick_cache (a substitute that evicts at random replaces it), the memory orders of atomics (all
-//! are sequentially consistent), reference counts, the hints of the block allocator, and reads of a block during a write of the block (each
-//! read and write is one step).
+//! request to the device. It does not cover:
+//!
+//! - quick_cache, which is replaced by a cache that evicts at random;
+//! - the memory orders of atomics, because all of them are sequentially consistent here;
+//! - reference counts, and the hints of the block allocator;
+//! - reads of a block during a write of the block, because each read and each write is one step.
 
 mod blocks;
 mod volume;

@@ -161,7 +161,8 @@ fn synced_changes_are_there_whenever_power_fails() {
     });
 }
 
-/// On a full volume, the only free block is the block of the removed file.
+/// A freed block is allocated again only after the removal of its file is committed. On this full volume, a new file can get no other
+/// block.
 #[test]
 fn a_freed_block_is_had_again_only_when_that_is_committed() {
     static REUSED: AtomicBool = AtomicBool::new(false);
@@ -219,8 +220,8 @@ fn an_inode_in_hand_is_never_another_file() {
     );
 }
 
-/// Synced names exist, or the sync was refused. Two threads run operations, so that a commit may be in progress when the commit of the
-/// close has ended.
+/// Every name whose sync succeeded exists after the close. Two threads run operations, so that another commit may be in progress when the
+/// commit of the close has ended.
 #[test]
 fn a_close_beside_operations_keeps_what_was_promised() {
     explore(10, || {

@@ -1,4 +1,4 @@
-//! Changes of a file's extents: mapping, unmapping, changes of state, and shifting. A long change processes one leaf after the other. The
+//! Changes a file's extents: maps, unmaps and shifts them, or changes their state. A long change processes one leaf after the other. The
 //! tree is valid after each leaf, so a transaction may end after each leaf.
 
 use std::ops::Range;
@@ -49,8 +49,8 @@ impl Tree<'_> {
         self.lower(handle)
     }
 
-    /// Unmaps the last part of a range: as much as is in one leaf and as one step can free. Later steps may run in another transaction.
-    /// Returns the end of the remaining part of the range.
+    /// Unmaps the last part of a range. This part lies in one leaf, and one step can free its space. Later steps may run in another
+    /// transaction. Returns the end of the remaining part of the range.
     fn unmap_last(
         &self,
         handle: &mut Handle<'_>,
@@ -87,8 +87,8 @@ impl Tree<'_> {
         Ok(start)
     }
 
-    /// One step can free the extents of `part` from the returned index on; `None` if the part has no extents. A map that consists only of
-    /// the root is freed in one step, so that a small file is freed in one transaction.
+    /// The index of the first extent that one step can free together with all later extents of `part`; `None` if the part has no extents. A
+    /// map that consists only of the root is freed in one step, so that a small file is freed in one transaction.
     fn last_few(&self, path: &Path, part: Range<usize>) -> Option<usize> {
         let sb = &self.inode.fs.superblock;
         let group = |block: u64| {

@@ -1,4 +1,4 @@
-//! Changes of indirect maps in ext2 and ext3 files: 12 direct pointers in the inode, then trees of one, two and three levels of pointer
+//! Changes the indirect maps of ext2 and ext3 files: 12 direct pointers in the inode, then trees of one, two and three levels of pointer
 //! blocks.
 
 use std::ops::Range;
@@ -226,8 +226,8 @@ impl Pointers<'_> {
         Ok(())
     }
 
-    /// Unmaps the last part of a range: as much as has pointers in one block, and as one step can free. Later steps may run in another
-    /// transaction. Returns the end of the remaining part of the range.
+    /// Unmaps the last part of a range. The pointers to this part are in one block, and one step can free the part. Later steps may run in
+    /// another transaction. Returns the end of the remaining part of the range.
     fn unmap_last(
         &self,
         handle: &mut Handle<'_>,

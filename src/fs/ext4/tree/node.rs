@@ -1,4 +1,4 @@
-//! Changes of the bytes of a node, and conversions of its entries.
+//! Changes the bytes of a node, and converts its entries.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Reads of the extent tree, from its root in the inode to the leaf for a block. Other modules of [`tree`](super) change the tree.
+//! Reads the extent tree, from its root in the inode to the leaf for a block. Other modules of [`tree`](super) change the tree.
 
 use std::ops::Range;
 

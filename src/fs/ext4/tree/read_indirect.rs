@@ -1,4 +1,4 @@
-//! Reads of indirect maps in ext2 and ext3 files: 12 direct pointers, then trees of one, two and three levels.
+//! Reads the indirect maps of ext2 and ext3 files: 12 direct pointers, then trees of one, two and three levels.
 
 use std::ops::Range;
 

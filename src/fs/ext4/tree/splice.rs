@@ -30,8 +30,8 @@ struct Change<'t, 'h, 'f> {
     handle: &'h mut Handle<'f>,
     /// The remaining blocks for new nodes.
     spare: Vec<FsBlock>,
-    /// Nodes that are no longer needed. They are freed after the last reference to them has been removed, so that a change that fails
-    /// leaves no reference to a free block.
+    /// Nodes that the new tree does not need. They are freed after the last reference to them is removed, so that a failed change leaves no
+    /// reference to a free block.
     released: Vec<FsBlock>,
     /// The change of the number of clusters that the inode uses.
     clusters: i64,

@@ -1,9 +1,9 @@
-//! Changes of a volume's superblock, as tune2fs makes them. Only changes that need no change of other metadata are supported.
+//! Changes a volume's superblock, as tune2fs does. Only changes that need no change of other metadata are supported.
 //!
 //! All decisions are made before the first write. The backups are written first, and then the primary superblock. After a power failure
 //! between these writes, the volume is valid and has newer backups. As with tune2fs, all backups become copies of the primary superblock.
-//! If the revision is raised from 0 to 1, the primary superblock is written before the backups. A primary superblock of revision 0 with a
-//! backup of revision 1 would be refused as damaged.
+//! If the revision is raised from 0 to 1, the primary superblock is written before the backups, because an open treats a volume as damaged
+//! if the primary superblock has revision 0 and a backup has revision 1.
 
 mod options;
 mod switches;
@@ -28,7 +28,7 @@ use crate::fs::Clock;
 pub use self::options::{HashAlgorithm, NewUuid, Reserved, TuneOptions};
 
 const PLACE: Place = Place::new("superblock");
-/// The value of `s_max_mnt_count` on a volume that is never checked because of its number of mounts.
+/// The value of `s_max_mnt_count` on a volume for which the number of mounts never causes a check.
 const NEVER: u16 = u16::MAX;
 
 /// Changes the superblock and all its backups on a device that is open for writing. Returns the new superblock. A volume that needs
@@ -77,7 +77,8 @@ pub(crate) fn tune(
         jbd2::check_room(&fs, new.compat).context(|| "fast_commit")?;
     }
     if raised {
-        // A primary superblock of revision 0 with a backup of revision 1 would be refused as damaged.
+        // An open treats a volume as damaged if the primary superblock has revision 0 and a backup has revision 1. The primary superblock
+        // is therefore written first.
         fs.write_superblock(|old| *old = raw.clone())?;
     }
     write_backups(&fs, &raw).context(|| "backup superblock")?;

@@ -25,11 +25,11 @@ pub struct TuneOptions {
     pub reserved_uid: Option<u16>,
     /// The group that may also use the reserved blocks (`-g`).
     pub reserved_gid: Option<u16>,
-    /// The number of mounts after which the volume is checked, at most 16000. 0 disables checks because of the number of mounts (`-c`).
+    /// The number of mounts after which the volume is checked, at most 16000. With 0, the number of mounts never causes a check (`-c`).
     pub max_mount_count: Option<u16>,
     /// The number of mounts since the last check, at most 16000 (`-C`).
     pub mount_count: Option<u16>,
-    /// The number of seconds after which the volume is checked. 0 disables checks because of the time (`-i`).
+    /// The number of seconds after which the volume is checked. With 0, the time since the last check never causes a check (`-i`).
     pub check_interval: Option<u32>,
     /// The time of the last check, in seconds since 1970 (`-T`).
     pub last_checked: Option<i64>,

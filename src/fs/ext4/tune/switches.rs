@@ -11,7 +11,7 @@ use crate::fs::ext4::mkfs::{Features, random};
 use crate::fs::ext4::superblock::{change_features, features};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// Features that can be enabled with changes only of the superblock.
+/// Features that can be enabled by a change of the superblock alone.
 const SETTABLE: Features = Features {
     compat: Compat::DIR_INDEX.union(Compat::STABLE_INODES).union(Compat::FAST_COMMIT),
     incompat: Incompat::EXTENTS
@@ -27,7 +27,7 @@ const SETTABLE: Features = Features {
         .union(RoCompat::READONLY),
 };
 
-/// Features that can be disabled with changes only of the superblock.
+/// Features that can be disabled by a change of the superblock alone.
 const CLEARABLE: Features = Features {
     compat: Compat::FAST_COMMIT,
     incompat: Incompat::CSUM_SEED,
@@ -162,8 +162,9 @@ fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Resul
 /// Whether the state of the volume permits that a feature is disabled.
 fn can_go(raw: &RawSuperblock, feature: Features, now: Features) -> bool {
     let summed = now.ro_compat.contains(RoCompat::METADATA_CSUM);
-    // With metadata_csum, the checksums of directory blocks depend on dir_index. With metadata_csum_seed, all checksums use the stored
-    // seed. Without this feature, they use a seed that is derived from the UUID, so the two seeds must be equal.
+    // With metadata_csum, the checksums of directory blocks depend on dir_index, so dir_index cannot be disabled. With metadata_csum_seed,
+    // all checksums use the stored seed. Without metadata_csum_seed, they use a seed that is derived from the UUID, so metadata_csum_seed
+    // can be disabled only if both seeds are equal.
     !(feature.compat == Compat::DIR_INDEX && summed)
         && (feature.incompat != Incompat::CSUM_SEED
             || raw.s_checksum_seed.get() == crc32c_raw(!0, &raw.s_uuid))

@@ -170,7 +170,8 @@ mod tests {
         Extent { first: FileBlock(first), start: FsBlock(1000), len, state: ExtentState::Written }
     }
 
-    /// The expected numbers are from volumes made by mke2fs with 1 KiB blocks. A pointer block of this size contains 256 pointers.
+    /// The computed numbers of pointer blocks equal the numbers in volumes made by mke2fs with 1 KiB blocks. A pointer block of this size
+    /// contains 256 pointers.
     #[test]
     fn blocks_of_pointers_are_counted() {
         for (extents, expected) in [

@@ -148,7 +148,7 @@ impl Found {
 
     fn add_slot(&mut self, number: u32, bytes: &[u8], used: bool, last: usize) -> Result<()> {
         let Some((identity, raw)) = identity(number, bytes) else { return Ok(()) };
-        // An orphan, which is marked as used, has not been deleted yet.
+        // An orphan is marked as used, and has not been deleted yet.
         if used || raw.i_links_count.get() > 0 {
             self.versions.remove(&identity);
             return Ok(());

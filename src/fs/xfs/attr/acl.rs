@@ -26,7 +26,7 @@ pub(super) fn to_xattr(bytes: &[u8], place: Place) -> Result<Vec<u8>> {
     let mut value = VERSION.to_le_bytes().to_vec();
     for entry in entries {
         let tag = entry.ae_tag.get();
-        // Entries with other tags have no id; their field is ignored.
+        // Entries with other tags have no id, so their field `ae_id` is ignored.
         let id = if NAMED.contains(&tag) { entry.ae_id.get() } else { u32::MAX };
         value.extend((tag as u16).to_le_bytes());
         value.extend(entry.ae_perm.get().to_le_bytes());

@@ -42,7 +42,7 @@ impl AttributeChanges {
         self.0.entry(inode).or_default().push(change);
     }
 
-    /// The inodes with changes. Each inode has the generation that its changes name, if any.
+    /// The inodes with changes. Each inode is returned with the generation that its changes name, if they name one.
     pub(in crate::fs::xfs) fn inodes(&self) -> impl Iterator<Item = (InodeNo, Option<u32>)> {
         let all = |changes: &[AttributeChange]| changes.iter().find_map(|change| change.generation);
         self.0.iter().map(move |(inode, changes)| (*inode, all(changes)))

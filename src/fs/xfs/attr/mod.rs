@@ -29,7 +29,7 @@ impl XfsInode {
         let mut all = found.all;
         let changes = &self.fs.attribute_changes;
         changes.apply((self.stat.inode, self.stat.generation), &mut all);
-        // Attributes that changes in the log add count toward the same limit.
+        // Attributes that the log adds count toward the same limit.
         let size = |attribute: &Attribute| attribute.name.len() + attribute.value.len();
         if changes.has(self.stat.inode) && all.iter().map(size).sum::<usize>() > MAX_BYTES {
             return Err(too_many());

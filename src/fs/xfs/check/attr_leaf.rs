@@ -1,4 +1,5 @@
-//! Checks leaves of attributes: the entries in hash order, the names and values at the end of the block, and the space between.
+//! Checks leaves of attributes: the entries in hash order, the names and values at the end of the block, and the space between entries and
+//! names.
 
 use zerocopy::FromBytes;
 

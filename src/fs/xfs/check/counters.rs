@@ -15,7 +15,7 @@ impl Checker<'_> {
     }
 
     pub(super) fn check_counters(&mut self) {
-        // After a crash lazy counters are outdated, and the next mount counts again.
+        // After a crash, lazy counters are outdated, and the next mount computes them again.
         if self.fs.log().recovered && self.has_lazy_counters() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Checks the free-space index of a large directory, whose blocks record the free space of each block of entries.
+//! Checks the free-space index of a large directory. The blocks of this index record the free space of each block of entries.
 
 use super::super::disk::dir::{FREE, FREE_HEADER, FREE_HEADER_V5, FREE_V5, NO_BLOCK};
 use super::super::header::{Header, array};

@@ -68,7 +68,7 @@ impl Xfs {
     /// Checks the volume in its state after the log's recovery, and writes nothing. The check calls `progress` as it advances.
     ///
     /// # Errors
-    /// Faults of the volume are not errors. They are in the report. `Io` only if the superblock cannot be read again.
+    /// Faults of the volume are in the report and are not errors. `Io` only if the superblock cannot be read again.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Checker::new(self, progress)?.run()
     }

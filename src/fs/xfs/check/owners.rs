@@ -1,7 +1,7 @@
 //! Checks the owners of the blocks of each group. Every block has exactly one owner, except blocks that files share.
 //!
-//! Realtime groups are checked like allocation groups. Only zones have blocks that are neither owned nor free. These blocks contain old
-//! file data, which a file has since written to another position.
+//! Realtime groups are checked like allocation groups. In a zone, a block may have no owner although it is not free. Such a block contains
+//! an old version of file data that has since been written to another position.
 
 use super::super::disk::tree::{owner, owner_bits};
 use super::super::features::RoCompat;
@@ -144,7 +144,7 @@ impl Checker<'_> {
         let site = space.site(["blocks", "realtime blocks"]);
         // `end` is the highest end of the runs so far, and `last` is the run that ends there.
         let (mut end, mut last): (u64, Option<Owned>) = (0, None);
-        // Of the runs that are not file data, the run with the highest end. Such runs must not share blocks.
+        // `sole` is the run with the highest end among the runs that are not file data. Such runs must not share blocks.
         let mut sole: Option<Owned> = None;
         for run in owned {
             let (start, run_end) = (u64::from(run.start), run.end().min(length));

@@ -127,7 +127,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that the inodes exist for which the log contains unfinished attribute changes.
+    /// Checks the inodes for which the log contains unfinished attribute changes. Each of these inodes must exist.
     pub(super) fn check_intents(&mut self) {
         for (number, generation) in self.fs.attribute_changes.inodes() {
             let found = self.again(number).filter(|found| found.mode() != 0);

@@ -1,7 +1,7 @@
 //! Checks the space of realtime files: the free extents in the bitmaps and their summaries, and the trees of realtime groups.
 //!
-//! A volume with metadata directories has a bitmap and a summary for each realtime group. Their names in the metadata directories identify
-//! them. Other volumes have a single bitmap and a single summary. Zones have no bitmap, because XFS frees a zone only as a whole.
+//! A volume with metadata directories has a bitmap file and a summary file for each realtime group. The names of these files identify them.
+//! Other volumes have a single bitmap and a single summary. Zones have no bitmap, because XFS frees a zone only as a whole.
 
 use std::collections::BTreeMap;
 

@@ -50,7 +50,7 @@ impl Checker<'_> {
     fn check_first(&mut self) {
         let (raw, findings) = (self.superblock.clone(), &mut self.findings);
         findings.expect(PLACE.field("sb_flags"), raw.sb_flags, 0_u32);
-        // Some machines store the field at the offset of `sb_bad_features2`, so both fields must be equal.
+        // Some machines store `sb_features2` at the offset of `sb_bad_features2`, so both fields must be equal.
         let bits = raw.sb_features2.get();
         findings.expect(PLACE.field("sb_bad_features2"), raw.sb_bad_features2.get(), bits);
         if self.fs.superblock.is_v5() {

@@ -86,7 +86,7 @@ impl XfsInode {
         Ok(None)
     }
 
-    /// Reads the entry at an address from the index. Returns the entry's inode if the entry has the given name.
+    /// Reads the directory entry at an address that was found in the index. Returns the entry's inode if the entry has the given name.
     fn entry_of_address(
         &self,
         map: Option<&ExtentMap>,

@@ -144,7 +144,7 @@ impl XfsInode {
 mod tests {
     use super::*;
 
-    /// The expected values come from `xfs_db -c 'hash NAME'`.
+    /// The hashes of names equal the hashes that `xfs_db -c 'hash NAME'` prints.
     #[test]
     fn hashes_are_those_of_xfs_db() {
         let of = |name: &str| hash(name.as_bytes());

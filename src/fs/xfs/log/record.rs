@@ -44,8 +44,8 @@ pub(super) struct LogBlocks<'a> {
     pub(super) count: u32,
 }
 
-/// A log record. In the log, each block begins with the cycle number. Here each block begins with its own first word, which the header
-/// saves.
+/// A log record. In the log, each block begins with the cycle number. In this structure, each block begins with its own first word, which
+/// the record's header saves.
 pub(super) struct Record {
     pub(super) lsn: u64,
     pub(super) operations: u32,

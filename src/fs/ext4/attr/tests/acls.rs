@@ -61,8 +61,8 @@ fn mounted() -> Option<(Image, Mount)> {
     Some((image, mount))
 }
 
-/// Sets and removes lists, and changes the mode of a file with a list. The modes and the lists must equal the modes and the lists that the
-/// kernel computes.
+/// If lists are set or removed, or the mode of a file with a list is changed, the new mode and the new lists equal those that the kernel
+/// computes.
 #[test]
 fn lists_and_modes_follow_each_other() {
     let Some((_other, mount)) = mounted() else { return };

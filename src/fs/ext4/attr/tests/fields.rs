@@ -20,7 +20,8 @@ fn new_inode(mode: u32, body: Body<'_>) -> NewInode<'_> {
     }
 }
 
-/// A new inode has the given values, for each inode size. Owner ids exceed 16 bits. Times exceed 2038 if the inode has space for them.
+/// A new inode has the given values, for each inode size. The tested owner ids exceed 16 bits. The tested times are after 2038 if the inode
+/// has space for such times.
 #[test]
 fn a_new_inode_is_what_it_was_made_with() {
     for (options, wide) in

@@ -17,8 +17,8 @@ fn small_files_are_kept_in_the_inode() {
     let image = Image::with_files(KIND, &["a", "b"]);
     let fs = image.open();
     let mut rng = Rng(3);
-    // An inode of 256 bytes has 68 bytes for content after the first 128 bytes, 32 bytes of extra fields, the magic number, an entry with
-    // its name, and the end mark. `i_block` contains 60 more bytes.
+    // An inode of 256 bytes has 68 bytes for content. The other bytes are the first 128 bytes, 32 bytes of extra fields, the magic number,
+    // an entry with its name, and the end mark. `i_block` contains 60 more bytes.
     let mut last = Vec::new();
     for len in [0, 1, 59, 60, 61, 64, 100, 128, 129, 3000] {
         let content = rng.bytes(len);
@@ -104,8 +104,8 @@ fn content_without_a_block_to_go_to_stays() {
     image.fsck();
 }
 
-/// A power failure in Linux, while a file becomes too large for its inode, leaves the file in this state. Bytes past the content but within
-/// the size read as zeros, and every kind of change is possible in this state.
+/// If the size of a file is larger than its content in the inode, the missing bytes read as zeros, and every kind of change is possible. A
+/// power failure leaves a file of Linux in this state if the file was becoming too large for its inode.
 #[test]
 fn a_size_beyond_the_content_in_the_inode_is_zeros() {
     let image = Image::with_files(KIND, &["a", "b"]);

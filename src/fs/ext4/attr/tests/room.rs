@@ -9,7 +9,8 @@ use crate::fs::ext4::for_tests::Image;
 use crate::fs::{FileSystem, SetXattr};
 use crate::units::{FsBlock, InodeNo};
 
-/// If several inodes share a block, or several values share an inode, a change of one does not change the others.
+/// If several inodes share an attribute block, or several attributes share a value inode, a change by one inode does not change the
+/// attributes of the others.
 #[test]
 fn blocks_that_the_kernel_shares_are_distinguished() {
     for kind in ["-t ext4 -b 1024", "-t ext4 -b 4096 -O ea_inode", "-t ext4 -I 128 -O ea_inode"] {

@@ -13,8 +13,8 @@ use crate::fs::ext4::{Ext4, ROOT};
 use crate::fs::{Clock, FileType, Follow};
 use crate::units::FileBlock;
 
-/// A change of a directory with wrong bytes ends with or without an error, and does not panic. The volume has no checksums, because
-/// checksums would detect all wrong bytes.
+/// A change of a directory with wrong bytes may fail, but never panics. The volume has no checksums, because checksums would detect all
+/// wrong bytes.
 #[test]
 fn wrong_bytes_end_in_errors() {
     for options in

@@ -29,7 +29,8 @@ pub(super) struct MapEdit {
 }
 
 impl MapEdit {
-    /// The changes of an inode that is in use after the fast commits. There are none for a directory, whose recorded blocks are not used.
+    /// The changes of an inode that is in use after the fast commits. For a directory there are no changes, because its recorded blocks are
+    /// not used.
     pub(super) fn of(inode: &Touched<'_>) -> Result<Self> {
         let mut map = Self::default();
         let (Some(after), Some(edit)) = (&inode.after, inode.edit) else { return Ok(map) };
@@ -114,8 +115,8 @@ impl MapEdit {
 }
 
 impl Operation<'_> {
-    /// Writes a recorded inode. The map, the attributes, and the fields about a directory's blocks are kept from the inode on the device. A
-    /// new inode starts with empty values for them.
+    /// Writes a recorded inode. The map, the attributes, and the fields about a directory's blocks are kept from the inode on the device.
+    /// In a new inode, these parts are empty.
     pub(super) fn write_recorded(
         &self,
         handle: &mut Handle<'_>,

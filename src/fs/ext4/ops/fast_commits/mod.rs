@@ -49,8 +49,8 @@ impl Ext4 {
     /// of orphans.
     ///
     /// # Errors
-    /// `ReadOnly` for changes that only Linux recovers; `NoSpace`; `Corrupt` for fast commits that contradict
-    /// the volume or do not fit into the log; `Io`. After an error the fast commits are still valid.
+    /// `ReadOnly` for changes that only Linux recovers; `NoSpace`; `Corrupt` for fast commits that contradict the volume or that do not fit
+    /// into the log; `Io`. After an error the fast commits are still valid.
     pub(in crate::fs::ext4) fn recover_fast_commits(
         self: &Arc<Self>,
         device: &Arc<dyn Device>,

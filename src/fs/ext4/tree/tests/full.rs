@@ -90,7 +90,8 @@ fn append(file: &File, first: u64, count: u64) {
     }
 }
 
-/// Tests the split of a leaf and of the nodes above it, and a root whose entries are moved to new nodes.
+/// If a new node cannot be allocated, an appended extent changes nothing. The new node is needed to split a leaf or a node above it, or to
+/// move the entries of the root.
 #[test]
 fn nodes_that_cannot_be_had() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");

@@ -43,7 +43,7 @@ fn computed(work: impl FnOnce()) -> Duration {
     now() - start
 }
 
-/// Appending leaves full leaves, so that the tree is as small as possible.
+/// Appended extents fill each leaf completely, so that the tree is as small as possible.
 #[test]
 fn appending_fills_the_leaves() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
@@ -58,7 +58,8 @@ fn appending_fills_the_leaves() {
     image.fsck();
 }
 
-/// The test prints the processor time: `cargo test --lib a_million_extents -- --nocapture`.
+/// A tree with a million extents can be built, converted, shifted and removed. The test prints the processor time: `cargo test --lib
+/// a_million_extents -- --nocapture`.
 #[test]
 fn a_million_extents() {
     const COUNT: u64 = 1 << 20;

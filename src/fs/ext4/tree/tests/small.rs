@@ -68,7 +68,8 @@ fn the_longest_extents() {
     image.fsck();
 }
 
-/// A range of an unwritten extent becomes written and then unwritten again. The range is in the middle, at an edge, or the complete extent.
+/// A range of an extent can change its state, in the middle, at an edge or as a whole. Adjoining extents with the same state are then
+/// merged.
 #[test]
 fn states_change_and_join_again() {
     for kind in KINDS {
@@ -98,7 +99,8 @@ fn states_change_and_join_again() {
     }
 }
 
-/// Holes are punched and closed, and ranges are inserted. At the end the file is empty.
+/// After holes are punched and closed and ranges are inserted, the remaining blocks have the expected positions. When all blocks are
+/// unmapped, no block stays allocated.
 #[test]
 fn punch_collapse_insert() {
     for kind in KINDS {
@@ -163,7 +165,7 @@ fn refusals() {
     image.fsck();
 }
 
-/// A range is inserted before the first extent of the only leaf.
+/// A range can be inserted before the first extent of the only leaf.
 #[test]
 fn insert_before_the_first_leaf() {
     let image = Image::with_file("-t ext4 -b 1024", "64M");
@@ -180,8 +182,8 @@ fn insert_before_the_first_leaf() {
     image.fsck();
 }
 
-/// A change of one step stays in the caller's transaction. The range also covers a hole in another leaf; this hole does not count as a
-/// step.
+/// A change of one step stays in the caller's transaction, even if its range also covers a hole in another leaf, because such a hole does
+/// not count as a step.
 #[test]
 fn a_step_that_finds_nothing_takes_no_transaction() {
     for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
