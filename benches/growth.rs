@@ -20,11 +20,11 @@ use ironmap::{Engine, File, FileOptions, Queue, QueueOptions, Volume};
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const BLOCK: u64 = 4096;
-/// Blocks of data in each file.
+/// The number of data blocks in each file.
 const BLOCKS: u64 = 1 << 20;
 const EXTENTS: [u64; 3] = [1, 1 << 10, 1 << 20];
 const DEVICE_BYTES: u64 = 16 << 30;
-/// The number of rounds, in which each file has one chunk of reads, and the number of reads in a chunk, which takes about two milliseconds.
+/// A round reads one chunk of each file. A chunk has `READS` reads, and takes about two milliseconds.
 const ROUNDS: usize = 300;
 const READS: u64 = 2000;
 const OPENINGS: usize = 11;
@@ -167,7 +167,7 @@ fn openings(scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The CPU time of the thread, which other programs affect little.
+/// The CPU time of this thread in nanoseconds. Other programs hardly affect it.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

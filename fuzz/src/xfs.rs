@@ -46,7 +46,7 @@ pub struct XfsDamage {
 
 #[derive(Arbitrary, Debug)]
 struct Change {
-    /// Any kind of structure, or one kind.
+    /// The kind of the changed structure. `None` means any kind.
     kind: Option<u8>,
     structure: u16,
     offset: u16,
@@ -55,7 +55,7 @@ struct Change {
     keeps_checksum: u8,
 }
 
-/// Integers are big-endian, except in items of the log.
+/// The bytes that a change writes. Integers are big-endian, except in items of the log.
 #[derive(Arbitrary, Debug)]
 enum Value {
     Byte(u8),

@@ -15,7 +15,7 @@ use super::rng::Rng;
 
 /// Data without a hole. The size of the file is not a multiple of any sector size or block size.
 pub(crate) const SOLID: &str = "solid";
-/// Data without a hole in more extents than a request has in flight at a time.
+/// Data without a hole, in more extents than one request can have in flight at a time.
 pub(crate) const FRAGMENTED: &str = "fragmented";
 /// Alternating blocks of data and holes.
 pub(crate) const HOLES: &str = "holes";

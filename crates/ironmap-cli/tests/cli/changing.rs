@@ -305,7 +305,7 @@ fn volumes_change_as_mounted_ones_do_by_the_namesakes() {
     }
 }
 
-/// A tree is copied into a volume with all attributes, and out of it again, without a difference. The test does not need root.
+/// A tree that is copied into a volume, and out of it again, keeps all attributes. The test does not need root.
 #[test]
 fn a_tree_goes_in_and_comes_out_as_it_was() {
     let bench = Bench::empty();

@@ -437,7 +437,7 @@ fn an_image_is_as_large_as_its_content_needs() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
-/// The kernel shows the owners from options and maps, and the files of a device table, as requested.
+/// The kernel shows each file with the owner that an option or a map assigns, and shows the files of a device table.
 #[test]
 fn owners_and_devices_are_what_was_asked_for() {
     require!([Need::Root]);

@@ -168,7 +168,7 @@ fn lists_are_those_of_ls() {
     for options in ["-1", "-i", "-d", "-R", "-di"] {
         twin.same(&format!("ls {options} @/"));
     }
-    // The root of the mount has a directory above it, unlike the root of the volume.
+    // These options are tested only below the root: the root of the mount has a parent directory, the root of the volume has none.
     for options in ["-1", "-a", "-i", "-d", "-ai", "-R", "-Rai", "-di"] {
         twin.same(&format!("ls {options} @/dir"));
     }
@@ -329,7 +329,7 @@ fn formats_of_stat_are_those_of_stat() {
     assert_eq!(twin.run("stat -c %q @/small").status.code(), Some(2));
 }
 
-/// Flags have the letters of lsattr, and access lists the lines of getfacl.
+/// Flags are printed with the letters of lsattr, and access lists with the lines of getfacl.
 #[test]
 fn stat_shows_flags_and_access_lists() {
     require!([Need::Root, Need::Tool("lsattr"), Need::Tool("getfacl"), Need::Tool("setfacl")]);

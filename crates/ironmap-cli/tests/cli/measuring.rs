@@ -45,8 +45,8 @@ fn an_overwrite_queued_on_io_uring_costs_at_most_120_instructions() {
     assert!(above <= 120.0, "{above} instructions");
 }
 
-/// The limits for overwrites with engines that complete at once. With one request at a time, each request also reads the clock for the
-/// timestamp (55 instructions).
+/// An overwrite stays within its limit of instructions with engines that complete at once. With one request at a time, each request also
+/// reads the clock for the timestamp (55 instructions).
 #[test]
 fn an_overwrite_that_completes_at_once_costs_at_most_so_many_instructions() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -257,7 +257,7 @@ fn left_by(pid: u32) -> Vec<String> {
     left
 }
 
-/// Whether a process has a child that runs a launch.
+/// Whether a child of this process runs a launch, which measures the targets in a separate process.
 fn measures(pid: u32) -> bool {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     children.unwrap_or_default().split_whitespace().any(|child| {
@@ -298,7 +298,7 @@ fn an_interrupted_bench_leaves_no_device_and_no_mount() {
     }
 }
 
-/// A failed launch ends the bench with its reason, and the fixture is removed.
+/// If a launch fails, the bench ends with the reason, and the fixture is removed.
 #[test]
 fn a_bench_that_fails_leaves_nothing() {
     require!([Need::Tool("mke2fs")]);

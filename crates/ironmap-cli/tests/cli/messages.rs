@@ -163,7 +163,7 @@ fn a_device_in_use_names_its_users() {
     bench.succeed(["ls", &target]);
 }
 
-/// A symbolic link below `/dev/disk` as udev makes it, and the directories that were made for this link. The drop removes both.
+/// A symbolic link below `/dev/disk` as udev makes it, and the directories that were made for this link. Dropping the value removes both.
 struct Link {
     path: PathBuf,
     made: Vec<PathBuf>,

@@ -47,8 +47,8 @@ fn of_platform(mut image: Value, architecture: &str) -> Value {
     image
 }
 
-/// An image with three layers (uncompressed, gzip and zstd) is applied. It is the image for this machine, one of two images in an index.
-/// Another index names this index.
+/// Applies the three layers (uncompressed, gzip and zstd) of an image. It is the image for this machine, one of two images in an index. The
+/// index of the layout names this index.
 #[test]
 fn the_layers_of_a_layout_are_applied() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);
@@ -91,7 +91,7 @@ fn the_layers_of_a_layout_are_applied() {
         bench.command().args(["mkfs", "-q", "--oci", "-d"]).arg(&dir).arg(image.path()).arg("32M"),
     );
     same(&image, expected.dir());
-    // Without --oci it is a directory.
+    // Without --oci, the layout is an ordinary directory.
     bench.succeed(["mkfs", "-q", "-d", "layout", "plain"]);
     assert_eq!(
         text(&bench.succeed(["cat", "plain:/oci-layout"])),
@@ -322,8 +322,8 @@ fn an_archive_of_images_is_applied() {
     refused(&bench, &["-d", "saved"], &["is not a valid name of a layer"]);
 }
 
-/// A name, the first digits of a digest, or a platform chooses one of several images: in a layout, in an index that the layout's index
-/// names, and in an archive of `docker save`, in which the configurations name the platforms. Errors list the images.
+/// One of several images is chosen by a name, by the first digits of a digest, or by a platform. The images are in a layout, in an index
+/// that the layout's index names, or in an archive of `docker save`, whose configurations name the platforms. Errors list the images.
 #[test]
 fn one_of_several_images_is_chosen() {
     require!([Need::Tool("tar"), Need::Tool("gzip")]);

@@ -155,7 +155,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
             (END_OF_1, &[&["mkdir", "disk.img@1M:/d"], &["cp", "-r", "tree", "disk.img@1M:/d"]]),
             (END_OF_1, &[&["fallocate", "-l", "2M", "disk.img@1M:/f"], &["rm", "disk.img@1M:/f"]]),
             (MIB, &[&["mkfs", "-qF", "disk.img@0x20000"]]),
-            // The backup of the table.
+            // The location ends where the backup of the table begins.
             (DISK - 33 * 512, &[&["mkfs", "-qF", "disk.img@37M"]]),
         ];
         for (end, commands) in commands {

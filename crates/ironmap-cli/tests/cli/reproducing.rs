@@ -114,8 +114,8 @@ fn differing(one: &[u8], other: &[u8]) -> Option<usize> {
     one.iter().zip(other).position(|(one, other)| one != other)
 }
 
-/// The tree is created in two orders. Images of both trees are built with different locales, time zones, umasks, processors and users, and
-/// from GNU tar's archives of both trees, in which attributes are in the order of the host. All images are equal.
+/// The tree is created in two orders. Images are built from both trees with different locales, time zones, umasks, processors and users.
+/// Images are also built from GNU tar's archives of both trees, in which attributes are in the order of the host. All images are equal.
 #[test]
 fn the_same_tree_makes_the_same_image() {
     require!([Need::Tool("tar"), Need::Tool("taskset")]);

@@ -59,7 +59,7 @@ fn geometry(image: &Path) -> BTreeMap<String, String> {
     fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
 }
 
-/// A tree with files of many shapes: small, large, sparse, linked, with attributes; and many of them.
+/// Creates a tree with many files: small, large, sparse and linked files, and files with attributes.
 fn fill(root: &Path) {
     fs::create_dir_all(root.join("many")).unwrap();
     for number in 0..120_u64 {
@@ -226,7 +226,8 @@ fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
     }
 }
 
-/// The smallest size is at most that of resize2fs, and a second run does not reduce it; then the volume grows to its old size.
+/// The smallest size is at most the smallest size of resize2fs, and a second run does not reduce it further. Afterwards, the volume grows
+/// to its old size.
 #[test]
 fn the_smallest_size_is_that_of_resize2fs_or_less() {
     let bench = with_source();

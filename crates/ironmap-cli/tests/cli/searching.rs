@@ -177,7 +177,7 @@ fn du_sums_as_du_does() {
             "@/deep/er @/deep/new @/deep",
             "@/large @/large",
         ] {
-            // The walks may find the two names of the file in a different order.
+            // The two programs may find the two names of the file in a different order.
             let lines = |said: String| -> BTreeSet<String> {
                 said.lines().map(|line| line.replace("/again", "/small")).collect()
             };

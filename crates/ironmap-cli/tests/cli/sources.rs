@@ -317,7 +317,8 @@ rm @/sparse
 sync @
 ";
 
-/// With `SOURCE_DATE_EPOCH`, the same commands on the same tree give the same bytes at any time, and no timestamp is later than this time.
+/// With `SOURCE_DATE_EPOCH`, the same commands on the same tree always give the same bytes, and no timestamp is later than
+/// `SOURCE_DATE_EPOCH`.
 #[test]
 fn a_reproducible_build_makes_the_same_bytes() {
     const DATE: &str = "1700000000";

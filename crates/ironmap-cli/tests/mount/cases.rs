@@ -1,4 +1,4 @@
-//! Named cases, which are shell scripts. Their output and exit codes are the same on both sides.
+//! Shell scripts whose output and exit codes must be the same on ironmap's mount and on the kernel's ext4.
 
 use crate::sides::{Sides, require_mounts};
 use crate::support::{text, tool};

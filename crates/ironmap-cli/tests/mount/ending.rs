@@ -19,7 +19,7 @@ fn volume() -> Bench {
     bench
 }
 
-/// A file system in memory, until it is dropped.
+/// A mounted file system in memory. Dropping the value unmounts it.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -158,8 +158,8 @@ impl Drop for Mapped {
     }
 }
 
-/// Data that were written before a signal are on the volume, although files are still open: data in a writeback cache, and data that were
-/// stored through a mapping.
+/// Data that were written before a signal are on the volume, although files are still open. The test covers data in a writeback cache, and
+/// data that were stored through a mapping.
 #[test]
 fn a_signal_loses_nothing_that_was_written() {
     const LEN: usize = 24 << 20;
@@ -219,7 +219,7 @@ fn a_signal_under_load_leaves_a_clean_volume() {
     }
 }
 
-/// If the mount also exists in another mount namespace, `umount` names the processes in this namespace and waits. A signal ends the wait.
+/// If the mount also exists in another mount namespace, `umount` names the processes in that namespace and waits. A signal ends the wait.
 #[test]
 fn copies_of_a_mount_in_other_namespaces_are_named() {
     require_mounts!("copies_of_a_mount_in_other_namespaces_are_named");

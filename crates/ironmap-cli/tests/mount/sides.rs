@@ -27,7 +27,7 @@ pub(crate) fn missing() -> Option<String> {
         .map(|name| format!("needs the program {name}"))
 }
 
-/// Returns from a test that cannot run here, with a note.
+/// Prints a note and returns from a test that cannot run on this machine.
 macro_rules! require_mounts {
     ($name:literal) => {
         if let Some(why) = crate::sides::missing() {
@@ -184,7 +184,7 @@ impl Sides {
     /// Both sides with these options for ironmap's mount.
     pub(crate) fn with(mke2fs: &[&str], requests: &[&str], options: &str) -> Self {
         let bench = Bench::empty();
-        // Other users access the mounts.
+        // Other users must have access to the mounts.
         succeed(tool("chmod").arg("755").arg(bench.dir.path()));
         let image = bench.image();
         // Both images are copies of one volume, so that the random values of new files and directories are equal.

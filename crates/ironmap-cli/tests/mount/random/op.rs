@@ -76,7 +76,7 @@ fn path(rng: &mut Rng) -> String {
     path
 }
 
-/// A target of a link within the volume.
+/// A target for a symbolic link. The target is within the volume.
 fn target(rng: &mut Rng) -> String {
     match rng.below(4) {
         0 => "t".repeat(1 + rng.below(300) as usize),
@@ -253,8 +253,8 @@ impl Op {
         }
     }
 
-    /// Whether the alignment of a direct request is valid. The other requests are not compared, because the kernel's ext4 may change times
-    /// before it refuses a request, and reads holes at any position.
+    /// Whether the alignment of a direct request is valid. Requests with a wrong alignment are not compared, because the kernel's ext4 may
+    /// change times before it refuses a request, and reads holes at any position.
     pub(super) fn is_aligned(&self, flags: OFlags) -> bool {
         match self {
             Self::Write(..) if flags.contains(OFlags::APPEND) => false,

@@ -275,7 +275,7 @@ impl Side {
             Op::Data(_, pos) => seek(file, SeekFrom::Data(*pos)).into(),
             Op::Hole(_, pos) => seek(file, SeekFrom::Hole(*pos)).into(),
             Op::Copy(_, from, to, at, len) => match open(to) {
-                // The kernel's ext4 accepts copies between direct files only if they are aligned, so they are skipped.
+                // The kernel's ext4 accepts copies between direct files only if the copies are aligned, so all such copies are skipped.
                 Some(target) if is_direct(file) || is_direct(target) => Answer::Left,
                 Some(target) => {
                     let (mut from, mut at) = (*from, *at);
