@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::command::{output, run};
 use super::process::until;
 
-/// A loop device over a file. The drop detaches the device and waits until the kernel has released the file, which happens after the last
-/// close of the device. Without the wait, other tests that search for the loop device of their file could still find this one.
+/// A loop device over a file. Dropping the value detaches the device and waits until the kernel has released the file, which happens after
+/// the last close of the device. Without the wait, another test that searches for the loop device of its file could find this device.
 pub(crate) struct LoopDevice {
     node: String,
     attachment: Attachment,

@@ -20,7 +20,7 @@ pub(crate) struct Scope {
     pub(crate) seed: u64,
     /// The volume's block size. File sizes are chosen around its multiples.
     pub(crate) block: u64,
-    /// Owners, device nodes, sockets, `trusted.` attributes: all need root and a kernel mount.
+    /// Whether the tree has several owners, device nodes, sockets and `trusted.` attributes. All of these need root and a kernel mount.
     pub(crate) nodes: bool,
     /// Whether the tree has attributes that are larger than a block.
     pub(crate) large_xattrs: bool,
@@ -111,7 +111,7 @@ impl Tree {
         }
     }
 
-    /// Single blocks far apart, at positions after each kind of indirect block, and holes at the end.
+    /// Makes files with single blocks that are far apart, at positions after each kind of indirect block, and files with holes at the end.
     fn sparse(&mut self) {
         let dir = self.room("sparse");
         let block = self.scope.block;

@@ -25,7 +25,8 @@ struct Chosen {
 }
 
 impl Chosen {
-    /// Half of the batches consist of aligned blocks, of which some follow each other. The others have any position and length.
+    /// Half of the batches consist of aligned blocks, some of which are adjacent. The reads of the other batches have any position and
+    /// length.
     fn new(rng: &mut Rng, sizes: &[u64]) -> Self {
         let (aligned, merge) = (rng.below(2) == 0, rng.below(2) == 0);
         let mut reads: Vec<(usize, u64, usize)> = Vec::new();
@@ -86,7 +87,7 @@ fn each_read_of_a_batch_is_as_a_read_alone() {
     }
 }
 
-/// A batch runs beside queued requests, whose completions it does not take.
+/// A batch of reads can run while other requests are queued, and does not take their completions.
 #[test]
 fn a_batch_leaves_queued_requests_in_their_places() {
     let fixture = Fixture::new(BLOCK, SEED);
@@ -113,7 +114,8 @@ fn a_batch_leaves_queued_requests_in_their_places() {
     }
 }
 
-/// A file of another volume, and a misaligned read of a strict handle, fail alone. The other reads of the batch succeed.
+/// If a batch contains a file of another volume, or a misaligned read of a strict handle, only this read fails. The other reads of the
+/// batch succeed.
 #[test]
 fn a_read_that_is_refused_does_not_touch_its_neighbours() {
     let fixture = Fixture::new(BLOCK, SEED);

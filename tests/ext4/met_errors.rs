@@ -438,7 +438,7 @@ fn an_error_that_ends_the_volume_loses_none_before_it() {
     assert_eq!(field(&image, "FS Error count"), "4");
 }
 
-/// The timer also writes the record to the device, so a volume need not be closed for this.
+/// The timer writes the record of an error to the device, even if the volume stays open.
 #[test]
 fn an_error_reaches_the_device_in_time() {
     let image = image("");

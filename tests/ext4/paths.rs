@@ -99,8 +99,8 @@ fn refusals_are_those_of_std() {
     assert_eq!(kind(read_only.write("/file", b"")), ErrorKind::ReadOnly);
 }
 
-/// A read-only handle refuses single, queued and appending writes. An append handle always writes at the end of the file, for any given
-/// position.
+/// A read-only handle refuses single, queued and appending writes. An append handle always writes at the end of the file, and ignores the
+/// given position.
 #[test]
 fn a_handle_writes_as_it_was_opened() {
     let image = made();
@@ -382,7 +382,8 @@ fn a_change_of_the_content_ends_capabilities() {
     image.check();
 }
 
-/// A file that the kernel could not read is refused: a target with a NUL, and a device number that cannot be stored.
+/// A file that the kernel could not read is refused: a symbolic link whose target contains a NUL, and a device with a number that cannot be
+/// stored.
 #[test]
 fn impossible_files_are_not_made() {
     use ironmap::fs::{Credentials, NewFile};

@@ -63,7 +63,7 @@ fn check(mounted: &Mounted, what: &str) {
             let what = format!("{what}, {}, {engine}", path.display());
             assert_eq!(both.served(), "raw", "{what}: {:?}", both.any.host());
             if path.ends_with("many extents") {
-                // Between these blocks XFS preallocates space.
+                // XFS preallocates space between these blocks.
                 assert!(both.any.host().unwrap().extents >= Some(EXTENTS as usize), "{what}");
             }
             both.check(&mut queue, &std::fs::read(&path).unwrap(), SEED, ROUNDS);

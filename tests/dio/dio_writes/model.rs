@@ -33,7 +33,7 @@ const ENGINES: [Engine; 3] = [Engine::Psync, Engine::IoUring, Engine::Dax];
 struct Model {
     rng: Rng,
     bytes: Vec<u8>,
-    /// The byte for the next write.
+    /// The byte that fills the next write.
     stamp: u8,
 }
 

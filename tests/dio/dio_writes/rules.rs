@@ -121,8 +121,8 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     assert!(bytes[8192..] == [[0x33; 512], [0x33; 512], [0x33; 512], [0x44; 512]].concat());
 }
 
-/// A write removes set-id bits and capabilities before the data are written, even if it only overwrites. Later overwrites have no extra
-/// cost.
+/// A write removes set-id bits and capabilities before the data are written, even if it only overwrites existing data. Later overwrites
+/// have no extra cost.
 #[test]
 fn set_id_bits_and_capabilities_go_with_a_write() {
     let capability = {

@@ -217,7 +217,7 @@ impl Writer<'_> {
     }
 }
 
-/// The changes that other threads make to the file meanwhile.
+/// The changes that other threads make to the file during the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutator {
     None,

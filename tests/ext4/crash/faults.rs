@@ -73,7 +73,7 @@ const LATER: &str = "later";
 /// The result of a workload on a device with faults.
 struct Outcome {
     device: Arc<Ram>,
-    /// The first error: of the workload, or of closing the volume.
+    /// The first error of the workload or of the close of the volume.
     result: ironmap::Result<()>,
     returned: usize,
     /// The number of events, or `None` if the volume could not be opened.
@@ -155,7 +155,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
             let outcome = run(&base, &history, faults);
             let Outcome { device, result, returned, events, later, .. } = outcome;
             let what = format!("{format}, seed {seed}, {errno:?} at {fail_at} of {requests}");
-            // Dropping a file returns no error, so only an event can report this one.
+            // Dropping a file returns no error, so only an event can report the failed request.
             assert!(result.is_err() || events != Some(0), "{what}: the error was not reported");
             let error = result.err().map_or("an event".to_owned(), |error| error.to_string());
             assert!(events != Some(0), "{what}: {error}: no event");

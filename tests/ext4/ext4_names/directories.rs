@@ -261,8 +261,8 @@ fn names_without_regard_to_case() {
     }
 }
 
-/// Names that are recorded only in fast commits of the journal are found: added, renamed and removed ones, in old and new directories. The
-/// kernel mounts a copy of the same state for comparison.
+/// Changes of names that are recorded only in fast commits of the journal are visible. Names are added, renamed and removed, in old and new
+/// directories. The kernel mounts a copy of the same state for comparison.
 #[test]
 fn names_in_fast_commits_are_those_that_the_kernel_recovers() {
     require!([Need::Root]);

@@ -91,7 +91,7 @@ impl Target {
         content(&self.image.open()?, self.number)
     }
 
-    /// The first byte of each block that changed.
+    /// The byte that fills each changed block, by the index of the block.
     fn fills(&self, content: &[u8]) -> BTreeMap<usize, u8> {
         let blocks = content.chunks(self.block_size).enumerate();
         blocks.map(|(at, block)| (at, block[5])).filter(|(_, fill)| *fill != 0x11).collect()

@@ -85,7 +85,7 @@ impl Pair {
         let with = format!(",journal_path={}", device.node());
         let mut expected = recovered(&copy.volume, &with, Replay::Full).unwrap();
         if mount == "data=journal" {
-            // The map refers to the journal for blocks whose newest copy is there, so maps are not compared.
+            // If the newest copy of a block is in the journal, the map refers to the journal, so maps are not compared.
             expected.values_mut().for_each(|record| record.map = None);
         }
         assert!(expected.len() > 40, "the workload left {} files", expected.len());
@@ -136,8 +136,8 @@ fn journaled_data_are_read_from_the_journal() {
     assert!(recovery.blocks > 20, "{recovery:?}");
 }
 
-/// A volume that needs recovery is refused without its journal device, and always for writing; the message names the device. A clean volume
-/// needs no journal device, but a given device is verified.
+/// A volume that needs recovery is refused without its journal device, and is always refused for writing. The message names the device. A
+/// clean volume needs no journal device, but a given device is verified.
 #[test]
 fn a_volume_is_refused_without_its_journal_and_for_writing() {
     require!([Need::Root]);

@@ -10,7 +10,7 @@ pub(super) enum Difference {
     Check,
 }
 
-/// The program that refuses while the other accepts.
+/// The program that refuses the volume. The other program accepts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Ironmap,
