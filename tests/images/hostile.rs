@@ -79,7 +79,7 @@ fn damaged_tables_are_errors_or_data() {
                     0 => bytes[at] ^= 1 << rng.below(8),
                     1 => bytes[at] = rng.next() as u8,
                     2 => bytes[at & !7..][..8].copy_from_slice(&rng.next().to_be_bytes()),
-                    // The pointer gets another position in the file, or a position just past its end.
+                    // The pointer gets another position in the file, or a position just past the end of the file.
                     3 => {
                         let to =
                             (rng.below(bytes.len() as u64 + 65536) & !511) | (rng.below(3) << 62);

@@ -12,7 +12,7 @@ use crate::stand::{Stand, all_options, as_device, change, queue, read, read_each
 
 const SIZE: u64 = 1 << 20;
 
-/// Overwrites a range below the integrity device, as a device may return any bytes for discarded sectors.
+/// Overwrites a range below the integrity device, because a device may return any bytes for discarded sectors.
 fn scramble(stand: &Stand, at: u64, len: u64, rng: &mut Rng) {
     write(&*stand.data, at, &rng.bytes(len as usize), false).unwrap();
 }

@@ -374,8 +374,8 @@ fn a_request_that_ends_each_connection_fails_in_time() {
     assert_eq!(error.errno(), ETIMEDOUT, "{error}");
 }
 
-/// No thread collects completions for longer than the time-out, while a flush of the client is in flight. The next request does not time
-/// out for this reason.
+/// If no thread collects completions while a flush of the client is in flight, the next request does not time out, even if this pause is
+/// longer than the time-out.
 #[test]
 fn a_pause_is_no_time_out() {
     let server = Fake::start(32 << 20, FLUSH, |_, mut connection| {

@@ -17,7 +17,7 @@ use crate::{SEED, collisions};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
     Small,
-    /// With directories of 20,000 names, and maps of as many extents.
+    /// The tree has directories of 20,000 names, and maps of 20,000 extents.
     Large,
 }
 
@@ -201,7 +201,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
     for (number, name) in collisions::names(20).into_iter().enumerate() {
         set("alike", &[b"user.", &name[..]].concat(), number.to_string().as_bytes());
     }
-    // Links and directories also get attributes, of some kinds.
+    // Links and directories also get attributes of some kinds.
     symlink("nowhere", room.join("link")).unwrap();
     set("link", b"trusted.of-a-link", &rng.bytes(700));
     symlink("a".repeat(900), room.join("long-link")).unwrap();

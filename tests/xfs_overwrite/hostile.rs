@@ -115,7 +115,7 @@ fn a_circle_of_empty_leaves_ends() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// Damage in structures that only a write needs does not prevent reads: the refcount B+tree, and attributes.
+/// Damage in structures that only a write needs does not prevent reads. These structures are the refcount B+tree and the attributes.
 #[test]
 fn damage_that_only_a_write_meets_prevents_no_reading() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
