@@ -1,5 +1,8 @@
-//! Measures how costs grow with the size of a volume: the cost of a read in a file with 1, 1k and 1M extents, the memory of the extent map,
-//! and the time to open a volume of 1 GiB, 100 GiB and 16 TiB.
+//! Measures how costs grow with the size of a volume:
+//!
+//! - the cost of a read in a file with 1, 1k and 1M extents;
+//! - the memory of the extent map;
+//! - the time to open a volume of 1 GiB, 100 GiB and 16 TiB.
 //!
 //! `cargo bench --bench growth`, as root. The kernel writes the file system on a zram device, which is removed at the end. All files have
 //! the same number of blocks, so that random reads spread over an equal part of the device.

@@ -68,8 +68,8 @@ impl Chosen {
     }
 }
 
-/// Each read of a batch returns what a read alone would return: in holes, unwritten extents and inline data, over several extents, at any
-/// alignment, and past the end of the file.
+/// Each read of a batch returns the same as a single read. The reads cover holes, unwritten extents, inline data, several extents, every
+/// alignment, and positions past the end of the file.
 #[test]
 fn each_read_of_a_batch_is_as_a_read_alone() {
     let fixture = Fixture::new(BLOCK, SEED);

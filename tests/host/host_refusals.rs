@@ -90,7 +90,7 @@ impl Drop for Writer {
     }
 }
 
-/// A file is not read raw if another descriptor, or a mapping from a closed descriptor, can write to it, in this process or another.
+/// A file is not read raw if any process can write to it, through another descriptor or through a mapping whose descriptor was closed.
 #[test]
 fn writers() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

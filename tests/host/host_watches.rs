@@ -82,8 +82,11 @@ fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
     }
 }
 
-/// Other marks do not prevent raw reads: permission events for opens, which also apply to ironmap's open; notifications, which need no
-/// reply; and marks on another mount.
+/// Other marks do not prevent raw reads:
+///
+/// - permission events for opens, which also apply to ironmap's open;
+/// - notifications, which need no reply;
+/// - marks on another mount.
 #[test]
 fn other_marks_are_in_no_way() {
     const TEST: &str = "other_marks_are_in_no_way";

@@ -180,7 +180,7 @@ impl Log {
         }
     }
 
-    /// Repairs the checksum in a block. It is computed with zeros in its field.
+    /// Repairs the checksum in a block. The checksum is computed with zeros in its own field.
     fn sum(&self, scratch: &mut Scratch, seed: u32, at: usize, field: usize) {
         scratch.write(at + field, &[0; 4]);
         let sum = crc(seed, &scratch.bytes()[at..][..self.block_size]);

@@ -185,8 +185,8 @@ fn a_raw_image_has_one_writer() {
     }
 }
 
-/// A writer is detected even if it uses another path to the data: QEMU's locks apply to one file, so a disk, its partitions and the file of
-/// a loop device are checked.
+/// A writer is detected even if it uses another path to the data. QEMU's locks apply to one file only, so ironmap also checks the locks of
+/// a disk, of its partitions, and of the file of a loop device.
 #[test]
 fn a_writer_by_another_node_is_seen() {
     require!([Need::Tool("qemu-io"), Need::Tool("addpart"), Need::Root]);

@@ -208,8 +208,8 @@ fn lying_sizes_are_refused() {
     }
 }
 
-/// An image is read-only if an allocation could overwrite its tables: if the refcounts of their clusters are wrong, if a table is used
-/// twice, or if the refcount table lacks its first block.
+/// An image is read-only if an allocation could overwrite its tables. This is possible if the refcounts of their clusters are wrong, if a
+/// table is used twice, or if the refcount table lacks its first block.
 #[test]
 fn tables_that_could_be_overwritten_are_only_read() {
     require!([Need::Tool("qemu-img")]);

@@ -72,8 +72,8 @@ fn discarded_sectors_have_any_content() {
         let device = stand.open().device;
         assert_eq!(scrub(&device).1, count - 4096 / interval, "{what}: closed");
 
-        // In bitmap mode the recovery does not know which sectors were written, so it computes tags for all of them, and all are verified
-        // from then on.
+        // In bitmap mode the recovery does not know which sectors were written. So it computes tags for all sectors of a dirty region, and
+        // these sectors are verified from then on.
         let left = if options.mode == Mode::Journal { count - 4096 / interval } else { 0 };
         let device = crashed.open().device;
         assert_eq!(scrub(&device).1, left, "{what}: crashed");
@@ -102,7 +102,7 @@ fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
     }
 }
 
-/// On a device without support for discards, a discard changes neither data nor tags, also after a crash. If a discard fails on the device,
+/// On a device without support for discards, a discard changes no data and no tags, even after a crash. If a discard fails on the device,
 /// each sector can still be read.
 #[test]
 fn a_discard_that_fails_is_reported_and_harms_nothing() {

@@ -91,7 +91,7 @@ fn a_killed_server_loses_nothing_that_was_answered() {
     }
 }
 
-/// Sends random requests to a server that is killed and restarted meanwhile.
+/// Sends random requests to a server, which is killed and restarted during the requests.
 pub(crate) fn killed_under_load(mut server: Server, load: &mut Load, seed: u64) -> Server {
     let (has_ended, done) = (AtomicBool::new(false), Arc::clone(&load.done));
     std::thread::scope(|scope| {

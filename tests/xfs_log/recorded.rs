@@ -179,9 +179,9 @@ fn image_of(state: &Ram) -> Image {
     image
 }
 
-/// Compares the recoveries by ironmap and by the kernel for each state. The kernel may refuse only a log that changes the owners of map
-/// blocks, because it verifies the checksum of a recovered inode before it updates the checksum. Power cuts do not tear blocks of the
-/// length `block`.
+/// Compares the recoveries by ironmap and by the kernel for each state. The kernel verifies the checksum of a recovered inode before it
+/// updates the checksum. So the kernel may refuse a log that changes the owners of map blocks, but no other log. Power cuts do not tear
+/// blocks of the length `block`.
 fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
     let gives_owners = variant.name == "owners";
     let mut tally = Tally::default();

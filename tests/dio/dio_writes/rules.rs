@@ -161,7 +161,8 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
     }
 }
 
-/// An overwrite of written blocks starts no handle and takes no exclusive lock, aligned to the block or not, in one bio or several.
+/// An overwrite of written blocks starts no handle and takes no exclusive lock. This holds for overwrites with any alignment, in one bio or
+/// several.
 #[test]
 fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);

@@ -116,7 +116,7 @@ fn run(base: &Ram, history: &History, faults: Faults) -> Outcome {
     outcome
 }
 
-/// The faults to test: for each request both kinds of failure, or a sample of them.
+/// The faults to test: for each request both kinds of failure, or a sample of these faults.
 fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults> {
     let errnos = move |fail_at: u64| {
         let both = [Errno::EIO, Errno::ENOSPC];
@@ -135,8 +135,8 @@ fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults>
     })
 }
 
-/// If any request of a workload fails, be it a read, a write or a flush, one of the operations or an event reports the error. The device
-/// then has a state that a crash could have left. After the error, the volume is read-only or works without restriction.
+/// If any read, write or flush of a workload fails, one of the operations or an event reports the error. The device then has a state that a
+/// crash could have left. After the error, the volume is read-only or works without restriction.
 #[test]
 fn a_workload_that_meets_an_error_keeps_its_promises() {
     let Effort { states, long, .. } = Effort::new();

@@ -82,7 +82,7 @@ fn a_copied_tree_has_the_names_and_types_of_its_source() {
 
 fn compare_tree(fs: &Arc<Ext4>, root: &Path, options: &str) {
     let typed = !options.contains("^filetype");
-    // Each block except the first contains one unused entry of the length of the block.
+    // Each block except the first contains one unused entry, which is as long as the block.
     let lost_and_found = fs.resolve(b"lost+found", Follow::All).unwrap();
     assert_eq!(lost_and_found.read_dir().unwrap().map(Result::unwrap).count(), 2, "{options}");
     for dir in fs::read_dir(root).unwrap() {

@@ -42,7 +42,7 @@ impl Seen {
             Self { direct: false, requests: 0, kinds: BTreeSet::new(), reach: (u64::MAX, 0) };
         for line in log.lines() {
             seen.direct |= line.contains("O_DIRECT");
-            // An example of such a line: `21319 pread64(3, ""..., 4096, 16859136) = 4096`
+            // An example of a line: `21319 pread64(3, ""..., 4096, 16859136) = 4096`
             let call = line.split_once(' ').map_or(line, |(_, call)| call.trim_start());
             let Some((name, rest)) =
                 call.split_once('(').filter(|(name, _)| name.starts_with("pread"))

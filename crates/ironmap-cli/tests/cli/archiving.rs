@@ -190,7 +190,7 @@ fn is_sparse(path: &Path, size: u64, ranges: Ranges) {
 fn a_sparse_file_takes_only_its_data() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("mkfs.xfs")]);
     const HUGE: (u64, Ranges) = (1 << 62, &[(5, 10_000), (1 << 61, 3_000_000)]);
-    // This size is close to the largest file size that ext4 supports.
+    // 8 TiB is close to the largest file size that ext4 supports.
     const LARGE: (u64, Ranges) = (8 << 40, &[(1 << 20, 1), (7 << 40, 100_000)]);
     const SMALL: [(&str, u64, Ranges); 5] = [
         ("hole", 1 << 20, &[]),

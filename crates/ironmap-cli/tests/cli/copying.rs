@@ -77,8 +77,8 @@ fn a_copy_takes_over_no_access_list() {
     }
 }
 
-/// A copy keeps the nanoseconds of times, and has holes where the source has unwritten extents. debugfs makes both in the source, because
-/// mke2fs cannot.
+/// A copy keeps the nanoseconds of times, and has holes where the source has unwritten extents. debugfs prepares the source, because mke2fs
+/// makes no such times and extents.
 #[test]
 fn nanoseconds_are_kept_and_unwritten_blocks_become_holes() {
     let bench = Bench::new();

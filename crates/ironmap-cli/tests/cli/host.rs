@@ -46,8 +46,8 @@ fn holes(mounted: &Mounted) -> PathBuf {
     path
 }
 
-/// The extents of a file from filefrag: position in the file, position on the device and length, all in bytes, and whether the extent is
-/// unwritten. Adjacent extents are joined. Unwritten extents past the end are omitted, because they are never read.
+/// The extents of a file, from filefrag: the position in the file, the position on the device, and the length, all in bytes; and whether
+/// the extent is unwritten. Adjacent extents are joined. Unwritten extents past the end are omitted, because they are never read.
 fn filefrag(path: &Path) -> Vec<(u64, u64, u64, bool)> {
     let output = succeed(tool("filefrag").args(["-s", "-v", "-b4096"]).arg(path));
     let size = fs::metadata(path).unwrap().len();

@@ -1,4 +1,5 @@
-//! `integrity:DATA,TAGS` as a volume, and `ironmap integrity`: devices are made, used, left by killed programs, damaged, and mixed up.
+//! Tests `integrity:DATA,TAGS` as a volume, and the command `ironmap integrity`. Some devices are damaged, some are swapped, and some were
+//! left by killed programs.
 
 use crate::require;
 use std::fs::{self, File};

@@ -198,7 +198,7 @@ impl Drop for Link {
 fn tags_lead_to_devices() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("blkid")]);
     let bench = Bench::empty();
-    // The label has at most 16 bytes, and contains characters that udev escapes and others that it does not.
+    // The label has at most 16 bytes. It contains characters that udev escapes, and characters that udev does not escape.
     let label = format!("a b/é{}", std::process::id() % 100_000);
     bench.succeed(["mkfs", "-q", "-L", &label, "image", "16M"]);
     fs::create_dir(bench.path("mnt")).unwrap();

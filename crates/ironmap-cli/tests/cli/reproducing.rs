@@ -1,5 +1,9 @@
-//! The same tree makes the same image on every host. The image does not depend on the order in which names, attributes and access control
-//! lists were made, on the smallest hole that the file system can store, on the user, or on the locale.
+//! The same tree makes the same image on every host. The image does not depend on:
+//!
+//! - the order in which names, attributes and access control lists were made;
+//! - the smallest hole that the file system can store;
+//! - the user;
+//! - the locale.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt, chown, symlink};

@@ -78,8 +78,8 @@ timeout 60 sh -c 'printf d > fifo' & @ -d fifo %
 printf 'typed\\n\\004' | script -qec '@ /dev/stdin %' /dev/null
 ";
 
-/// Without `-r` or `-a`, the content of special files is copied. With one of these options, the special file itself is copied. Both are as
-/// in cp.
+/// Without `-r` or `-a`, the content of special files is copied. With one of these options, the special file itself is copied. cp does the
+/// same in both cases.
 #[test]
 fn special_files_are_copied_as_cp_copies_them() {
     require!([Need::Tool("bash"), Need::Tool("script"), Need::Tool("timeout")]);

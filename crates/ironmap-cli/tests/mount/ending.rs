@@ -66,8 +66,9 @@ mkdir mounted/a 2>/dev/null; mkdir mounted/b 2>/dev/null
 umount store
 "#;
 
-/// A failure of the last commit is reported, although no program waits for it: in the foreground by the exit code and a line, and in the
-/// background in the system's log. The failure is reported once when the mount ends, and to the user who unmounts with ironmap.
+/// A failure of the last commit is reported, although no program waits for it. In the foreground, the exit code and a line report it. In
+/// the background, the system's log contains it. The failure is reported once when the mount ends, and to the user who unmounts with
+/// ironmap.
 #[test]
 fn a_last_commit_that_fails_is_reported() {
     require_mounts!("a_last_commit_that_fails_is_reported");

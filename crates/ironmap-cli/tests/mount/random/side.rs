@@ -130,8 +130,8 @@ impl Seen {
     }
 }
 
-/// The view for the comparison of whole trees: each path with its attributes, its extended attributes, its content (the bytes of a file, or
-/// the target of a symbolic link), and its ranges of data.
+/// The paths of a tree. Each has its attributes, its extended attributes, its content (the bytes of a file, or the target of a symbolic
+/// link), and its ranges of data. Whole trees are compared in this form.
 pub(super) type Tree = BTreeMap<PathBuf, (Seen, Xattrs, Vec<u8>, Vec<(u64, u64)>)>;
 
 pub(super) struct Side {
