@@ -517,7 +517,7 @@ fn break_a_thousand() {
         paths.iter().map(|path| OsOptions::new().write(true).open(path).unwrap()).collect();
     let took = begin.elapsed();
     eprintln!("{FILES} leases broken in {took:?}");
-    // A longer time would mean that the kernel has removed the leases itself.
+    // If this took longer, the kernel would have removed the leases itself.
     assert!(took < Duration::from_secs(BREAK_SECONDS), "{took:?}");
     for (writer, file) in writers.iter().zip(&files) {
         assert_eq!(file.host().unwrap().breaks, 1);

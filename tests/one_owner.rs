@@ -274,7 +274,7 @@ fn an_image_that_is_open_for_writing_is_not_written() {
     assert_not_written(&path, "open for writing by another program");
     open(&path).unwrap();
     drop(writer);
-    // A reader does not prevent the open.
+    // A program that only reads does not prevent the open.
     let _reader = File::open(&path).unwrap();
     open_for_writing(&path, Engine::Psync).unwrap();
 }

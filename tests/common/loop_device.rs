@@ -68,7 +68,7 @@ impl Attachment {
         let has_ended = || {
             !self.dir.join("loop").exists() || sequence(&self.dir).as_ref() != Some(&self.sequence)
         };
-        // If the test has failed, the test itself may still have the device open.
+        // If the test has failed, it may still have the device open, so there is no wait.
         if !std::thread::panicking() {
             until(&format!("{} is let go", self.dir.display()), has_ended);
         }

@@ -262,7 +262,7 @@ impl Tree {
         make("fifo", FileType::Fifo, 0);
         if self.scope.nodes {
             make("socket", FileType::Socket, 0);
-            // Numbers below 256 use a separate encoding.
+            // Device numbers below 256 use a separate encoding.
             for (major, minor) in
                 [(0, 0), (1, 3), (255, 255), (256, 0), (8, 256), self.scope.limits.device]
             {
@@ -275,7 +275,7 @@ impl Tree {
 
     fn xattrs(&mut self) {
         let dir = self.room("xattrs");
-        // Some values fit into the inode or one block; others need separate inodes.
+        // Some attribute values fit into the inode or one block, and others need separate inodes.
         let mut sizes = vec![0, 1, 3, 4, 20, 60, 100, 300, 700];
         if self.scope.large_xattrs {
             sizes.extend([self.scope.block, 5000, 20_000, 60_000]);

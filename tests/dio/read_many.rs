@@ -172,7 +172,7 @@ fn a_batch_holds_the_content_of_its_files() {
             let writer = bench.fs().writable().unwrap();
             let at = FilePos(round % 32 * BLOCK);
             writer.fallocate(file.inode(), Fallocate::Collapse, at, BLOCK)?;
-            // The freed block gets other content at once.
+            // The freed block immediately gets other content.
             let other = bench.create(&format!("other{round}"));
             let other = bench.open(other, false);
             other.write_all_at(&mut queue, &[9; BLOCK as usize], 0)?;
@@ -202,7 +202,7 @@ fn a_batch_of_a_host_file_survives_the_end_of_its_lease() {
         (0..100).flat_map(|block| [(0, block * BLOCK, 4096), (1, block * BLOCK, 4096)]).collect();
     for round in 0..20 {
         if round % 4 == 1 {
-            // The same bytes are written, so the content does not change, but the lease is broken.
+            // The writer writes the same bytes, so the content does not change, but the lease is broken.
             let writer = std::fs::File::options().write(true).open(&path).unwrap();
             std::os::unix::fs::FileExt::write_all_at(&writer, &content, 0).unwrap();
         }

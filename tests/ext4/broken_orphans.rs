@@ -70,7 +70,7 @@ fn image(mkfs: &str) -> Image {
     image.debugfs(&format!(
         "write {sparse} bad\nea_set -f {value} bad user.x\nwrite {value} good\nwrite {sparse} left\nwrite {value} last\n"
     ));
-    // debugfs does not update quotas.
+    // debugfs does not update the quotas, so e2fsck repairs them.
     image.repair();
     image.check();
     image

@@ -130,7 +130,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
         let listed = list(fs, dir, &mut Rng::new(SEED), true);
         drop(volume);
         image.check();
-        // A listing in disk order has the same entries.
+        // A listing in the order on disk has the same entries.
         let fs = image.fs();
         let entries = fs
             .inode(dir)

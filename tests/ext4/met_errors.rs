@@ -61,7 +61,7 @@ fn flip(image: &Image, block: u64, at: u64) {
     image.poke_block(block, at, &[!byte]);
 }
 
-/// Makes the checksum of an inode wrong, by a change of its modification time.
+/// Changes the modification time of an inode, so that its checksum is wrong.
 fn break_inode(image: &Image, path: &str) -> Broken {
     let said = image.ask_debugfs(&format!("imap {path}\n"));
     let block = number(&said, "located at block ");

@@ -238,7 +238,7 @@ fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
     require!([Need::Root, Need::Tool("mke2fs")]);
     type Kernels = fn(&Path, &Path) -> std::io::Result<()>;
     type Ours = fn(&Volume, &Path, &Path) -> ironmap::Result<()>;
-    // The arguments are the directory of the case, and the path in it.
+    // The arguments of each function are the directory of the case, and the path in it.
     let operations: [(&str, Kernels, Ours); 11] = [
         (
             "create",

@@ -55,7 +55,7 @@ fn used(kind: &[&str]) -> (Image, Volume, InodeNo) {
     (image, volume, file)
 }
 
-/// The time in the precision of the inode.
+/// The time, rounded down to the precision of the inode.
 fn kept(kind: &[&str], time: Timestamp) -> Timestamp {
     let fine = !kind.contains(&"128");
     Timestamp { nanoseconds: if fine { time.nanoseconds } else { 0 }, ..time }

@@ -105,7 +105,8 @@ impl At<'_> {
         all
     }
 
-    /// Some inodes of each kind in the volume. Kinds differ by file type and by the storage of the content.
+    /// Some inodes of each kind in the volume. Inodes are of the same kind if their file type and the storage of their content are the
+    /// same.
     fn targets(&self) -> Vec<(InodeNo, FileType)> {
         let mut kinds = std::collections::HashMap::<_, usize>::new();
         let mut targets = Vec::new();

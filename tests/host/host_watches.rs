@@ -24,7 +24,7 @@ use libc::{
 const SEED: u64 = 0xfa_0711;
 const ROUNDS: usize = 20;
 const SIZE: usize = 300_001;
-/// This event exists since Linux 6.14.
+/// Linux has this event since version 6.14.
 const FAN_PRE_ACCESS: u64 = 0x0010_0000;
 
 /// How a file is served if it is opened now.

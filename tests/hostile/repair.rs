@@ -142,7 +142,7 @@ impl Log {
             Sum::Journal { index } => Some((index, spot.at)),
             _ => None,
         });
-        // The block size of the undamaged volume is used, because a change may have altered the field.
+        // The block size of the undamaged volume is used, because a change may have altered the field of the block size.
         let block_size = scratch.block_size();
         Some(Self { superblock, blocks: blocks.collect(), block_size })
     }

@@ -72,7 +72,7 @@ fn every_kind_of_device_holds_what_was_written() {
                         }
                     }
                 }
-                // This request has any alignment.
+                // This read has any alignment.
                 let (at, len) = (rng.below(size - 5000), 1 + rng.below(5000) as usize);
                 assert!(read(&device, at, len).unwrap() == model[at as usize..at as usize + len]);
                 assert!(

@@ -195,7 +195,7 @@ fn a_namespace_opened_for_reading_is_not_written() {
     assert_eq!(result, Err(Errno::EBADF));
 }
 
-/// A read into more memory ranges than a command can have succeeds.
+/// A read succeeds even if it has more memory ranges than a command can have.
 #[test]
 fn many_small_buffers_are_no_error() {
     let mut expected = vec![0; 600 * 512];

@@ -437,7 +437,7 @@ fn threads_lose_nothing_when_the_server_is_killed() {
                         let mut model =
                             content(seed)[(part * PART) as usize..][..PART as usize].to_vec();
                         for _ in 0..6 {
-                            // Without a running server no queue can be made, so this is repeated.
+                            // Without a running server no queue can be made, so the attempt is repeated.
                             let mut queue = loop {
                                 if let Ok(queue) = device.queue(&QueueOptions::new()) {
                                     break queue;

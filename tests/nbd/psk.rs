@@ -223,7 +223,7 @@ fn lost_and_damaged_connections_lose_nothing_with_keys() {
     );
 }
 
-/// A server that sends something other than a handshake, or nothing, leads to an error.
+/// If a server sends something other than a handshake, or sends nothing, the open returns an error.
 #[test]
 fn a_server_that_does_not_speak_tls_is_an_error() {
     let dir = scratch_in(Path::new("/dev/shm"));

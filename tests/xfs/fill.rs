@@ -55,7 +55,7 @@ pub(crate) fn fill(dir: &Path, block: u64, amount: Amount, shares: bool) {
         shared(dir, block, rng);
     }
     attributes(dir, amount, rng);
-    // This call is last, because some of its files cannot be changed afterwards.
+    // This call is last, because some of the files that it makes cannot be changed afterwards.
     flags_and_projects(dir);
 }
 

@@ -162,7 +162,7 @@ fn a_damaged_tree_of_inodes_hides_no_name() {
     let image = Image::mkfs_xfs("320M", &words(options)).unwrap();
     {
         let mount = image.mount("rw");
-        // New directories are placed in one group after another.
+        // Each new directory is placed in another group.
         for name in ["other", "dir"] {
             let dir = mount.dir().join(name);
             std::fs::create_dir(&dir).unwrap();

@@ -187,7 +187,7 @@ fn a_million_changes_of_a_map_end() {
     let volume = world.image.open().unwrap();
     assert!(volume.xfs().unwrap().log().recovered);
     let inode = volume.fs().resolve(b"one", Follow::All).unwrap();
-    // One more block is used by the list of extents.
+    // The list of extents uses one more block.
     assert_eq!(inode.stat().blocks, 600_001 * 8);
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }

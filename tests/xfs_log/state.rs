@@ -195,7 +195,7 @@ pub(crate) struct Tally {
 pub(crate) enum Unsound {
     /// The kernel refuses to mount the volume.
     Refused,
-    /// The volumes that the kernel and ironmap have recovered have the same damage, and xfs_repair finds it.
+    /// The kernel and ironmap recover volumes with the same damage, and xfs_repair finds this damage.
     SameDamage,
 }
 

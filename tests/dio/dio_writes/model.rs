@@ -246,7 +246,7 @@ impl Bench<'_> {
                 let at = range.start as usize;
                 self.model.bytes.splice(at..at, vec![0; len as usize]);
             }
-            // Other changes do not affect the content.
+            // Changes of other kinds do not affect the content.
             _ => {}
         }
     }

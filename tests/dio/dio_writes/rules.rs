@@ -97,7 +97,7 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 2), bench.queue());
     let flags = bench.fs().inode(file.inode()).unwrap().flags();
-    // The first write after the change must respect the flag, even though the queue has cached the file.
+    // The first write after the change must respect the immutable flag, even though the queue has cached the file.
     file.write_at(&mut queue, &memory(BLOCK, 0x12), FilePos(0)).unwrap();
     bench.fs().writable().unwrap().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
     for way in CALLS {

@@ -1,4 +1,4 @@
-//! Devices on which one request fails: the caller gets the error, and no promised data are lost.
+//! Devices on which one request fails. The caller gets the error, and no data that were reported as durable are lost.
 
 use crate::require;
 use std::sync::Arc;

@@ -147,7 +147,7 @@ fn a_volume_is_refused_without_its_journal_and_for_writing() {
     let said = error.to_string();
     assert!(said.contains(UUID) && said.contains("--journal"), "{said}");
     let location = dirty.volume.location();
-    // A backup superblock does not record that the journal needs recovery.
+    // A backup superblock does not record whether the journal needs recovery, so this open is also refused.
     let backup = VolumeOptions::new().superblock(8193);
     let error = backup.clone().open(&location).expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");

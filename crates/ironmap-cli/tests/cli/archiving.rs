@@ -155,7 +155,7 @@ fn an_archive_is_interrupted_within_a_file() {
     );
 }
 
-/// Positions and lengths of the data that are not zero.
+/// The positions and lengths of nonzero data.
 type Ranges = &'static [(u64, u64)];
 
 fn sparse(path: &Path, size: u64, ranges: Ranges) {
@@ -227,7 +227,7 @@ fn a_sparse_file_takes_only_its_data() {
         assert!(fs::read(&path).unwrap() == expected, "{name}");
     }
     assert_eq!(fs::metadata(out.path("small/twin")).unwrap().nlink(), 2);
-    // Copies out of a volume and into a volume.
+    // The sparse file is copied out of a volume and into a volume.
     let copy = out.path("copy").display().to_string();
     bench.succeed(["cp", &bench.target("/huge"), &copy]);
     is_sparse(Path::new(&copy), HUGE.0, HUGE.1);

@@ -250,7 +250,7 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
                 volume.fs().sync().unwrap();
             }
             round += 1;
-            // The thread that copies may have ended.
+            // The copying thread may have ended.
             let _ = wrote.send(());
         }
         assert!(round > 101, "{round} rounds");

@@ -140,7 +140,7 @@ fn with_input(bench: &Bench, args: &[&str], input: &[u8]) -> Output {
         .spawn()
         .unwrap();
     let mut pipe = child.stdin.take().unwrap();
-    // A refused command reads nothing.
+    // A refused command does not read its input, so the write to the pipe may fail.
     let _ = pipe.write_all(input);
     drop(pipe);
     child.wait_with_output().unwrap()

@@ -28,7 +28,7 @@ fn report(path: &Path, options: &[&str]) -> Value {
     file.clone()
 }
 
-/// `host:PATH`
+/// The location `host:PATH` of a file.
 fn target(path: &Path) -> String {
     format!("host:{}", path.display())
 }

@@ -138,7 +138,7 @@ fn halves_are_partitions_of_one_disk() {
     let bench = Bench::empty();
     let disk = File::create(sized(&bench, "disk", 64)).unwrap();
     disk.set_len(64 << 20).unwrap();
-    // An MBR of two partitions, in sectors of 512.
+    // An MBR with two partitions. The positions are in sectors of 512 bytes.
     for (number, (start, count)) in [(2048_u32, 65_536_u32), (67_584, 16_384)].iter().enumerate() {
         let mut entry = [0; 16];
         entry[4] = 0x83;

@@ -49,7 +49,7 @@ impl Twin {
         self.mount.dir()
     }
 
-    /// The program, in the bench's directory.
+    /// A command that runs the program in the bench's directory.
     pub(crate) fn command(&self) -> Command {
         self.bench.command()
     }
@@ -278,7 +278,7 @@ fn formats_of_stat_are_those_of_stat() {
     for letters in ["w|%W", "x|%X", "y|%Y", "z|%Z", "8s|%-8s|%08s|%05a|%3i|%-9F|%12n"] {
         twin.same(&format!("stat -c |%{letters}| {paths}"));
     }
-    // Precision, signs, and device numbers.
+    // These formats test precision, signs, and device numbers.
     for letters in [
         "n|%.3N|%1N|%-1N|%-40.3N|%.3n|%.0n|%-8.3n|%08.3n|%.2F|%.3A|%.3U|%.3x",
         "s|%.10s|%.0s|%.s|%10.4s|%-10.4s|%010.4s|%+s|%+.3s|%+08s",
@@ -298,7 +298,7 @@ fn formats_of_stat_are_those_of_stat() {
         spaced(&mut twin.bench.command(), &format!("{}:", twin.volume())),
         spaced(&mut tool("env"), twin.mount.dir().to_str().unwrap())
     );
-    // An image has no device number. A block device has the device number of a mount.
+    // An image has no device number. A volume on a block device has the device number that its mount would have.
     assert_eq!(twin.ours("stat -c %d:%D:%Hd:%Ld @/small"), "0:0:0:0\n");
     let device = LoopDevice::with(&["--read-only"], twin.bench.image());
     let small = format!("{}:/small", device.node());

@@ -117,7 +117,7 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
         // and save about 400 ns, because a return after a system call is slow.
         ("randread", "1", 245.0),
         ("randread", "32", 470.0),
-        // Under valgrind, requests are so slow that the update of the timestamp may be counted in either row.
+        // Under valgrind, requests are so slow that the update of the timestamp may be counted in either of the compared rows.
         ("randwrite", "1", 25.0 + STAMP),
         ("randwrite", "32", 500.0),
     ] {

@@ -186,7 +186,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         for dir in self.made.iter().rev() {
-            // The directory may not be empty, because another test may have a link in it.
+            // Another test may have a link in this directory, so the removal may fail.
             let _ = fs::remove_dir(dir);
         }
     }

@@ -173,7 +173,7 @@ fn a_layout_that_is_wrong_is_refused() {
     let manifest = blob(&dir, MANIFEST, json!({"layers": [layer]}).to_string().as_bytes());
     index(&dir, &[manifest.clone(), of_platform(manifest.clone(), "s390x")]);
     refused("names 2 images, but not exactly one for linux/");
-    // The index names itself.
+    // The index of this layout names itself.
     let own = json!({"mediaType": INDEX, "digest": "sha256:loop", "size": 500});
     let text_of = json!({"manifests": [own.clone()]}).to_string();
     write("blobs/sha256/loop", &format!("{text_of:500}"));
@@ -244,7 +244,7 @@ fn an_archive_of_images_is_applied() {
         layer_of(FILE, "etc/b", "", "b"),
         layer_of(FILE, "etc/.wh.a", "", ""),
     ];
-    // One layer occurs twice.
+    // The image contains one layer twice.
     let layers = [0, 1, 1, 2].map(|at| blob(&dir, LAYER, &contents[at]));
     let manifest = json!({"schemaVersion": 2, "layers": layers}).to_string();
     let mut image = blob(&dir, MANIFEST, manifest.as_bytes());

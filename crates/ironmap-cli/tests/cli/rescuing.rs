@@ -187,7 +187,7 @@ impl Symlink {
 impl Drop for Symlink {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        // Another program may use the directories.
+        // Another program may use the directories, so the removal may fail.
         self.made.iter().for_each(|dir| drop(fs::remove_dir(dir)));
     }
 }

@@ -158,7 +158,7 @@ fn a_volume_grows_as_by_resize2fs() {
             bench.succeed(["resize", image.to_str().unwrap(), to]);
             fsck(&image, &what);
             succeed(tool("truncate").args(["-s", to]).arg(&twin));
-            // -f: resize2fs refuses bigalloc without it.
+            // Without -f, resize2fs refuses volumes with bigalloc.
             succeed(tool("resize2fs").arg("-f").arg(&twin).arg(to));
             assert_eq!(geometry(&image), geometry(&twin), "{what}");
             assert!(tree(&bench, &image) == before, "{what}");
@@ -270,7 +270,7 @@ fn journals_and_inodes_beyond_the_end_move() {
         "-t ext4 -b 1024 -g 1024 -i 4096 -O ^metadata_csum",
     ] {
         let image = make(&bench, options, "40M");
-        // The tree is copied by ironmap, because it distributes directories over the groups.
+        // ironmap copies the tree, because ironmap distributes directories over the groups.
         for dir in 0..60 {
             let new = bench.path("new");
             let _ = fs::remove_dir_all(&new);

@@ -236,7 +236,7 @@ fn impossible_changes_are_refused_by_name() {
     }
 }
 
-/// The journal is recovered before the change.
+/// If a volume needs recovery, `tune` recovers the journal before the change.
 #[test]
 fn a_volume_that_needs_recovery_is_recovered_first() {
     let bench = Bench::new();

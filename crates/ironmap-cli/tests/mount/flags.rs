@@ -327,7 +327,7 @@ fn free_space_is_given_back() {
             succeed(tool("fstrim").arg(&dir));
             let user = ["--reuid=1000", "--regid=1000", "--clear-groups", "fstrim"];
             assert!(!tool("setpriv").args(user).arg(&dir).output().unwrap().status.success());
-            // The ranges are outside of the volume, or only a part of the volume, which is not supported.
+            // Some of these ranges are outside of the volume. The others are only a part of the volume, which is not supported.
             for (range, expected) in [
                 ("-o 1T", "Invalid argument"),
                 ("-l 100", "Invalid argument"),

@@ -51,7 +51,7 @@ impl Bench {
         self.path("image")
     }
 
-    /// `IMAGE:/PATH`
+    /// The location `IMAGE:/PATH` of a file in the image.
     pub fn target(&self, path: &str) -> String {
         format!("{}:{path}", self.image().display())
     }
