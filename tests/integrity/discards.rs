@@ -130,8 +130,8 @@ fn a_discard_that_fails_is_reported_and_harms_nothing() {
     }
 }
 
-/// If a range does not begin and end at sectors, only the whole sectors in it are discarded. In a long range all sectors are discarded,
-/// with few tags in memory.
+/// If a range does not begin and end at borders of sectors, only the whole sectors in it are discarded. In a long range all sectors are
+/// discarded, with few tags in memory.
 #[test]
 fn ranges_of_any_place_and_length_are_discarded() {
     for mode in [Mode::Bitmap, Mode::Journal] {

@@ -491,8 +491,8 @@ fn a_server_that_ends_with_its_last_connection_has_all() {
         let mut nbdkit = Command::new(find("nbdkit").unwrap());
         nbdkit.args(["-f", "-U"]).arg(&socket).args(["--filter=exitlast", "file"]).arg(&disk);
         let mut server = nbdkit.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // The socket exists before the server listens. The first connection to the server must be that of the test, because the server ends
-        // after its last one.
+        // The socket exists before the server listens. The test itself must make the first connection, because the server ends when its
+        // last connection ends.
         let address: Address = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
         let mut device = None;
         until("nbdkit listens", || {

@@ -183,7 +183,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
     for file in ["apart-1", "apart-2", "longest", "names", "alike"] {
         File::create_new(room.join(file)).unwrap();
     }
-    // The two files are extended alternately, so that neither has contiguous blocks.
+    // The two files are extended alternately, so that the blocks of each file are not contiguous.
     for number in 0..60 {
         for file in ["apart-1", "apart-2"] {
             let len = 3000 + rng.below(3000) as usize;

@@ -55,8 +55,8 @@ fn crowd(dir: &Path, block: u64) {
     }
 }
 
-/// Every number up to the end of the volume is tried. A number that is not in use for the kernel is not found, even if its position
-/// contains an inode.
+/// Every number up to the end of the volume is tried. An inode is found by its number only if the kernel uses the number. Other numbers are
+/// not found, even if their position contains an inode.
 #[test]
 fn inodes_in_use_are_those_of_the_kernel() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_db")]);

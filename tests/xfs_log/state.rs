@@ -195,7 +195,7 @@ pub(crate) struct Tally {
 pub(crate) enum Unsound {
     /// The kernel refuses to mount the volume.
     Refused,
-    /// The kernel and ironmap recover volumes with the same damage, and xfs_repair finds this damage.
+    /// The volume that the kernel has recovered and the volume that ironmap has recovered have the same damage, and xfs_repair finds it.
     SameDamage,
 }
 

@@ -129,7 +129,7 @@ impl Bench {
         sectors
     }
 
-    /// The change of the write counts by some work.
+    /// The change of the counts of writes during some work.
     pub(crate) fn cost(&self, work: impl FnOnce()) -> WriteCounts {
         let before = self.fs().writable().unwrap().write_counts();
         work();

@@ -88,7 +88,7 @@ fn nowait_that_is_refused_leaves_no_time() {
 }
 
 /// A write in flight that extends its file changes the metadata at its completion. The close of the volume must wait for this completion,
-/// or the new size would be lost.
+/// because otherwise the new size would be lost.
 #[test]
 fn a_volume_is_not_closed_over_its_writes_in_flight() {
     let bench = Bench::new(EXT4);

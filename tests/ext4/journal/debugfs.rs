@@ -114,8 +114,8 @@ impl Target {
     }
 }
 
-/// Every layout of tags, revocations and commit blocks that debugfs can make: block size, `mke2fs` options, `jo` options. On a volume
-/// without metadata_csum, `-c` makes checksums of version 1.
+/// Every layout of tags, revocations and commit blocks that debugfs can make: the block size, options of `mke2fs`, and options of debugfs's
+/// command `jo`. On a volume without metadata_csum, `-c` makes checksums of version 1.
 const FORMATS: [(usize, &[&str], &str); 10] = [
     (1024, &["-O", "^64bit,^metadata_csum"], ""),
     (4096, &["-O", "64bit,^metadata_csum"], ""),

@@ -49,7 +49,7 @@ impl Pair {
         Mounted { mount: self.volume.mount(&options), _journal: journal }
     }
 
-    /// Copies the volume and its journal while the volume is mounted and written. The journal is copied last: so every block that was
+    /// Copies the volume and its journal while the volume is mounted and written. The journal is copied last, so that every block that was
     /// checkpointed between the two copies is also in the copied journal.
     fn dirty(block_size: u32, options: &str, mount: &str, seed: u64) -> Self {
         let pair = Self::new(block_size, options);

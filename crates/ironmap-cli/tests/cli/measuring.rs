@@ -205,8 +205,8 @@ fn the_file_is_synced_after_each_so_many_writes() {
     }
 }
 
-/// Limits the additional instructions of a read of a host file, which checks that its lease is still valid. A queued read costs more,
-/// because the open request must be recorded.
+/// Each read of a host file checks that the lease of the file is still valid. The instructions for this check are limited. A queued read
+/// costs more, because the open request must be recorded.
 #[test]
 fn a_host_file_costs_at_most_160_instructions_and_300_queued() {
     let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];
