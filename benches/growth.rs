@@ -1,5 +1,8 @@
-//! Measures how costs grow with the size of a volume: the cost of a read in a file with 1, 1k and 1M extents, the memory of the extent map,
-//! and the time to open a volume of 1 GiB, 100 GiB and 16 TiB.
+//! Measures how costs grow with the size of a volume:
+//!
+//! - the cost of a read in a file with 1, 1k and 1M extents;
+//! - the memory of the extent map;
+//! - the time to open a volume of 1 GiB, 100 GiB and 16 TiB.
 //!
 //! `cargo bench --bench growth`, as root. The kernel writes the file system on a zram device, which is removed at the end. All files have
 //! the same number of blocks, so that random reads spread over an equal part of the device.
@@ -20,11 +23,11 @@ use ironmap::{Engine, File, FileOptions, Queue, QueueOptions, Volume};
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const BLOCK: u64 = 4096;
-/// Blocks of data in each file.
+/// The number of data blocks in each file.
 const BLOCKS: u64 = 1 << 20;
 const EXTENTS: [u64; 3] = [1, 1 << 10, 1 << 20];
 const DEVICE_BYTES: u64 = 16 << 30;
-/// The number of rounds, in which each file has one chunk of reads, and the number of reads in a chunk, which takes about two milliseconds.
+/// A round reads one chunk of each file. A chunk has `READS` reads, and takes about two milliseconds.
 const ROUNDS: usize = 300;
 const READS: u64 = 2000;
 const OPENINGS: usize = 11;
@@ -167,7 +170,7 @@ fn openings(scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The CPU time of the thread, which other programs affect little.
+/// The CPU time of this thread in nanoseconds. Other programs hardly affect it.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

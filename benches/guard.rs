@@ -11,7 +11,8 @@ use crc_fast::CrcAlgorithm::{Crc16T10Dif, Crc64Nvme};
 use ironmap::protection::{Interval, Protection, TupleKind, guard};
 
 const ROUNDS: usize = 101;
-/// The number of bytes of a turn, and the size of the data. The data stay in the second-level cache, like data that were just read.
+/// The number of bytes that a candidate processes in one turn, and the size of the data. The data stay in the second-level cache, like data
+/// that a program has just read.
 const TURN: usize = 1 << 20;
 const DATA: usize = 128 << 10;
 

@@ -1,5 +1,5 @@
-//! The costs of the integrity device: nanoseconds per request on a device that does nothing, compared with the cost of only computing the
-//! guard tags.
+//! Measures the costs of an integrity device above a device that does nothing: nanoseconds per request, compared with the time to compute
+//! only the guard tags.
 //!
 //! `cargo bench --bench integrity`
 

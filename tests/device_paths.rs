@@ -66,7 +66,7 @@ fn device(path: &Path) -> (u32, u32) {
     (rustix::fs::major(dev), rustix::fs::minor(dev))
 }
 
-/// The content of the device at a device path.
+/// The content of the device that a device path opens.
 fn content(device_path: &DevicePath) -> Vec<u8> {
     let (file, _) = device_path.open().unwrap_or_else(|error| panic!("{device_path}: {error}"));
     assert!(file.limits().direct);

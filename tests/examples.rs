@@ -51,7 +51,7 @@ fn sum(data: &[u8]) -> String {
     format!("sum of all bytes: {sum}")
 }
 
-/// The reading example programs print the content of the volume.
+/// The example programs that read a volume print its content.
 #[test]
 fn readers_give_what_is_there() {
     require!([Need::Tool("mke2fs")]);
@@ -103,7 +103,7 @@ fn the_front_page_leads_to_each_program() {
     assert_eq!(page.matches("(../../../examples/").count(), programs, "a program that is gone");
 }
 
-/// A file of a mounted file system is read, past the kernel's file system or by the kernel.
+/// The example reads a file of a mounted file system, past the kernel's file system or by the kernel.
 #[test]
 fn a_host_file_is_read() {
     let dir = scratch();
@@ -116,7 +116,7 @@ fn a_host_file_is_read() {
     );
 }
 
-/// The extents are the same as debugfs's, and so is the first byte of each block.
+/// debugfs reports the same extents as the example, and the same first byte of each block.
 #[test]
 fn extents_are_debugfs() {
     require!([Need::Tool("mke2fs"), Need::Tool("debugfs")]);

@@ -1,5 +1,9 @@
-//! Rare events around leases, each of which is forced here: a process is stopped while the kernel removes its lease, a lease is broken
-//! while requests are in flight, files are closed before their requests complete, and a thousand leases are broken at the same time.
+//! Forces rare events around leases:
+//!
+//! - A process is stopped while the kernel removes its lease.
+//! - A lease is broken while requests are in flight.
+//! - Files are closed before their requests complete.
+//! - A thousand leases are broken at the same time.
 
 mod common;
 #[path = "common/sys.rs"]
@@ -134,8 +138,8 @@ const LOWEST: usize = 2;
 const ENDED: usize = 3;
 const BUSY: usize = 4;
 
-/// The process that is stopped; as a test of its own it does nothing. Several threads read and check until the end flag is set. The thread
-/// that handles broken leases must be the last to get a processor.
+/// The process that is stopped. If it runs as a normal test, it does nothing. Several threads read and check until the end flag is set. The
+/// thread that handles broken leases must be the last to get a processor.
 #[test]
 fn reading_process() {
     let (Some(memory), Some(path)) = (std::env::var_os(MEMORY), std::env::var_os(PATH)) else {
@@ -435,7 +439,7 @@ fn leases_on(path: &Path) -> usize {
     locks.lines().filter(|line| line.contains("LEASE") && line.contains(&name)).count()
 }
 
-/// A changed limit of this process. The drop restores the limit.
+/// A changed limit of this process. Dropping the value restores the limit.
 struct Limit(Resource, Rlimit);
 
 impl Limit {
@@ -479,7 +483,7 @@ fn a_host_ends_without_room_for_signals() {
     let _limit = Limit::set(Resource::Sigpending, Some(0));
     let begin = Instant::now();
     drop((queue, host));
-    // Without signals, the thread checks its leases once a minute.
+    // Without signals, the thread checks its leases once a minute, so a drop that waits for the thread takes longer.
     assert!(begin.elapsed() < Duration::from_secs(45), "{:?}", begin.elapsed());
 }
 
@@ -513,7 +517,7 @@ fn break_a_thousand() {
         paths.iter().map(|path| OsOptions::new().write(true).open(path).unwrap()).collect();
     let took = begin.elapsed();
     eprintln!("{FILES} leases broken in {took:?}");
-    // A longer time would mean that the kernel has removed the leases itself.
+    // If this took longer, the kernel would have removed the leases itself.
     assert!(took < Duration::from_secs(BREAK_SECONDS), "{took:?}");
     for (writer, file) in writers.iter().zip(&files) {
         assert_eq!(file.host().unwrap().breaks, 1);

@@ -395,7 +395,7 @@ impl World {
         volume.close().unwrap();
     }
 
-    /// The same for a queue that reads a file of a mounted file system.
+    /// A queue that reads a file of a mounted file system is lost while its read is in flight.
     fn host(&self) {
         let path = |name: &str| self.place.join(name);
         std::fs::write(path("held"), &memory(OLD)[..]).unwrap();

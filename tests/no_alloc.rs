@@ -186,8 +186,8 @@ fn an_overwrite_allocates_nothing() {
     }
 }
 
-/// Copies, tags and verification allocate nothing either, on a device that computes over data and with each method that protects memory
-/// from changes.
+/// On a device that computes over data, requests allocate nothing for copies, tags and verification. This holds for each method that
+/// protects memory from changes.
 #[test]
 fn requests_over_an_integrity_device_allocate_nothing() {
     for engine in [Engine::Psync, Engine::IoUring] {

@@ -138,8 +138,8 @@ fn a_read_only_device_is_not_opened_for_writing() {
     open(device.node()).unwrap();
 }
 
-/// A shell in another mount namespace. The paths of its files do not exist in this namespace. The drop makes the shell undo its work and
-/// end.
+/// A shell in another mount namespace. The paths of its files do not exist in this namespace. Dropping the value makes the shell undo its
+/// work and end.
 struct Elsewhere {
     child: Child,
     /// The loop device that the shell has made.
@@ -274,12 +274,12 @@ fn an_image_that_is_open_for_writing_is_not_written() {
     assert_not_written(&path, "open for writing by another program");
     open(&path).unwrap();
     drop(writer);
-    // A reader does not prevent the open.
+    // A program that only reads does not prevent the open.
     let _reader = File::open(&path).unwrap();
     open_for_writing(&path, Engine::Psync).unwrap();
 }
 
-/// A loop device is found for any name of its image: the kernel also reports names that are not UTF-8 or contain a newline completely.
+/// A loop device is found for any name of its image: the kernel reports the complete name, even if it is not UTF-8 or contains a newline.
 #[test]
 fn a_loop_device_is_found_whatever_its_image_is_called() {
     require!([Need::Root, Need::Tool("losetup")]);

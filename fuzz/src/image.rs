@@ -51,7 +51,7 @@ pub struct ImageDamage {
     base: u8,
     changes: Vec<(u8, u16, Change)>,
     cut: Option<u16>,
-    /// Positions in sectors.
+    /// The sector numbers of the reads and writes.
     used: Vec<u16>,
 }
 

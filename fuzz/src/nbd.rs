@@ -8,7 +8,7 @@ use ironmap::device::nbd::fuzzing::take_replies;
 pub struct Replies {
     form: u8,
     most: u16,
-    /// Positions and lengths.
+    /// The positions and lengths of the reads.
     reads: Vec<(u8, u16)>,
     parts: Vec<Part>,
 }

@@ -46,7 +46,7 @@ pub struct XfsDamage {
 
 #[derive(Arbitrary, Debug)]
 struct Change {
-    /// Any kind of structure, or one kind.
+    /// The kind of the changed structure. `None` means any kind.
     kind: Option<u8>,
     structure: u16,
     offset: u16,
@@ -55,7 +55,7 @@ struct Change {
     keeps_checksum: u8,
 }
 
-/// Integers are big-endian, except in items of the log.
+/// The bytes that a change writes. Integers are big-endian, except in items of the log.
 #[derive(Arbitrary, Debug)]
 enum Value {
     Byte(u8),
@@ -223,7 +223,7 @@ impl Base {
         Some(Self::of(&image))
     }
 
-    /// A copy in memory, without the holes.
+    /// A copy of the image in memory. Blocks of zeros become holes.
     fn of(image: &Path) -> Self {
         let file = File::from(memfd_create("xfs", MemfdFlags::CLOEXEC).unwrap());
         let bytes = fs::read(image).unwrap();
@@ -245,7 +245,7 @@ impl Base {
     }
 }
 
-/// A directory whose name contains the process, so that `./x clean-up` can remove it.
+/// A directory whose name contains the process ID, so that `./x clean-up` can remove it.
 fn scratch() -> tempfile::TempDir {
     let prefix = format!("ironmap-test-{}-", std::process::id());
     tempfile::Builder::new().prefix(&prefix).tempdir_in("/dev/shm").unwrap()

@@ -79,7 +79,7 @@ pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Ar
     };
     let sector = held.limits().logical_block;
     if !matches!(sector, 512 | 4096) {
-        // No tuple protects so many bytes, so tests of devices with such sectors use no layer.
+        // No tuple protects as many bytes as such a sector has, so tests of devices with these sectors use no layer.
         return device;
     }
     let tags: Arc<dyn Device> = Arc::new(Ram::new(held.size() / 16 + (16 << 20)));

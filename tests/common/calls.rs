@@ -101,7 +101,8 @@ impl Both {
     }
 }
 
-/// Reads once, and returns the result and the memory after the read. Owned memory must be returned complete, with one completion.
+/// Reads once, and returns the result and the memory after the read. Exactly one completion must return a buffer that the request owns,
+/// with its full length.
 pub(crate) fn read(
     way: Call,
     queue: &mut Queue,

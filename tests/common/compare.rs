@@ -1,4 +1,4 @@
-//! All differences between an oracle's view and ironmap's view.
+//! Reports all differences between an oracle's view and ironmap's view.
 
 use std::fmt::Debug;
 

@@ -3,7 +3,7 @@
 use super::image::Image;
 use super::view::{Piece, Record, Time, View, joined};
 
-/// The records of a view's inodes, as debugfs prints them. The paths are those of the view.
+/// The records that debugfs prints for the inodes of the view `paths`. The result has the same paths.
 pub(crate) fn view(image: &Image, block_size: u64, paths: &View) -> View {
     let numbers: Vec<_> = paths.values().map(|record| record.inode.expect("a number")).collect();
     let commands: String = numbers.iter().map(|number| format!("stat <{number}>\n")).collect();

@@ -15,7 +15,7 @@ use super::rng::Rng;
 
 /// Data without a hole. The size of the file is not a multiple of any sector size or block size.
 pub(crate) const SOLID: &str = "solid";
-/// Data without a hole in more extents than a request has in flight at a time.
+/// Data without a hole, in more extents than one request can have in flight at a time.
 pub(crate) const FRAGMENTED: &str = "fragmented";
 /// Alternating blocks of data and holes.
 pub(crate) const HOLES: &str = "holes";
@@ -91,7 +91,7 @@ impl Fixture {
         let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
         let volume = beneath::open(&location, &VolumeOptions::new().engine(engine))
             .expect("open the volume");
-        // With a layer, the engine is the one that `Auto` chooses.
+        // If there is a layer, the volume reports the engine `Auto`.
         let expected =
             if chosen().is_some() && engine != Engine::Null { Engine::Auto } else { engine };
         assert_eq!(volume.engine(), expected, "{:?}", volume.notices());

@@ -306,7 +306,7 @@ impl Image {
 
 /// A kernel mount of an image. Dropping this value unmounts the image and detaches the loop device.
 pub(crate) struct LoopMount {
-    // Detached after the unmount.
+    // The loop device, which is detached after the unmount.
     device: LoopDevice,
     dir: PathBuf,
 }

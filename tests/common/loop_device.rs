@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::command::{output, run};
 use super::process::until;
 
-/// A loop device over a file. The drop detaches the device and waits until the kernel has released the file, which happens after the last
-/// close of the device. Without the wait, other tests that search for the loop device of their file could still find this one.
+/// A loop device over a file. Dropping the value detaches the device and waits until the kernel has released the file, which happens after
+/// the last close of the device. Without the wait, another test that searches for the loop device of its file could find this device.
 pub(crate) struct LoopDevice {
     node: String,
     attachment: Attachment,
@@ -68,7 +68,7 @@ impl Attachment {
         let has_ended = || {
             !self.dir.join("loop").exists() || sequence(&self.dir).as_ref() != Some(&self.sequence)
         };
-        // If the test has failed, the test itself may still have the device open.
+        // If the test has failed, it may still have the device open, so there is no wait.
         if !std::thread::panicking() {
             until(&format!("{} is let go", self.dir.display()), has_ended);
         }

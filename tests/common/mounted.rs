@@ -137,7 +137,7 @@ impl Mounted {
         self.mount.join(name)
     }
 
-    /// A file with this content.
+    /// Makes a file with this content.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();

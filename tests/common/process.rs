@@ -1,4 +1,4 @@
-//! Child processes: this test program, started again to run one test that does nothing when it runs otherwise.
+//! Child processes of a test. A child runs this test program again, with a single test that does nothing in a normal run.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};

@@ -4,8 +4,8 @@ use tempfile::TempDir;
 
 use super::image::scratch;
 
-/// A changed setting below `/proc/sys`. The drop restores the setting. A test may change a setting only in a program whose other tests do
-/// not run at the same time.
+/// A changed setting below `/proc/sys`. Dropping the value restores the setting. A test may change a setting only in a program whose other
+/// tests do not run at the same time.
 pub(crate) struct Setting {
     path: &'static str,
     before: String,

@@ -83,8 +83,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Marks a path, or the mount or file system that contains it. `what` is a `FAN_MARK_*` and says which of them is marked. `events` are
-    /// `FAN_*`, and `class` is a `FAN_CLASS_*`.
+    /// Marks a path, or the mount or file system that contains it. `what` is a `FAN_MARK_*`: it says whether the path, the mount or the
+    /// file system is marked. `events` are `FAN_*`, and `class` is a `FAN_CLASS_*`.
     pub(crate) fn new(class: u32, what: u32, events: u64, path: &Path) -> io::Result<Self> {
         // SAFETY: the arguments are integers.
         let group = unsafe {

@@ -20,7 +20,7 @@ pub(crate) struct Scope {
     pub(crate) seed: u64,
     /// The volume's block size. File sizes are chosen around its multiples.
     pub(crate) block: u64,
-    /// Owners, device nodes, sockets, `trusted.` attributes: all need root and a kernel mount.
+    /// Whether the tree has several owners, device nodes, sockets and `trusted.` attributes. All of these need root and a kernel mount.
     pub(crate) nodes: bool,
     /// Whether the tree has attributes that are larger than a block.
     pub(crate) large_xattrs: bool,
@@ -111,7 +111,7 @@ impl Tree {
         }
     }
 
-    /// Single blocks far apart, at positions after each kind of indirect block, and holes at the end.
+    /// Makes files with single blocks that are far apart, at positions after each kind of indirect block, and files with holes at the end.
     fn sparse(&mut self) {
         let dir = self.room("sparse");
         let block = self.scope.block;
@@ -262,7 +262,7 @@ impl Tree {
         make("fifo", FileType::Fifo, 0);
         if self.scope.nodes {
             make("socket", FileType::Socket, 0);
-            // Numbers below 256 use a separate encoding.
+            // Device numbers below 256 use a separate encoding.
             for (major, minor) in
                 [(0, 0), (1, 3), (255, 255), (256, 0), (8, 256), self.scope.limits.device]
             {
@@ -275,7 +275,7 @@ impl Tree {
 
     fn xattrs(&mut self) {
         let dir = self.room("xattrs");
-        // Some values fit into the inode or one block; others need separate inodes.
+        // Some attribute values fit into the inode or one block, and others need separate inodes.
         let mut sizes = vec![0, 1, 3, 4, 20, 60, 100, 300, 700];
         if self.scope.large_xattrs {
             sizes.extend([self.scope.block, 5000, 20_000, 60_000]);

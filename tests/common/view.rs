@@ -94,7 +94,7 @@ pub(crate) enum ReadCall {
     Vectored,
     /// A request that is submitted, waited for and popped.
     Async,
-    /// With the alignment of `O_DIRECT`, by a handle that refuses other requests.
+    /// A read with the alignment of `O_DIRECT`, through a handle that refuses other alignments.
     Strict,
 }
 
@@ -105,7 +105,7 @@ impl ReadCall {
 /// An alignment that every device accepts.
 const STRICT: u64 = 4096;
 
-/// A file, opened twice: for any request, and strict.
+/// A file that is opened twice: `any` accepts every alignment of a request, and `strict` only that of `O_DIRECT`.
 pub(crate) struct Handles {
     any: File,
     strict: File,

@@ -67,8 +67,8 @@ impl Layout {
         bytes
     }
 
-    /// Writes the content of an inode to the position of inode `number`, with that number and a valid checksum. The copy differs from a
-    /// real inode only if no inode B+tree contains the number.
+    /// Writes the content of an inode to the position of inode `number`, with that number and a valid checksum. Only the inode B+trees show
+    /// that this inode is not in use, because they do not contain the number.
     pub(crate) fn forge(&self, image: &File, like: &[u8], number: u64) {
         let mut bytes = like.to_vec();
         bytes[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The environment variable that names the directory of these programs.
+/// The environment variable that names the directory of the newer xfsprogs.
 pub(crate) const VARIABLE: &str = "IRONMAP_XFSPROGS";
 
 /// The path of a program of the newer xfsprogs. The variable must be set.

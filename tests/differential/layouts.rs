@@ -73,7 +73,7 @@ impl Layout {
         let image = Image::populated(SIZE, &options, source.path());
         if self.has("project") {
             image.debugfs("sif /sizes/100 projid 4711\nsif /xattrs projid 4294967294\n");
-            // e2fsck corrects the quotas, which neither mke2fs nor debugfs has updated.
+            // mke2fs and debugfs do not update the quotas, so e2fsck corrects them.
             image.repair();
         }
         image.check();

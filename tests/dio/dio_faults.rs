@@ -76,7 +76,7 @@ fn an_error_in_any_part_is_the_requests_error() {
 }
 
 /// A bad sector is reported once for a read on the simple path, at the end of the file, or through a bounce buffer. The event names the
-/// request to the device, whose range contains the original request.
+/// range of the request to the device, which contains the range of the read.
 #[test]
 fn a_small_read_reports_its_error_once() {
     let fixture = Fixture::new(4096, SEED);

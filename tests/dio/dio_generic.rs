@@ -131,7 +131,7 @@ fn segments_come_back_as_they_went_down() {
             assert_eq!(count.unwrap(), expected.len(), "{shown}");
             assert_eq!(&room.at(0, len)[..expected.len()], expected, "{shown}");
 
-            // The buffers are adjacent in one allocation, in separate allocations, or a mixture.
+            // The buffers are parts of one allocation, separate allocations, or a mixture of both.
             let mut buffers = split(Buffer::aligned(len).unwrap(), &cuts);
             for buffer in &mut buffers {
                 if round % 3 > 0 && rng.below(round % 3 + 1) == 0 {

@@ -127,7 +127,8 @@ fn every_gate_is_counted_by_its_name() {
     }
 }
 
-/// A vectored read misses, even with few buffers. With the simple path switched off, every read misses, and no other counter changes.
+/// A vectored read misses the simple path, even with few buffers. With the simple path switched off, every read misses, and no other
+/// counter changes.
 #[test]
 fn vectored_reads_and_the_switch_miss() {
     let fixture = Fixture::new(BLOCK as u64, SEED);

@@ -239,7 +239,8 @@ fn misaligned_reads_are_refused_where_the_kernel_refuses() {
     }
 }
 
-/// A volume whose blocks are smaller than the device's logical block. Linux does not mount it, and ironmap reads it through the page cache.
+/// If the blocks of a volume are smaller than the device's logical block, Linux does not mount the volume, and ironmap reads it through the
+/// page cache.
 #[test]
 fn blocks_below_the_logical_block_are_served() {
     require!([Need::Root]);

@@ -1,5 +1,5 @@
-//! The logical block of a device becomes longer while a volume on the device is open. The kernel refuses such a change for an exclusively
-//! opened device. If the kernel permits the change, no data are lost without an error.
+//! Tests devices whose logical block becomes longer while a volume on the device is open. The kernel refuses such a change for an
+//! exclusively opened device. If the kernel permits the change, no data are lost without an error.
 
 use std::sync::Arc;
 use std::time::Duration;

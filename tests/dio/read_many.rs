@@ -25,7 +25,8 @@ struct Chosen {
 }
 
 impl Chosen {
-    /// Half of the batches consist of aligned blocks, of which some follow each other. The others have any position and length.
+    /// Half of the batches consist of aligned blocks, some of which are adjacent. The reads of the other batches have any position and
+    /// length.
     fn new(rng: &mut Rng, sizes: &[u64]) -> Self {
         let (aligned, merge) = (rng.below(2) == 0, rng.below(2) == 0);
         let mut reads: Vec<(usize, u64, usize)> = Vec::new();
@@ -67,8 +68,8 @@ impl Chosen {
     }
 }
 
-/// Each read of a batch returns what a read alone would return: in holes, unwritten extents and inline data, over several extents, at any
-/// alignment, and past the end of the file.
+/// Each read of a batch returns the same as a single read. The reads cover holes, unwritten extents, inline data, several extents, every
+/// alignment, and positions past the end of the file.
 #[test]
 fn each_read_of_a_batch_is_as_a_read_alone() {
     let fixture = Fixture::new(BLOCK, SEED);
@@ -86,7 +87,7 @@ fn each_read_of_a_batch_is_as_a_read_alone() {
     }
 }
 
-/// A batch runs beside queued requests, whose completions it does not take.
+/// A batch of reads can run while other requests are queued, and does not take their completions.
 #[test]
 fn a_batch_leaves_queued_requests_in_their_places() {
     let fixture = Fixture::new(BLOCK, SEED);
@@ -113,7 +114,8 @@ fn a_batch_leaves_queued_requests_in_their_places() {
     }
 }
 
-/// A file of another volume, and a misaligned read of a strict handle, fail alone. The other reads of the batch succeed.
+/// If a batch contains a file of another volume, or a misaligned read of a strict handle, only this read fails. The other reads of the
+/// batch succeed.
 #[test]
 fn a_read_that_is_refused_does_not_touch_its_neighbours() {
     let fixture = Fixture::new(BLOCK, SEED);
@@ -170,7 +172,7 @@ fn a_batch_holds_the_content_of_its_files() {
             let writer = bench.fs().writable().unwrap();
             let at = FilePos(round % 32 * BLOCK);
             writer.fallocate(file.inode(), Fallocate::Collapse, at, BLOCK)?;
-            // The freed block gets other content at once.
+            // The freed block immediately gets other content.
             let other = bench.create(&format!("other{round}"));
             let other = bench.open(other, false);
             other.write_all_at(&mut queue, &[9; BLOCK as usize], 0)?;
@@ -200,7 +202,7 @@ fn a_batch_of_a_host_file_survives_the_end_of_its_lease() {
         (0..100).flat_map(|block| [(0, block * BLOCK, 4096), (1, block * BLOCK, 4096)]).collect();
     for round in 0..20 {
         if round % 4 == 1 {
-            // The same bytes are written, so the content does not change, but the lease is broken.
+            // The writer writes the same bytes, so the content does not change, but the lease is broken.
             let writer = std::fs::File::options().write(true).open(&path).unwrap();
             std::os::unix::fs::FileExt::write_all_at(&writer, &content, 0).unwrap();
         }

@@ -43,11 +43,11 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     Tail,
-    /// On another part of the same disk.
+    /// The tags are on another part of the same disk.
     Parts,
-    /// On another disk.
+    /// The tags are on another disk.
     Disks,
-    /// On another part of the same disk. Each part is an NBD export.
+    /// The tags are on another part of the same disk. Each part is an NBD export.
     Exports,
 }
 

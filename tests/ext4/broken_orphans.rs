@@ -70,7 +70,7 @@ fn image(mkfs: &str) -> Image {
     image.debugfs(&format!(
         "write {sparse} bad\nea_set -f {value} bad user.x\nwrite {value} good\nwrite {sparse} left\nwrite {value} last\n"
     ));
-    // debugfs does not update quotas.
+    // debugfs does not update the quotas, so e2fsck repairs them.
     image.repair();
     image.check();
     image
@@ -180,8 +180,8 @@ fn a_broken_orphan_prevents_no_opening() {
     }
 }
 
-/// A file with a name was being truncated when the system crashed, and its map is broken. The file remains with its blocks past the end,
-/// and the volume can be opened.
+/// If the system crashed while a file with a name was truncated, and the map of the file is broken, the volume can still be opened. The
+/// file remains, with its blocks past the end.
 #[test]
 fn a_broken_truncation_prevents_no_opening() {
     // These faults are in parts of the file that the truncation keeps, so they are not tested here.

@@ -1,5 +1,5 @@
-//! Extent trees that are deeper than those that Linux makes and reads. Linux frees such trees, and so does ironmap. So a file that is too
-//! deep to be read leaks no blocks when it is removed.
+//! Extent trees that are deeper than those that Linux makes and reads. Linux can free such a tree, and so can ironmap. So the removal of a
+//! file leaks no blocks, even if its tree is too deep to be read.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn node(depth: u16, max: u16, to: u64) -> Vec<u8> {
     header.into_iter().chain(entry).flat_map(u16::to_le_bytes).collect()
 }
 
-/// A volume with the file `/f` of two blocks below this number of tree levels, and the number of free blocks without the file.
+/// A volume with the file `/f`, and the number of free blocks without this file. The file has two blocks, below this number of tree levels.
 fn deep(options: &str, levels: u16) -> (Image, u64) {
     let image = Image::mke2fs("8M", &words(options));
     let free = image.ext4().superblock().free_blocks;

@@ -35,7 +35,7 @@ fn change(image: &Image, work: impl FnOnce(&Arc<dyn FileSystem>)) {
     image.check();
 }
 
-/// A file with data in these blocks.
+/// Writes a file with data in these blocks.
 fn write_sparse(image: &Image, name: &str, blocks: &[u64]) {
     let path = image.beside("sparse");
     let file = std::fs::File::create(&path).unwrap();
@@ -117,7 +117,7 @@ fn pointer_blocks_of_zeros_are_freed() {
     }
 }
 
-/// Ranges that the kernel has punched leave such maps. Operations on them leak no block.
+/// Ranges that the kernel has punched leave pointer blocks of zeros in the map. Later operations on the file leak no block.
 #[test]
 fn ranges_that_the_kernel_punched_are_freed() {
     require!([Need::Root]);

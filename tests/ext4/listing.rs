@@ -130,7 +130,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
         let listed = list(fs, dir, &mut Rng::new(SEED), true);
         drop(volume);
         image.check();
-        // A listing in disk order has the same entries.
+        // A listing in the order on disk has the same entries.
         let fs = image.fs();
         let entries = fs
             .inode(dir)
@@ -144,7 +144,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
     }
 }
 
-/// A listing continues correctly if the directory changes between two entries from inline to one block, and from one block to a tree.
+/// A listing continues correctly if the directory changes between two entries: from inline data to one block, or from one block to a tree.
 #[test]
 fn a_listing_goes_on_in_another_form() {
     for kind in ["-t ext4 -b 1024 -O inline_data", "-t ext4 -b 1024"] {

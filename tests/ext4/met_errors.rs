@@ -61,7 +61,7 @@ fn flip(image: &Image, block: u64, at: u64) {
     image.poke_block(block, at, &[!byte]);
 }
 
-/// Makes the checksum of an inode wrong, by a change of its modification time.
+/// Changes the modification time of an inode, so that its checksum is wrong.
 fn break_inode(image: &Image, path: &str) -> Broken {
     let said = image.ask_debugfs(&format!("imap {path}\n"));
     let block = number(&said, "located at block ");
@@ -438,7 +438,7 @@ fn an_error_that_ends_the_volume_loses_none_before_it() {
     assert_eq!(field(&image, "FS Error count"), "4");
 }
 
-/// The timer also writes the record to the device, so a volume need not be closed for this.
+/// The timer writes the record of an error to the device, even if the volume stays open.
 #[test]
 fn an_error_reaches_the_device_in_time() {
     let image = image("");

@@ -99,8 +99,8 @@ fn refusals_are_those_of_std() {
     assert_eq!(kind(read_only.write("/file", b"")), ErrorKind::ReadOnly);
 }
 
-/// A read-only handle refuses single, queued and appending writes. An append handle always writes at the end of the file, for any given
-/// position.
+/// A read-only handle refuses single, queued and appending writes. An append handle always writes at the end of the file, and ignores the
+/// given position.
 #[test]
 fn a_handle_writes_as_it_was_opened() {
     let image = made();
@@ -238,7 +238,7 @@ fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
     require!([Need::Root, Need::Tool("mke2fs")]);
     type Kernels = fn(&Path, &Path) -> std::io::Result<()>;
     type Ours = fn(&Volume, &Path, &Path) -> ironmap::Result<()>;
-    // The arguments are the directory of the case, and the path in it.
+    // The arguments of each function are the directory of the case, and the path in it.
     let operations: [(&str, Kernels, Ours); 11] = [
         (
             "create",
@@ -382,7 +382,8 @@ fn a_change_of_the_content_ends_capabilities() {
     image.check();
 }
 
-/// A file that the kernel could not read is refused: a target with a NUL, and a device number that cannot be stored.
+/// A file that the kernel could not read is refused: a symbolic link whose target contains a NUL, and a device with a number that cannot be
+/// stored.
 #[test]
 fn impossible_files_are_not_made() {
     use ironmap::fs::{Credentials, NewFile};

@@ -160,7 +160,8 @@ fn check_by_the_copy(what: &str, image: &Image) {
     agree(what, &path, true);
 }
 
-/// If another program has set features without raising the revision, the features are respected, as in the kernel. A check reports this.
+/// If another program has set features without raising the revision, the features are respected, as in the kernel. A check reports such
+/// features.
 #[test]
 fn features_on_revision_zero_are_obeyed() {
     let with = |commands: &str| {

@@ -55,7 +55,7 @@ fn used(kind: &[&str]) -> (Image, Volume, InodeNo) {
     (image, volume, file)
 }
 
-/// The time in the precision of the inode.
+/// The time, rounded down to the precision of the inode.
 fn kept(kind: &[&str], time: Timestamp) -> Timestamp {
     let fine = !kind.contains(&"128");
     Timestamp { nanoseconds: if fine { time.nanoseconds } else { 0 }, ..time }
@@ -133,8 +133,8 @@ fn stamps_go_with_the_next_change() {
     }
 }
 
-/// Of several writes in quick succession only the first needs to set a time stamp. But the first write after an explicitly set time always
-/// sets one.
+/// If several writes follow in quick succession, only the first write needs to set a time stamp. But the first write after an explicitly
+/// set time always sets a time stamp.
 #[test]
 fn a_write_sets_a_stamp_however_soon_after_a_time_that_is_set() {
     for kind in KINDS {
@@ -160,7 +160,8 @@ fn a_write_sets_a_stamp_however_soon_after_a_time_that_is_set() {
     }
 }
 
-/// The stamps of a removed file affect neither its removal at the last close, nor the next file with the same inode number.
+/// The time stamps of a removed file do not affect its removal at the last close. They do not affect the next file with the same inode
+/// number either.
 #[test]
 fn stamps_go_with_their_file() {
     for kind in KINDS {

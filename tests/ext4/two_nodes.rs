@@ -20,7 +20,7 @@ use ironmap::{ErrorKind, NewSize, ResizeOptions, Volume};
 /// The byte of the image at which the superblock contains the number of the protection block, for blocks of 1 KiB.
 const MMP_BLOCK: usize = 1024 + 0x168;
 
-/// A volume whose user increments the protection counter once a second, and the position of the counter.
+/// A volume, and the position of its protection counter. A node that uses the volume increments the counter once a second.
 fn protected(dir: &Path) -> (Arc<Ram>, DevOffset) {
     let image = dir.join("image");
     let mke2fs = "-Fq -t ext4 -b 1024 -O mmp -E mmp_update_interval=1";

@@ -112,7 +112,7 @@ fn a_protected_volume_is_held_while_it_is_open() {
     let clean = seq(&image);
     let volume = open(&image);
     assert_ne!(seq(&image), clean, "it is not held");
-    // The copy stands for access by another node, which does not see our lock.
+    // The copy simulates access by another node, which does not see our lock.
     let other = dir.path().join("other");
     std::fs::copy(&image, &other).unwrap();
     let out = Command::new("e2fsck").arg("-p").arg(&image).output().unwrap();

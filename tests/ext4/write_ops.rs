@@ -486,7 +486,7 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
             let read_before = decoded();
             remove(&volume, "name", old);
             fs.sync().unwrap();
-            // A new directory does not always get the lowest free number.
+            // A new directory does not always get the lowest free inode number, so several are made.
             let names: Vec<_> = (0..40).map(|name| format!("new{name}")).collect();
             let taken: Vec<_> = names.iter().map(|name| make(&volume, name, new)).collect();
             let number = opened.number();

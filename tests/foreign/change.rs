@@ -28,7 +28,7 @@ const REMOVED: usize = 300;
 const TOLD: usize = 4;
 /// An image with 60,000 directories that have lost their names. e2fsck takes minutes to reconnect them.
 const SLOW: &str = "f_many_subdirs";
-/// A part of the names of images with multiple mount protection.
+/// The names of images with multiple mount protection contain this text.
 const HELD: &str = "mmp";
 /// The directory for new files.
 const OWN: &[u8] = b"made-by-a-test";
@@ -105,7 +105,8 @@ impl At<'_> {
         all
     }
 
-    /// Some inodes of each kind in the volume. Kinds differ by file type and by the storage of the content.
+    /// Some inodes of each kind in the volume. Inodes are of the same kind if their file type and the storage of their content are the
+    /// same.
     fn targets(&self) -> Vec<(InodeNo, FileType)> {
         let mut kinds = std::collections::HashMap::<_, usize>::new();
         let mut targets = Vec::new();

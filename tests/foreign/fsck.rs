@@ -87,7 +87,7 @@ pub(crate) fn look(image: &Image) -> Verdict {
 
 /// Lets e2fsck repair the volume. Returns the faults that remain.
 pub(crate) fn repair(image: &Image) -> Verdict {
-    // A repair may reveal more faults.
+    // A repair may reveal more faults, so e2fsck runs several times.
     for _ in 0..3 {
         run(&["-fy"], &image.path());
     }

@@ -82,7 +82,7 @@ pub(crate) fn each(test: &str, work: impl Fn(&Foreign, &mut Steps<'_>) + Sync) {
                     let (current, failed) = (String::new(), Vec::new());
                     let mut steps =
                         Steps { watch: &watch, image: &image.name, current, failures: failed };
-                    // The panic has printed its message.
+                    // The panic has already printed its message.
                     if catch_unwind(AssertUnwindSafe(|| work(image, &mut steps))).is_err() {
                         steps.wrong("a panic");
                     }

@@ -12,7 +12,7 @@ use crate::common::skip::Need;
 use crate::images::{Foreign, Steps, VARIABLE, each};
 use crate::{fsck, require};
 
-/// A part of the names of images with multiple mount protection, whose open waits for other nodes.
+/// The names of images with multiple mount protection contain this text. An open of such an image waits for other nodes.
 const HELD: &str = "mmp";
 
 /// Shrinks the volume. Returns the predicted minimum size and the actual size.

@@ -1,4 +1,4 @@
-//! Devices below host files that fail: the kernel repeats a failed raw read before an error is returned, and the failure is reported as an
+//! Host files on devices that fail. The kernel repeats a failed raw read before an error is returned, and the failure is reported as an
 //! event.
 
 use crate::require;
@@ -80,7 +80,7 @@ fn a_read_that_fails_raw_goes_through_the_kernel() {
     }
 }
 
-/// Short transfers and late completions are continued on the device, without a read by the kernel.
+/// After a short transfer or a late completion, a raw read continues on the device, without a read by the kernel.
 #[test]
 fn short_and_late_reads_need_no_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -16,7 +16,7 @@ use ironmap::{Host, HostOptions, QueueOptions};
 const SEED: u64 = 0x9e_4215;
 const NOBODY: u32 = 65534;
 
-/// A device node with changed permissions. The drop restores them.
+/// A device node with changed permissions. Dropping the value restores the permissions.
 struct Node<'a>(&'a str, Permissions);
 
 impl<'a> Node<'a> {

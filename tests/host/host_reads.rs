@@ -48,7 +48,7 @@ fn files(mounted: &Mounted) -> Vec<PathBuf> {
         for index in 0..EXTENTS / 3 {
             unwritten.write_all_at(&rng.bytes(100), 6 * index * block).unwrap();
         }
-        // This also preallocates space past the end.
+        // This call also preallocates space past the end of the file.
         reserve(FallocateFlags::KEEP_SIZE, 3 * EXTENTS * block).unwrap();
         names.push("unwritten");
     }
@@ -63,7 +63,7 @@ fn check(mounted: &Mounted, what: &str) {
             let what = format!("{what}, {}, {engine}", path.display());
             assert_eq!(both.served(), "raw", "{what}: {:?}", both.any.host());
             if path.ends_with("many extents") {
-                // Between these blocks XFS preallocates space.
+                // XFS preallocates space between these blocks.
                 assert!(both.any.host().unwrap().extents >= Some(EXTENTS as usize), "{what}");
             }
             both.check(&mut queue, &std::fs::read(&path).unwrap(), SEED, ROUNDS);

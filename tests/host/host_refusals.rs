@@ -90,7 +90,7 @@ impl Drop for Writer {
     }
 }
 
-/// A file is not read raw if another descriptor, or a mapping from a closed descriptor, can write to it, in this process or another.
+/// A file is not read raw if any process can write to it, through another descriptor or through a mapping whose descriptor was closed.
 #[test]
 fn writers() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -188,7 +188,7 @@ fn xfs_with_reflink() {
     assert_served(&path, "dedupe");
     let promise = FileOptions::new().assume_no_dedupe(true);
     check(&path, promise, "raw");
-    // With this guarantee, shared extents do not prevent raw reads.
+    // If the caller guarantees this, shared extents do not prevent raw reads.
     let shared = mounted.path("shared");
     run("cp", &["--reflink=always".as_ref(), path.as_os_str(), shared.as_os_str()]);
     check(&shared, promise, "raw");
@@ -198,7 +198,7 @@ fn xfs_with_reflink() {
 
     run("chattr", &["+i".as_ref(), path.as_os_str()]);
     assert_served(&path, "raw");
-    // The flag can be cleared while the file is open.
+    // The immutable flag can be cleared while the file is open.
     let (host, mut queue) = self::host();
     let file = host.open(&path, FileOptions::default()).unwrap();
     assert!(file.host().unwrap().is_raw());

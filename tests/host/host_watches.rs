@@ -24,7 +24,7 @@ use libc::{
 const SEED: u64 = 0xfa_0711;
 const ROUNDS: usize = 20;
 const SIZE: usize = 300_001;
-/// This event exists since Linux 6.14.
+/// Linux has this event since version 6.14.
 const FAN_PRE_ACCESS: u64 = 0x0010_0000;
 
 /// How a file is served if it is opened now.
@@ -82,8 +82,11 @@ fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
     }
 }
 
-/// Other marks do not prevent raw reads: permission events for opens, which also apply to ironmap's open; notifications, which need no
-/// reply; and marks on another mount.
+/// Other marks do not prevent raw reads:
+///
+/// - permission events for opens, which also apply to ironmap's open;
+/// - notifications, which need no reply;
+/// - marks on another mount.
 #[test]
 fn other_marks_are_in_no_way() {
     const TEST: &str = "other_marks_are_in_no_way";

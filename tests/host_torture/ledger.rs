@@ -123,7 +123,7 @@ impl Ledger {
         self.0[WAITS + (step as usize).min(STEPS - 1)].fetch_add(1, SeqCst);
     }
 
-    /// The number of waits. For each given share, also a time in microseconds which this share of the waits did not exceed.
+    /// The number of waits and, for each given share, a time in microseconds that this share of the waits did not exceed.
     pub(crate) fn waits(&self, shares: &[f64]) -> (u64, Vec<u64>) {
         let counts: Vec<_> = (0..STEPS).map(|step| self.0[WAITS + step].load(SeqCst)).collect();
         let all: u64 = counts.iter().sum();

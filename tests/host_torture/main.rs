@@ -185,7 +185,7 @@ fn variable(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// The entry point of the other processes of the test. As a test of its own it does nothing.
+/// The entry point of the other processes of the test. If it runs as a normal test, it does nothing.
 #[test]
 fn process() {
     let Ok(role) = std::env::var(Setting::ROLE) else { return };

@@ -152,7 +152,7 @@ fn grow(setting: &Setting, dir: &str) -> bool {
         }
 }
 
-/// Makes a copy of a file share the blocks of the file. With `reverse`, the file shares the blocks of the copy, which must fail for an
+/// Lets a copy of a file share the blocks of the file. With `reverse`, lets the file share the blocks of the copy, which must fail for an
 /// immutable file.
 fn dedupe(setting: &Setting, name: &str, reverse: bool) -> bool {
     let path = |name: &str| setting.dir.join(name).to_str().expect("a plain path").to_owned();

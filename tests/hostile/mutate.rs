@@ -27,7 +27,7 @@ enum Value {
         word: u32,
         count: u8,
     },
-    /// The block number of another structure. It makes cycles, and blocks with two owners.
+    /// The block number of another structure. Such a value makes cycles, and blocks with two owners.
     BlockOf {
         spot: u16,
         big_endian: bool,

@@ -142,7 +142,7 @@ impl Log {
             Sum::Journal { index } => Some((index, spot.at)),
             _ => None,
         });
-        // The block size of the undamaged volume is used, because a change may have altered the field.
+        // The block size of the undamaged volume is used, because a change may have altered the field of the block size.
         let block_size = scratch.block_size();
         Some(Self { superblock, blocks: blocks.collect(), block_size })
     }
@@ -180,7 +180,7 @@ impl Log {
         }
     }
 
-    /// Repairs the checksum in a block. It is computed with zeros in its field.
+    /// Repairs the checksum in a block. The checksum is computed with zeros in its own field.
     fn sum(&self, scratch: &mut Scratch, seed: u32, at: usize, field: usize) {
         scratch.write(at + field, &[0; 4]);
         let sum = crc(seed, &scratch.bytes()[at..][..self.block_size]);

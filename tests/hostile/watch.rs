@@ -41,7 +41,7 @@ impl Watch {
                     Ok(next) => image = next,
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {
-                        // The message is written past the capture of output, which would be lost when the program ends.
+                        // The message bypasses the capture of output, because captured output is lost when the program ends.
                         let _ =
                             writeln!(std::io::stderr(), "{test}: more than {time:?} for {image}");
                         std::process::abort();

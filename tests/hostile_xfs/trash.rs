@@ -50,7 +50,7 @@ impl Tree {
                     continue;
                 }
                 let path = [&path[..], b"/", &entry.name].concat();
-                // The entry is also looked up by its name, which uses the index.
+                // Each entry is also looked up by its name, which uses the index of the directory.
                 let found = dir.lookup(&entry.name);
                 let seen = found.and_then(|inode| Ok((shown(&inode)?, inode)));
                 tree.errors += u64::from(seen.is_err());

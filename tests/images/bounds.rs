@@ -42,7 +42,7 @@ fn unbounded(device: &dyn Device, at: u64, len: u64) -> Vec<&'static str> {
     ];
     let accepted = results.into_iter().filter_map(|(op, result)| (!refused(result)).then_some(op));
     let mut found: Vec<_> = accepted.collect();
-    // This call has a position and no range. At the end of the device there are no more data, which is no error.
+    // This call takes a position and no range. At the end of the device there are no more data, which is not an error.
     if at.0 > device.size() && !refused(device.data_from(at).map(drop)) {
         found.push("data");
     }

@@ -1,4 +1,4 @@
-//! Copies of an image that is being written, as a crash of the program leaves them, and the locks of images.
+//! Copies of an image that is being written have the states that a crash of the program can leave. The locks of images are tested too.
 
 use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
 use std::path::Path;
@@ -48,7 +48,7 @@ fn flushed_data_survive_a_crash() {
                     written.push((at, data));
                 }
             }
-            // The copy is a crash before the flush: each sector contains old or new data.
+            // The copy is in the state after a crash before the flush: each sector contains old or new data.
             std::fs::copy(&path, &copy).unwrap();
             if is_marked(&copy) {
                 // The marked image can be read, but not written.
@@ -185,8 +185,8 @@ fn a_raw_image_has_one_writer() {
     }
 }
 
-/// A writer is detected even if it uses another path to the data: QEMU's locks apply to one file, so a disk, its partitions and the file of
-/// a loop device are checked.
+/// A writer is detected even if it uses another path to the data. QEMU's locks apply to one file only, so ironmap also checks the locks of
+/// a disk, of its partitions, and of the file of a loop device.
 #[test]
 fn a_writer_by_another_node_is_seen() {
     require!([Need::Tool("qemu-io"), Need::Tool("addpart"), Need::Root]);

@@ -79,7 +79,7 @@ fn damaged_tables_are_errors_or_data() {
                     0 => bytes[at] ^= 1 << rng.below(8),
                     1 => bytes[at] = rng.next() as u8,
                     2 => bytes[at & !7..][..8].copy_from_slice(&rng.next().to_be_bytes()),
-                    // The pointer gets another position in the file, or a position just past its end.
+                    // The pointer gets another position in the file, or a position just past the end of the file.
                     3 => {
                         let to =
                             (rng.below(bytes.len() as u64 + 65536) & !511) | (rng.below(3) << 62);
@@ -208,8 +208,8 @@ fn lying_sizes_are_refused() {
     }
 }
 
-/// An image is read-only if an allocation could overwrite its tables: if the refcounts of their clusters are wrong, if a table is used
-/// twice, or if the refcount table lacks its first block.
+/// An image is read-only if an allocation could overwrite its tables. This is possible if the refcounts of their clusters are wrong, if a
+/// table is used twice, or if the refcount table lacks its first block.
 #[test]
 fn tables_that_could_be_overwritten_are_only_read() {
     require!([Need::Tool("qemu-img")]);

@@ -12,7 +12,7 @@ use crate::stand::{Stand, all_options, as_device, change, queue, read, read_each
 
 const SIZE: u64 = 1 << 20;
 
-/// Overwrites a range below the integrity device, as a device may return any bytes for discarded sectors.
+/// Overwrites a range below the integrity device, because a device may return any bytes for discarded sectors.
 fn scramble(stand: &Stand, at: u64, len: u64, rng: &mut Rng) {
     write(&*stand.data, at, &rng.bytes(len as usize), false).unwrap();
 }
@@ -72,8 +72,8 @@ fn discarded_sectors_have_any_content() {
         let device = stand.open().device;
         assert_eq!(scrub(&device).1, count - 4096 / interval, "{what}: closed");
 
-        // In bitmap mode the recovery does not know which sectors were written, so it computes tags for all of them, and all are verified
-        // from then on.
+        // In bitmap mode the recovery does not know which sectors were written. So it computes tags for all sectors of a dirty region, and
+        // these sectors are verified from then on.
         let left = if options.mode == Mode::Journal { count - 4096 / interval } else { 0 };
         let device = crashed.open().device;
         assert_eq!(scrub(&device).1, left, "{what}: crashed");
@@ -102,7 +102,7 @@ fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
     }
 }
 
-/// On a device without support for discards, a discard changes neither data nor tags, also after a crash. If a discard fails on the device,
+/// On a device without support for discards, a discard changes no data and no tags, even after a crash. If a discard fails on the device,
 /// each sector can still be read.
 #[test]
 fn a_discard_that_fails_is_reported_and_harms_nothing() {
@@ -130,8 +130,8 @@ fn a_discard_that_fails_is_reported_and_harms_nothing() {
     }
 }
 
-/// If a range does not begin and end at sectors, only the whole sectors in it are discarded. In a long range all sectors are discarded,
-/// with few tags in memory.
+/// If a range does not begin and end at borders of sectors, only the whole sectors in it are discarded. In a long range all sectors are
+/// discarded, with few tags in memory.
 #[test]
 fn ranges_of_any_place_and_length_are_discarded() {
     for mode in [Mode::Bitmap, Mode::Journal] {

@@ -1,5 +1,5 @@
-//! Devices below an integrity device that fail. The result of a failed write is undefined, but data and tag match, and readers get the
-//! errors unchanged.
+//! Failing devices below an integrity device. The result of a failed write is undefined, but data and tag match, and readers get the errors
+//! unchanged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

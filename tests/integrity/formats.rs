@@ -72,7 +72,7 @@ fn every_kind_of_device_holds_what_was_written() {
                         }
                     }
                 }
-                // This request has any alignment.
+                // This read has any alignment.
                 let (at, len) = (rng.below(size - 5000), 1 + rng.below(5000) as usize);
                 assert!(read(&device, at, len).unwrap() == model[at as usize..at as usize + len]);
                 assert!(
@@ -137,8 +137,8 @@ fn the_last_whole_sector_is_protected() {
     }
 }
 
-/// A device that is formatted again becomes the new device or an invalid device, at whichever request the format stops, and for any later
-/// content of the last block. It never remains the old device with partly overwritten tags.
+/// If a second format of a device fails at any request, the result is the new device or an invalid device, for any later content of the
+/// last block. The result is never the old device with partly overwritten tags.
 #[test]
 fn a_device_that_was_formatted_anew_is_gone() {
     let larger = FormatOptions::new().mode(Mode::Journal).journal(1 << 20).force(true);

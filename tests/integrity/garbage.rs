@@ -151,7 +151,7 @@ fn one_copy_of_the_superblock_is_enough() {
                 let device = here.open().device;
                 read(&device, 0, 4096).unwrap();
                 drop(device);
-                // The open has repaired the damaged copy.
+                // The open has repaired the damaged copy, so the other copy can be damaged.
                 let other = last - at + stand.info.area_start;
                 write(here.tag_ram(), other, &[0xEE; 4096], false).unwrap();
                 here.open();

@@ -100,8 +100,11 @@ fn a_namespace_is_opened_once_and_not_while_its_block_device_is_in_use() {
     }
 }
 
-/// An impossible command returns an errno: a command past the end (which ironmap refuses before the drive receives it), for a part of a
-/// block, or too long.
+/// Each impossible command returns an errno:
+///
+/// - a command past the end, which ironmap refuses before the drive receives it;
+/// - a command for a part of a block;
+/// - a command that is too long.
 #[test]
 fn a_failed_command_is_an_errno() {
     for engine in [Engine::IoUring, Engine::IoUringPoll] {
@@ -192,7 +195,7 @@ fn a_namespace_opened_for_reading_is_not_written() {
     assert_eq!(result, Err(Errno::EBADF));
 }
 
-/// A read into more memory ranges than a command can have succeeds.
+/// A read succeeds even if it has more memory ranges than a command can have.
 #[test]
 fn many_small_buffers_are_no_error() {
     let mut expected = vec![0; 600 * 512];

@@ -209,9 +209,9 @@ fn many_requests_carry_their_own_tuples() {
     }
 }
 
-/// A wrong tuple is reported with its sector and field. lab/boot.sh has written sectors of zeros with these tuples to the backing file of
-/// the emulated disk: a correct tuple, a wrong reference tag, a wrong guard, a wrong guard that is marked as not to be checked, and correct
-/// tuples.
+/// A wrong tuple is reported with its sector and field. lab/boot.sh has written sectors of zeros to the backing file of the emulated disk.
+/// Their tuples are in this order: a correct tuple, a wrong reference tag, a wrong guard, a wrong guard that is marked as not to be
+/// checked, and correct tuples.
 #[test]
 fn a_wrong_tuple_is_reported_by_sector_and_field() {
     for path in protected() {

@@ -136,7 +136,7 @@ fn reads_go_the_same_ways_as_ext4s() {
         }
         let simple = world.queue.stats().simple_hits;
         assert_eq!(simple > 0, kind.resident, "{kind:?}");
-        // The reads cover several extents, are unaligned, and lie at the end and past it.
+        // Some reads cover several extents, some are unaligned, and some are at the end of the file or past it.
         for (pos, len) in [
             (0, 11 * BLOCK),
             (3, 5),
@@ -345,7 +345,8 @@ fn a_write_to_shared_blocks_changes_one_file() {
         let copy = create(&world.fs, b"copy");
         world.fs.reflink(world.number, copy).unwrap();
         let mut other = World::of(&world.fs, kind, copy);
-        // The writes use borrowed and owned memory, cover a part of a block, lie past the end, and are repeated when no block is shared.
+        // Some writes use borrowed memory, and some use owned memory. Some cover a part of a block or lie past the end. Some are repeated
+        // when no block is shared.
         world.write(BLOCK, &vec![2; BLOCK]);
         let memory = buffer(&vec![3; 2 * BLOCK]);
         world.file.submit_write(&mut world.queue, memory, 3 * BLOCK as u64, NONE, 7).unwrap();

@@ -1,6 +1,6 @@
-//! A random sequence of operations runs on three targets, whose results must be the same: a model in memory, a volume of ironmap, and a
-//! file system that the kernel has mounted, if the test runs as root. Every result is compared, and sometimes the complete trees. Between
-//! the operations, the volume is sometimes closed and opened, or loses power after a sync.
+//! A random sequence of operations runs on a model in memory, on a volume of ironmap, and, as root, on a file system that the kernel has
+//! mounted. The results must be the same on all of these targets. Every result is compared, and sometimes the complete trees. Between the
+//! operations, the volume is sometimes closed and opened, or loses power after a sync.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -41,7 +41,7 @@ pub(crate) enum Space {
     Insert,
 }
 
-/// A multiple of every block size and cluster size. COLLAPSE_RANGE and INSERT_RANGE accept only such lengths.
+/// A multiple of every block size and cluster size. COLLAPSE_RANGE and INSERT_RANGE accept only lengths that are multiples of these sizes.
 pub(crate) const UNIT: u64 = 16384;
 
 const NAMES: [&str; 6] = [

@@ -273,7 +273,7 @@ fn zeros_are_not_sent() {
 fn refused_zeros_are_left_to_the_caller() {
     const ZEROS: u16 = 6;
     for number in [22, 75, 95] {
-        // The features: flush, FUA, zeros, and fast zeros.
+        // The server supports flush, FUA, zeros, and fast zeros.
         let fake =
             Fake::start(1 << 20, FLUSH | 1 << 3 | 1 << 6 | 1 << 11, move |_, mut connection| {
                 while let Some(asked) = connection.next() {

@@ -104,7 +104,7 @@ pub(crate) fn transfer(device: &Nbd, server: &mut Server, edge: bool) {
     }
 }
 
-/// Requests with more data than a socket buffers complete, in each direction, also with a restarted server.
+/// In each direction, requests with more data than a socket buffers complete, even if the server is restarted.
 #[test]
 fn large_requests_complete() {
     require!([Need::Tool("nbdkit")]);

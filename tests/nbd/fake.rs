@@ -135,7 +135,7 @@ impl Connection {
     }
 }
 
-/// Runs work, and fails the test if it does not end within this time.
+/// Runs work, and fails the test if the work does not end within this time.
 pub(crate) fn within<T: Send + 'static>(
     time: Duration,
     call: impl FnOnce() -> T + Send + 'static,

@@ -91,7 +91,7 @@ fn a_killed_server_loses_nothing_that_was_answered() {
     }
 }
 
-/// Sends random requests to a server that is killed and restarted meanwhile.
+/// Sends random requests to a server, which is killed and restarted during the requests.
 pub(crate) fn killed_under_load(mut server: Server, load: &mut Load, seed: u64) -> Server {
     let (has_ended, done) = (AtomicBool::new(false), Arc::clone(&load.done));
     std::thread::scope(|scope| {
@@ -374,8 +374,8 @@ fn a_request_that_ends_each_connection_fails_in_time() {
     assert_eq!(error.errno(), ETIMEDOUT, "{error}");
 }
 
-/// No thread collects completions for longer than the time-out, while a flush of the client is in flight. The next request does not time
-/// out for this reason.
+/// If no thread collects completions while a flush of the client is in flight, the next request does not time out, even if this pause is
+/// longer than the time-out.
 #[test]
 fn a_pause_is_no_time_out() {
     let server = Fake::start(32 << 20, FLUSH, |_, mut connection| {
@@ -437,7 +437,7 @@ fn threads_lose_nothing_when_the_server_is_killed() {
                         let mut model =
                             content(seed)[(part * PART) as usize..][..PART as usize].to_vec();
                         for _ in 0..6 {
-                            // Without a running server no queue can be made, so this is repeated.
+                            // Without a running server no queue can be made, so the attempt is repeated.
                             let mut queue = loop {
                                 if let Ok(queue) = device.queue(&QueueOptions::new()) {
                                     break queue;
@@ -491,8 +491,8 @@ fn a_server_that_ends_with_its_last_connection_has_all() {
         let mut nbdkit = Command::new(find("nbdkit").unwrap());
         nbdkit.args(["-f", "-U"]).arg(&socket).args(["--filter=exitlast", "file"]).arg(&disk);
         let mut server = nbdkit.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // The socket exists before the server listens. The first connection to the server must be that of the test, because the server ends
-        // after its last one.
+        // The socket exists before the server listens. The test itself must make the first connection, because the server ends when its
+        // last connection ends.
         let address: Address = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
         let mut device = None;
         until("nbdkit listens", || {

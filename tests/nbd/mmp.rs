@@ -14,7 +14,7 @@ use crate::server::Server;
 
 const NEEDS: [Need; 2] = [Need::Tool("nbdkit"), Need::Tool("mke2fs")];
 
-/// A server, and the block size of a volume: as long as the server's unit of requests, or shorter.
+/// A server, and the block size of a volume. The blocks are as long as the server's unit of requests, or shorter.
 const SERVED: [(&str, &str); 2] = [
     ("file DISK", "4096"),
     (

@@ -154,8 +154,13 @@ fn keys_that_are_not_right_are_refused() {
     );
 }
 
-/// Three connections are refused: to a server with a certificate instead of the key, to a server without TLS, and from a client with
-/// certificates to a server with keys. A certificate is not enough, because any machine could have one.
+/// Three connections are refused:
+///
+/// - to a server with a certificate instead of the key;
+/// - to a server without TLS;
+/// - from a client with certificates to a server with keys.
+///
+/// A certificate is not enough, because any machine could have one.
 #[test]
 fn servers_without_the_key_are_refused() {
     require!([certificates::NEEDS[0], certificates::NEEDS[1], certificates::NEEDS[2]]);
@@ -218,7 +223,7 @@ fn lost_and_damaged_connections_lose_nothing_with_keys() {
     );
 }
 
-/// A server that sends something other than a handshake, or nothing, leads to an error.
+/// If a server sends something other than a handshake, or sends nothing, the open returns an error.
 #[test]
 fn a_server_that_does_not_speak_tls_is_an_error() {
     let dir = scratch_in(Path::new("/dev/shm"));

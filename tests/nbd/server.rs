@@ -139,7 +139,7 @@ impl Server {
     }
 }
 
-/// Starts a program from a thread that runs until the end of the tests. A server that ends with its parent ends when the thread that
+/// Starts a program from a thread that runs until the end of the tests. With `--exit-with-parent`, a server is ended when the thread that
 /// started it ends.
 fn spawn(command: Command) -> Child {
     type Order = (Command, mpsc::Sender<Child>);

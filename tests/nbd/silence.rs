@@ -239,7 +239,7 @@ fn a_flush_of_the_clients_own_is_not_waited_for_for_ever() {
         });
         let errno = within(Duration::from_secs(30), move || {
             let mut queue = device.queue(&QueueOptions::new()).unwrap();
-            // The client keeps fewer data than these, so that writes must wait.
+            // These writes contain more data than the client keeps, so that some writes must wait.
             for number in 0..160 {
                 queue.submit(write_of(number * LEN as u64, LEN)).unwrap();
                 queue.wait(1).unwrap();

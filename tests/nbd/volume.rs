@@ -157,8 +157,8 @@ fn partition_of(server: &Server) {
     assert!(error.contains("there is no partition 3"), "{error}");
 }
 
-/// An integrity device can have shorter sectors than the units of the servers below it, and longer sectors than the blocks of the volume
-/// above it, in each mode.
+/// In each mode, an integrity device can have sectors that are shorter than the units of the servers below it, and longer than the blocks
+/// of the volume above it.
 #[test]
 fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
     require!([Need::Tool("nbdkit"), Need::Tool("e2fsck")]);

@@ -27,7 +27,7 @@ const PLACES: [(&str, &str); 10] = [
     ("path /map;addr u3.bmbt.ptrs[1]", "lsn"),
     ("path /attributes;ablock 0", "hdr.info.lsn"),
     ("path /link;dblock 0", "lsn"),
-    // Linux accepts this position, because it concerns only the content of the map.
+    // Linux does not check the log position in an inode, so it accepts this one.
     ("path /map", "v3.lsn"),
 ];
 /// A position that the log of this volume never reaches.

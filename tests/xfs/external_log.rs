@@ -51,8 +51,8 @@ fn a_volume_is_read_with_its_log_and_refused_without() {
     }
 }
 
-/// The log of another volume is refused, clean or not, and the kernel refuses it too. The state of such a log says nothing about this
-/// volume.
+/// The log of another volume is refused by ironmap and by the kernel, even if this log is clean. The state of such a log says nothing about
+/// this volume.
 #[test]
 fn a_log_of_another_volume_is_refused() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

@@ -17,7 +17,7 @@ use crate::{SEED, collisions};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
     Small,
-    /// With directories of 20,000 names, and maps of as many extents.
+    /// The tree has directories of 20,000 names, and maps of 20,000 extents.
     Large,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn fill(dir: &Path, block: u64, amount: Amount, shares: bool) {
         shared(dir, block, rng);
     }
     attributes(dir, amount, rng);
-    // This call is last, because some of its files cannot be changed afterwards.
+    // This call is last, because some of the files that it makes cannot be changed afterwards.
     flags_and_projects(dir);
 }
 
@@ -183,7 +183,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
     for file in ["apart-1", "apart-2", "longest", "names", "alike"] {
         File::create_new(room.join(file)).unwrap();
     }
-    // The two files are extended alternately, so that neither has contiguous blocks.
+    // The two files are extended alternately, so that the blocks of each file are not contiguous.
     for number in 0..60 {
         for file in ["apart-1", "apart-2"] {
             let len = 3000 + rng.below(3000) as usize;
@@ -201,7 +201,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
     for (number, name) in collisions::names(20).into_iter().enumerate() {
         set("alike", &[b"user.", &name[..]].concat(), number.to_string().as_bytes());
     }
-    // Links and directories also get attributes, of some kinds.
+    // Links and directories also get attributes of some kinds.
     symlink("nowhere", room.join("link")).unwrap();
     set("link", b"trusted.of-a-link", &rng.bytes(700));
     symlink("a".repeat(900), room.join("long-link")).unwrap();

@@ -55,8 +55,8 @@ fn crowd(dir: &Path, block: u64) {
     }
 }
 
-/// Every number up to the end of the volume is tried. A number that is not in use for the kernel is not found, even if its position
-/// contains an inode.
+/// Every number up to the end of the volume is tried. An inode is found by its number only if the kernel uses the number. Other numbers are
+/// not found, even if their position contains an inode.
 #[test]
 fn inodes_in_use_are_those_of_the_kernel() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_db")]);
@@ -162,7 +162,7 @@ fn a_damaged_tree_of_inodes_hides_no_name() {
     let image = Image::mkfs_xfs("320M", &words(options)).unwrap();
     {
         let mount = image.mount("rw");
-        // New directories are placed in one group after another.
+        // Each new directory is placed in another group.
         for name in ["other", "dir"] {
             let dir = mount.dir().join(name);
             std::fs::create_dir(&dir).unwrap();

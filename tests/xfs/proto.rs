@@ -153,7 +153,7 @@ fn by_prototype(options: &str) {
     let mut xattrs = if options.contains("attr=1") { BTreeMap::new() } else { set_xattrs(&image) };
     image.check();
     assert_clean(&image, &what);
-    // The result of a kernel mount is recorded, and not required.
+    // The kernel may refuse to mount the volume. Then the refusal is recorded, and the test continues.
     if let Err(refusal) = image.try_mount(FOR_READING).map(drop) {
         note(&format!("the kernel's view: {refusal}"));
     }

@@ -126,7 +126,7 @@ fn content_on_a_realtime_device_is_read() {
         let volume = world.open_with(world.device()).unwrap();
         assert_eq!(read(&volume, b"plain").unwrap(), CONTENT, "{way}");
         assert_eq!(read(&volume, b"realtime").unwrap(), THERE, "{way}");
-        // The block is past the end of the device.
+        // The block is past the end of the realtime device.
         world.is_corrupt("200000", "outside the realtime blocks");
         if way == "groups" {
             let world = World::new(&xfsprogs::newer("mkfs.xfs"), GROUPS);

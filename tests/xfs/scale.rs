@@ -116,7 +116,7 @@ fn a_directory_of_many_names() {
         let mut file = dir.join("first");
         for number in 0..count {
             let path = dir.join(name(number));
-            // Each of some inodes has many names.
+            // Some inodes have many names each.
             if number.is_multiple_of(1000) {
                 File::create_new(&path).unwrap();
                 file = path;

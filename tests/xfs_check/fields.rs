@@ -24,7 +24,7 @@ fn structures_of(base: &Base, kind: Kind) -> Vec<Structure> {
 
 /// Changes some bytes of a structure. Returns a description.
 fn change(bytes: &mut [u8], kind: Kind, rng: &mut Rng) -> String {
-    // Most fields are at the beginning of a structure.
+    // Most fields are at the beginning of a structure, so these bytes are changed more often.
     let most = match (kind, rng.below(4)) {
         (Kind::Superblock, _) => 264,
         (Kind::Group, _) => 344,

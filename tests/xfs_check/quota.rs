@@ -131,8 +131,8 @@ fn made() -> Image {
         count(inode, (LINKS, 4), by);
         count(inode, (SIZE, 8), by * len);
     };
-    // Moves the name "quota" from the root directory, in which it is the last entry, to the root of the metadata tree, in which it becomes
-    // the second entry.
+    // Moves the name "quota" from the root directory to the root of the metadata tree. The name is the last entry of the root directory,
+    // and becomes the second entry of the metadata tree's root.
     change(root, &|inode| names(inode, -1));
     change(tree, &|inode| {
         let end = FORK + usize::from(inode[SIZE + 7]);

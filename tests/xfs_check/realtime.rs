@@ -1,5 +1,5 @@
 //! The space of realtime files: bitmaps, summaries, and the trees of groups. No kernel support is needed: xfs_db assigns realtime blocks to
-//! two files, and neither xfs_repair nor ironmap finds a fault in the result. Then one fault is made in each volume.
+//! two files, and xfs_repair and ironmap find no fault in the result. Then one fault is made in each volume.
 
 use std::path::Path;
 

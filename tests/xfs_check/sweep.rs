@@ -60,7 +60,7 @@ impl Place {
         lists
     }
 
-    /// The differences of a case for which there is no exception.
+    /// The differences of a case that no exception permits.
     fn faults(&self, tools: Tools, sound: &Sector, case: &Case) -> Vec<String> {
         for image in [&self.image, &self.mounted] {
             let file = File::options().write(true).open(image.path()).expect("the copy");

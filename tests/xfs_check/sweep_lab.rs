@@ -123,7 +123,7 @@ fn boot(volumes: &[Volume], kernel: &Path) -> Option<String> {
 }
 
 impl Volume {
-    /// The differences in the output of a virtual machine for which there is no exception.
+    /// The differences in the output of a virtual machine that no exception permits.
     fn faults(&self, said: &str) -> Vec<String> {
         let name = self.kind.name;
         let own = |line: &str| {

@@ -93,7 +93,7 @@ impl Tally {
         }
     }
 
-    /// Asserts that xfs_repair alone found no fault. With `many`, also asserts that both tools found some.
+    /// Asserts that no fault was found by xfs_repair alone. With `many`, also asserts that some faults were found by both tools.
     pub(crate) fn end(&self, kind: &str, many: bool) {
         println!("{kind}: {self:?}");
         assert_eq!(self.repair_alone, 0, "{kind}: found by xfs_repair alone");

@@ -25,7 +25,8 @@ pub(crate) struct Changes<'a> {
     /// The directory of another thread. The load moves names between the two directories.
     other: PathBuf,
     done: &'a AtomicU64,
-    /// The program xfs_io, if it is to exchange ranges of two files, which the volume must support.
+    /// The program xfs_io, with which the load exchanges ranges of two files. The volume must support this. `None` for a load without
+    /// exchanges.
     exchanges: Option<&'a str>,
 }
 

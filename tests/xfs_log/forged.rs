@@ -187,7 +187,7 @@ fn a_million_changes_of_a_map_end() {
     let volume = world.image.open().unwrap();
     assert!(volume.xfs().unwrap().log().recovered);
     let inode = volume.fs().resolve(b"one", Follow::All).unwrap();
-    // One more block is used by the list of extents.
+    // The list of extents uses one more block.
     assert_eq!(inode.stat().blocks, 600_001 * 8);
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
@@ -258,8 +258,8 @@ fn changes_of_realtime_files_are_finished() {
     }
 }
 
-/// A recovery ends in time if all nodes of a B+tree refer to one child, and items change the owner of the B+tree's blocks as often as the
-/// log has space for.
+/// A recovery ends in time even if all nodes of a B+tree refer to one child, and the log is full of items that change the owner of the
+/// B+tree's blocks.
 #[test]
 fn owners_of_a_tree_that_is_none_end() {
     require!([Need::Tool("mkfs.xfs")]);

@@ -99,8 +99,8 @@ layouts! {
     synchronous: "96M", "-m rmapbt=1", "rw,wsync";
 }
 
-/// Unfinished copies on write are completed. A crash between the steps of such a copy leaves intents in the log, whose completion changes
-/// the maps of files.
+/// Unfinished copy-on-write operations are completed. A crash between the steps of such an operation leaves intents in the log. The
+/// completion of these intents changes the maps of files.
 #[test]
 fn copies_on_write_are_finished() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

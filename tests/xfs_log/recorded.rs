@@ -41,7 +41,8 @@ const LATENCY: u32 = 8;
 
 const SECTOR: u64 = 512;
 const BLOCK: u64 = 4096;
-/// A unit for volumes whose directory blocks are larger than the volume's blocks and can begin at any block: no write is torn.
+/// A unit for volumes whose directory blocks are larger than the volume's blocks, and can begin at any block. With this unit, no write is
+/// torn.
 const WHOLE: u64 = u64::MAX;
 /// The magic numbers of blocks in directories and B+trees: directories, free space, inodes, owners, maps, shared blocks.
 const MAGICS: [&[u8]; 9] =
@@ -87,7 +88,8 @@ impl Parts {
         Self { log: Log::of(image).range(), headers: headers.collect(), size }
     }
 
-    /// The metadata blocks that were written: the index of the log entry, and the byte in its data.
+    /// The metadata blocks that were written. For each block, the index of the log entry, and the offset of the block in the data of this
+    /// entry.
     fn metadata(&self, log: &device::Log) -> Vec<(usize, usize)> {
         let blocks = |(index, entry): (usize, &Entry)| {
             let data = match entry {
@@ -177,9 +179,9 @@ fn image_of(state: &Ram) -> Image {
     image
 }
 
-/// Compares the recoveries by ironmap and by the kernel for each state. The kernel may refuse only a log that changes the owners of map
-/// blocks, because it verifies the checksum of a recovered inode before it updates the checksum. Power cuts do not tear blocks of the
-/// length `block`.
+/// Compares the recoveries by ironmap and by the kernel for each state. The kernel verifies the checksum of a recovered inode before it
+/// updates the checksum. So the kernel may refuse a log that changes the owners of map blocks, but no other log. Power cuts do not tear
+/// blocks of the length `block`.
 fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
     let gives_owners = variant.name == "owners";
     let mut tally = Tally::default();

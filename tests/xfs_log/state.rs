@@ -67,7 +67,7 @@ pub(crate) fn copy(image: &Image) -> Image {
 /// A kernel mount. Dropping this value unmounts it.
 pub(crate) struct Mount {
     dir: PathBuf,
-    // The drop of this field detaches the device after the unmount.
+    // This field is dropped after the unmount, and detaches the device.
     _device: LoopDevice,
 }
 
@@ -161,7 +161,7 @@ pub(crate) fn change(
     });
 }
 
-/// Stops a load on drop, so also when the test fails.
+/// Stops a load when this value is dropped, even if the test fails.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -189,13 +189,13 @@ pub(crate) struct Tally {
     pub(crate) with_usage: u64,
 }
 
-/// A state that the kernel does not recover to a valid volume. Each such state is reported. In small volumes they are about one in some
-/// hundred states.
+/// A state that the kernel does not recover to a valid volume. Each such state is reported. In small volumes, this happens for about one in
+/// several hundred states.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Unsound {
     /// The kernel refuses to mount the volume.
     Refused,
-    /// The volumes that the kernel and ironmap have recovered have the same damage, and xfs_repair finds it.
+    /// The volume that the kernel has recovered and the volume that ironmap has recovered have the same damage, and xfs_repair finds it.
     SameDamage,
 }
 

@@ -58,7 +58,7 @@ fn headers_of_groups_are_not_overwritten() {
         let device = device(&image);
         let layout = Layout::of(&device);
         let mut inode = layout.read(&device, number);
-        // The file's block is the block of the superblock.
+        // The map of the file refers to the block of the superblock.
         inode[FORK..FORK + 16].copy_from_slice(&1_u128.to_be_bytes());
         layout.forge(&device, &inode, number);
     }
@@ -97,7 +97,7 @@ fn a_circle_of_empty_leaves_ends() {
     let device = device(&image);
     let layout = Layout::of(&device);
     let mut inode = layout.read(&device, number);
-    // The flag says that the file may share blocks.
+    // This flag says that the file may share blocks.
     inode[127] |= 2;
     layout.forge(&device, &inode, number);
     drop(device);
@@ -115,7 +115,7 @@ fn a_circle_of_empty_leaves_ends() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// Damage in structures that only a write needs does not prevent reads: the refcount B+tree, and attributes.
+/// Damage in structures that only a write needs does not prevent reads. These structures are the refcount B+tree and the attributes.
 #[test]
 fn damage_that_only_a_write_meets_prevents_no_reading() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

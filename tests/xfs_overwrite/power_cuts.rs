@@ -159,7 +159,8 @@ impl Load<'_> {
     }
 }
 
-/// The device sectors of a range of a file. Each has the range of bytes in the sector, and the position of these bytes in the range.
+/// The device sectors of a range of a file. For each sector, the bytes in the sector, and the position of these bytes in the range of the
+/// file.
 fn pieces(known: &Known, pos: u64, len: u64) -> Vec<(u64, (Range<usize>, usize))> {
     let mut pieces = Vec::new();
     let mut at = pos;

@@ -18,7 +18,7 @@ pub(crate) fn run() -> Result {
         return Err("clean-up removes mounts and devices: run it as root".into());
     }
     end_servers()?;
-    // The last mount is undone first.
+    // The mounts are undone in reverse order.
     for mount in fs::read_to_string("/proc/mounts")?.lines().rev() {
         let path = mount.split(' ').nth(1).unwrap_or_default();
         if is_abandoned(path) {

@@ -1,4 +1,4 @@
-//! Pools of a volume in memory.
+//! Tests request pools on a volume in memory.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -88,8 +88,8 @@ async fn appends_follow_each_other() {
     assert_eq!(positions, expected);
 }
 
-/// A future that is dropped before its request is complete loses nothing: the pool carries out the request, and a later truncation, which needs the
-/// whole file for itself, is not blocked.
+/// If a future is dropped before its request is complete, the pool still carries out the request. A later truncation, which locks the whole
+/// file, is not blocked.
 #[test]
 fn dropped_futures_leave_no_request_behind() {
     let volume = volume();
@@ -101,7 +101,7 @@ fn dropped_futures_leave_no_request_behind() {
         let at = round % 64;
         let mut read = file.read_at(Buffer::aligned(BLOCK).unwrap(), (at * BLOCK) as u64);
         if round % 2 == 0 {
-            // A future that was polled has a waker.
+            // The future is polled before it is dropped, so that it has a waker.
             if let Poll::Ready(answer) = Pin::new(&mut read).poll(&mut context) {
                 let (_, buffer) = answer.unwrap();
                 assert!([0, 1].iter().any(|version| buffer[..] == block(at, *version)[..]));
@@ -110,7 +110,7 @@ fn dropped_futures_leave_no_request_behind() {
         drop(read);
         drop(file.write_at(block(at, 1), (at * BLOCK) as u64, DioFlags::empty()));
     }
-    // A runtime that ends drops its tasks with their futures.
+    // When a runtime ends, it drops its tasks and their futures.
     let tasks = file.clone();
     runtime.spawn(async move {
         loop {
@@ -124,7 +124,7 @@ fn dropped_futures_leave_no_request_behind() {
     volume.close().unwrap();
 }
 
-/// A panic in one task does not disturb the others, and a pool outlives it.
+/// A panic in one task does not disturb the other tasks, and the pool can still be used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_that_panics_disturbs_no_other() {
     let pool = Pool::new(volume(), PoolOptions::new().threads(1).depth(2)).unwrap();
@@ -141,7 +141,7 @@ async fn a_task_that_panics_disturbs_no_other() {
     }
 }
 
-/// Errors come with the memory.
+/// A failed request returns its buffer together with the error.
 #[tokio::test]
 async fn a_request_that_fails_returns_its_memory() {
     let pool = Pool::new(volume(), PoolOptions::new()).unwrap();
@@ -154,7 +154,7 @@ async fn a_request_that_fails_returns_its_memory() {
     assert_eq!(failed.buffer.unwrap()[..], block(0, 0)[..]);
 }
 
-/// tokio's traits read, write and seek a file as a file of the host.
+/// Through tokio's traits, a file of a volume is read, written and sought like a file of the host.
 #[cfg(feature = "tokio")]
 #[tokio::test]
 async fn a_stream_is_a_file_of_tokio() {

@@ -17,9 +17,10 @@ use ironmap::{
 };
 
 const BLOCK: u64 = 4096;
-/// The length of the range that is read, in bytes: on a device as in a file.
+/// The length of the range that is read, in bytes. The length is the same for a device and for a file.
 const RANGE: u64 = 64 << 20;
-/// How many times the reads are counted. The time of waiting for a device differs between the windows.
+/// The number of windows in which reads are counted. There are several windows, because the time that is spent waiting for a device differs
+/// between them.
 const WINDOWS: u32 = 3;
 
 #[allow(clippy::large_enum_variant, reason = "there is one")]

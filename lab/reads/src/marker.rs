@@ -2,7 +2,7 @@
 //! them.
 #![allow(unsafe_code, reason = "inline assembly")]
 
-/// Begins a window.
+/// Begins a window, in which instructions are counted.
 #[inline(always)]
 pub(crate) fn begin() {
     #[cfg(target_arch = "x86_64")]
@@ -12,7 +12,7 @@ pub(crate) fn begin() {
     }
 }
 
-/// Ends a window.
+/// Ends the window.
 #[inline(always)]
 pub(crate) fn end() {
     #[cfg(target_arch = "x86_64")]

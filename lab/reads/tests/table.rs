@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// A row contains the counts per read of the window with the lowest sum of program and kernel.
+/// A row contains the counts per read, from the window in which program and kernel together have the lowest count.
 #[test]
 fn a_row_has_the_least_of_its_windows() {
     let console = "lab: Linux 6.1\nreads psync /dev/a 0 plain 10\nreads psync /dev/a 0 plain 10\n\

@@ -18,7 +18,8 @@ use crate::common::image::{Image, words};
 pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const NONE: DioFlags = DioFlags::empty();
 
-/// The device consists, from top to bottom, of a record of requests, faults, and memory. A transaction is committed only on request.
+/// A volume on a device of three layers. From top to bottom, they record requests, make requests fail, and store the data in memory. A
+/// transaction is committed only on request.
 pub(crate) struct Bench {
     image: Image,
     ram: Arc<Ram>,
@@ -128,14 +129,14 @@ impl Bench {
         sectors
     }
 
-    /// The write counts of some work.
+    /// The change of the counts of writes during some work.
     pub(crate) fn cost(&self, work: impl FnOnce()) -> WriteCounts {
         let before = self.fs().writable().unwrap().write_counts();
         work();
         self.fs().writable().unwrap().write_counts() - before
     }
 
-    /// The device requests of some work.
+    /// The requests that some work sends to the device.
     pub(crate) fn seen(&self, work: impl FnOnce()) -> Seen {
         let from = self.record.log().len();
         work();

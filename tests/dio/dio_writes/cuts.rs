@@ -69,7 +69,7 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
                         }
                         begun.fetch_add(1, SeqCst);
                         let at = way.append(&file, &mut queue, 0);
-                        // The maximum number of appends before this append, since the file was last empty.
+                        // At most this many appends were made since the file was last empty.
                         let most = begun.load(SeqCst) - before;
                         ended.fetch_add(1, SeqCst);
                         assert!(

@@ -263,8 +263,8 @@ fn atomic_writes_are_one_bio_or_refused() {
     }
 }
 
-/// The journal is full of transactions of earlier sessions, whose files were deleted since. Neither ironmap's recovery nor the kernel's
-/// replays an old transaction (lwext4 issue 86). The sessions end alternately with a close and with a power cut.
+/// The journal is full of transactions of earlier sessions, whose files were deleted since. A recovery by ironmap or by the kernel replays
+/// no old transaction (lwext4 issue 86). The sessions end alternately with a close and with a power cut.
 #[test]
 fn transactions_of_earlier_lives_bring_nothing_back() {
     let name = |life: usize, number: usize| format!("life{life}-{number}");

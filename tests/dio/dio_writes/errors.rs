@@ -20,7 +20,8 @@ fn fail_sector(bench: &Bench, file: &File, pos: u64) {
     bench.faults.set_faults(faults);
 }
 
-/// The write returns the error, and not a short count. One event reports the error, and other data are unchanged.
+/// If a part of a write fails on the device, the write returns the error, and not a short count. One event reports the error, and other
+/// data are unchanged.
 #[test]
 fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     for way in CALLS {
@@ -164,7 +165,8 @@ fn an_append_that_is_cut_short_leaves_no_gap() {
     bench.close();
 }
 
-/// An error of the device fails only the write, even if the file system itself writes the data and then frees the allocated blocks.
+/// If the device returns an error, only the write fails, even if the file system itself writes the data and then frees the allocated
+/// blocks.
 #[test]
 fn data_that_cannot_be_written_does_not_end_the_volume() {
     for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096"] {

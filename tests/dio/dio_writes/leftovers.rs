@@ -138,7 +138,7 @@ fn nothing_is_overwritten_after_the_close_or_an_abort() {
     }
 }
 
-/// A write into a hole locks its inode once, for the allocation. Waits for locks are counted by the name of the lock.
+/// A write into a hole locks its inode once, for the allocation. Each wait for a lock is counted by the name of the lock.
 #[test]
 fn locks_of_writes_are_counted() {
     let bench = Bench::new(EXT4);
@@ -197,7 +197,7 @@ fn a_failed_conversion_blocks_no_other_commit() {
     bench.close();
 }
 
-/// An append that fails after its submission releases its range. An append that finds no space does so too.
+/// If an append fails after its submission, or finds no space, its range is released.
 #[test]
 fn an_append_in_flight_that_fails_leaves_no_gap() {
     let bench = Bench::new(EXT4);
@@ -272,7 +272,7 @@ fn an_append_comes_after_an_extending_write_in_flight() {
     bench.close();
 }
 
-/// If a file has preallocated blocks past the end and grows into them, a close does not free the remaining ones.
+/// If a file has preallocated blocks past the end and grows into them, a close does not free the rest of these blocks.
 #[test]
 fn blocks_preallocated_past_the_end_are_kept() {
     let bench = Bench::new(EXT4);

@@ -1,5 +1,5 @@
-//! Direct writes: afterwards each kind of read, at every alignment, returns the written data, and the device contains a valid volume with
-//! this content. A vector of bytes is the model of each file.
+//! Direct writes. After a write, each kind of read returns the written data at every alignment, and the device contains a valid volume with
+//! this content. The model of each file is a vector of bytes.
 
 mod appends;
 pub(crate) mod bench;

@@ -33,7 +33,7 @@ const ENGINES: [Engine; 3] = [Engine::Psync, Engine::IoUring, Engine::Dax];
 struct Model {
     rng: Rng,
     bytes: Vec<u8>,
-    /// The byte for the next write.
+    /// The byte that fills the next write.
     stamp: u8,
 }
 
@@ -246,7 +246,7 @@ impl Bench<'_> {
                 let at = range.start as usize;
                 self.model.bytes.splice(at..at, vec![0; len as usize]);
             }
-            // Other changes do not affect the content.
+            // Changes of other kinds do not affect the content.
             _ => {}
         }
     }

@@ -153,7 +153,7 @@ fn a_sector_that_fails_takes_only_its_block_along() {
         let number = file.inode();
         drop((file, queue));
         bench.faults.set_faults(Faults::default());
-        // Only the close returns an error.
+        // The result of the sync is ignored, because the test checks only the result of the close.
         let _ = bench.fs().sync();
         let (file, mut queue) = (bench.open(number, true), bench.queue());
         let bytes = content(&file, &mut queue);

@@ -97,7 +97,7 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 2), bench.queue());
     let flags = bench.fs().inode(file.inode()).unwrap().flags();
-    // The first write after the change must respect the flag, even though the queue has cached the file.
+    // The first write after the change must respect the immutable flag, even though the queue has cached the file.
     file.write_at(&mut queue, &memory(BLOCK, 0x12), FilePos(0)).unwrap();
     bench.fs().writable().unwrap().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
     for way in CALLS {
@@ -121,8 +121,8 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     assert!(bytes[8192..] == [[0x33; 512], [0x33; 512], [0x33; 512], [0x44; 512]].concat());
 }
 
-/// A write removes set-id bits and capabilities before the data are written, even if it only overwrites. Later overwrites have no extra
-/// cost.
+/// A write removes set-id bits and capabilities before the data are written, even if it only overwrites existing data. Later overwrites
+/// have no extra cost.
 #[test]
 fn set_id_bits_and_capabilities_go_with_a_write() {
     let capability = {
@@ -161,7 +161,8 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
     }
 }
 
-/// An overwrite of written blocks starts no handle and takes no exclusive lock, aligned to the block or not, in one bio or several.
+/// An overwrite of written blocks starts no handle and takes no exclusive lock. This holds for overwrites with any alignment, in one bio or
+/// several.
 #[test]
 fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);

@@ -217,7 +217,7 @@ impl Writer<'_> {
     }
 }
 
-/// The changes that other threads make to the file meanwhile.
+/// The changes that other threads make to the file during the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutator {
     None,
@@ -248,7 +248,7 @@ fn mutate(volume: &Volume, number: InodeNo, extents: bool, rng: &mut Rng) {
 fn prepare(volume: &Volume, extents: bool) -> InodeNo {
     let (fs, who) = (volume.fs(), ironmap::fs::Credentials::default());
     let root = ironmap::fs::ext4::ROOT;
-    // This content is freed, and must never be visible.
+    // The content of the file `junk` is freed, and must never be visible.
     let junk = fs
         .writable()
         .unwrap()

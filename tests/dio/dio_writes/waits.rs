@@ -1,4 +1,4 @@
-//! Waits, and errors instead of waits: NOWAIT, and changes of a file while writes are in flight.
+//! Requests that wait, and requests that fail instead of waiting: NOWAIT writes, and changes of a file while writes are in flight.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -87,8 +87,8 @@ fn nowait_that_is_refused_leaves_no_time() {
     bench.close();
 }
 
-/// A write in flight that extends its file changes the metadata at its completion. The close must wait for it, or the new size would be
-/// lost.
+/// A write in flight that extends its file changes the metadata at its completion. The close of the volume must wait for this completion,
+/// because otherwise the new size would be lost.
 #[test]
 fn a_volume_is_not_closed_over_its_writes_in_flight() {
     let bench = Bench::new(EXT4);
@@ -197,7 +197,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
                 assert!(completed.load(SeqCst), "{name} did not wait");
             });
             until_contended(&bench, &file, || changer.is_finished());
-            // The wait may already have collected a completion.
+            // The flag is set before the wait, because the change goes on as soon as the wait has collected the completions.
             completed.store(true, SeqCst);
             queue.wait(2).unwrap();
             for _ in 0..2 {
@@ -227,7 +227,8 @@ fn a_thread_with_requests_in_flight_gets_busy_for_the_file() {
     assert_eq!(file.size(), 0);
 }
 
-/// A queue collects its own completions if one of its writes must wait for earlier ones: sub-sector writes, appends, syncs.
+/// If a write of a queue must wait for earlier writes of this queue, the queue collects their completions itself. The test covers
+/// sub-sector writes, appends and syncs.
 #[test]
 fn a_queue_does_not_wait_for_itself() {
     let bench = Bench::new(EXT4);

@@ -51,7 +51,7 @@ impl Checks {
         self.tags.lock().unwrap().extend(tags(at, bufs));
     }
 
-    /// The number of sectors of the device below whose tags are wrong.
+    /// The number of sectors on the device `below` that do not match their tags.
     pub(crate) fn bad_tags(&self, below: &dyn Device) -> usize {
         let mut bad = 0;
         for_each_part(below, |at, part| {

@@ -1,5 +1,5 @@
-//! Memory that changes while a device computes over it. No read fails for this reason and no tag is wrong, unless the caller is trusted.
-//! Other tests measure the memory for the copies, and show that a fault on the device is still an error.
+//! Changes the memory of requests while a device computes over it. These changes cause no failed read and no wrong tag, unless the caller
+//! is trusted. Other tests measure the memory for the copies, and show that a fault on the device is still an error.
 
 mod checking;
 mod hosts;

@@ -117,8 +117,8 @@ fn a_warm_pool_allocates_nothing() {
     }
 }
 
-/// If the pool has too few free pieces, a NOWAIT request fails with EAGAIN and has no effect. Other requests wait for the completions of
-/// their queue.
+/// If the pool has too few free pieces, a NOWAIT request fails with EAGAIN and has no effect. A request without NOWAIT waits for
+/// completions of its queue.
 #[test]
 fn a_pool_that_is_in_use_is_waited_for_or_is_eagain() {
     let bench = Bench::new(None);

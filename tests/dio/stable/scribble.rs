@@ -61,7 +61,7 @@ impl Bench {
     pub(crate) fn new(engine: Option<Engine>) -> Self {
         let options = ["-t", "ext4", "-b", "4096"];
         let image = match engine {
-            // A tmpfs does not support NOWAIT.
+            // A tmpfs does not support NOWAIT, which io_uring needs.
             Some(Engine::IoUring) => Image::mke2fs("32M", &options),
             _ => Image::in_memory("32M", &options),
         };

@@ -20,7 +20,8 @@ impl Rounds {
     /// Waits until a thread has overwritten all of the memory since this call began. Returns immediately if no threads run.
     pub(crate) fn pass(&self) {
         let from = self.count.load(Ordering::Acquire);
-        // After THREADS + 1 more rounds, at least one thread has completed two of them. The second of these began after the call.
+        // After THREADS + 1 more rounds, at least one thread has completed two of them. The second round of this thread began after the
+        // call.
         let over = || self.count.load(Ordering::Acquire) > from + THREADS;
         while self.on.load(Ordering::Acquire) && !over() {
             std::thread::yield_now();

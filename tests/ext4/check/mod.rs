@@ -1,4 +1,4 @@
-//! Compares `ironmap check` with e2fsck: either both find a fault, or neither does.
+//! Compares `ironmap check` with e2fsck: both find a fault, or both find none.
 //!
 //! Some volumes are undamaged: mke2fs makes them with many sets of features, and mke2fs or the kernel fills them. The other volumes have
 //! one fault, which is made by debugfs or by a changed byte. [`exceptions`] names the intended differences.

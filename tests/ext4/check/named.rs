@@ -54,7 +54,7 @@ fn shared_blocks_are_shared_where_the_volume_says_so() {
     both("not allowed", &image, &share, false);
     image.debugfs("feature shared_blocks\n");
     let counted = image.copy();
-    // For e2fsck only wrong counts remain to be repaired.
+    // With this feature, only counts are wrong, and e2fsck repairs them.
     counted.repair();
     assert_eq!(counted.bmap("two", 1..2)[0], shared, "they are not shared any more");
     both("allowed", &counted, "feature\n", true);

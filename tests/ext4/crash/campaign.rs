@@ -78,11 +78,11 @@ pub(crate) struct Plan {
     pub(crate) random: u32,
     /// The maximum number of states to check. They are spread evenly over all states.
     pub(crate) limit: usize,
-    /// N, if e2fsck also checks one of every N states.
+    /// e2fsck also checks one of every `fsck_one_in` states.
     pub(crate) fsck_one_in: u64,
-    /// N, if the recovery of one of every N states is interrupted and the resulting states are checked.
+    /// The recovery of one of every `interrupt_one_in` states is interrupted, and the resulting states are checked.
     pub(crate) interrupt_one_in: u64,
-    /// N, if the kernel mounts one of every N states, which needs root; `None` if it mounts none.
+    /// The kernel mounts one of every `mount_one_in` states, which needs root. `None` means that it mounts no state.
     pub(crate) mount_one_in: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Devices on which one request fails: the caller gets the error, and no promised data are lost.
+//! Devices on which one request fails. The caller gets the error, and no data that were reported as durable are lost.
 
 use crate::require;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ const LATER: &str = "later";
 /// The result of a workload on a device with faults.
 struct Outcome {
     device: Arc<Ram>,
-    /// The first error: of the workload, or of closing the volume.
+    /// The first error of the workload or of the close of the volume.
     result: ironmap::Result<()>,
     returned: usize,
     /// The number of events, or `None` if the volume could not be opened.
@@ -116,7 +116,7 @@ fn run(base: &Ram, history: &History, faults: Faults) -> Outcome {
     outcome
 }
 
-/// The faults to test: for each request both kinds of failure, or a sample of them.
+/// The faults to test: for each request both kinds of failure, or a sample of these faults.
 fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults> {
     let errnos = move |fail_at: u64| {
         let both = [Errno::EIO, Errno::ENOSPC];
@@ -135,8 +135,8 @@ fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults>
     })
 }
 
-/// If any request of a workload fails, be it a read, a write or a flush, one of the operations or an event reports the error. The device
-/// then has a state that a crash could have left. After the error, the volume is read-only or works without restriction.
+/// If any read, write or flush of a workload fails, one of the operations or an event reports the error. The device then has a state that a
+/// crash could have left. After the error, the volume is read-only or works without restriction.
 #[test]
 fn a_workload_that_meets_an_error_keeps_its_promises() {
     let Effort { states, long, .. } = Effort::new();
@@ -155,7 +155,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
             let outcome = run(&base, &history, faults);
             let Outcome { device, result, returned, events, later, .. } = outcome;
             let what = format!("{format}, seed {seed}, {errno:?} at {fail_at} of {requests}");
-            // Dropping a file returns no error, so only an event can report this one.
+            // Dropping a file returns no error, so only an event can report the failed request.
             assert!(result.is_err() || events != Some(0), "{what}: the error was not reported");
             let error = result.err().map_or("an event".to_owned(), |error| error.to_string());
             assert!(events != Some(0), "{what}: {error}: no event");

@@ -186,7 +186,7 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
             Op::Mknod { path: free(rng)?, what: what[rng.below(3) as usize] }
         }
         Symlink => {
-            // The target is stored in the inode or in a block.
+            // Short targets are stored in the inode, and longer targets in a block.
             let target = "t".repeat([10, 59, 60, 300][rng.below(4) as usize]);
             Op::Symlink { path: free(rng)?, target }
         }
@@ -242,7 +242,7 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
         Punch => space(rng, history, style, Space::Punch)?,
         Collapse => space(rng, history, style, Space::Collapse)?,
         Insert => space(rng, history, style, Space::Insert)?,
-        // New files in a directory inherit this flag.
+        // New files in a directory inherit the no-dump flag.
         NoDump => Op::Set { path: file(rng)?, what: Set::NoDump(rng.below(3) > 0) },
         Permissions | Owner | Accessed | Xattr | LargeXattr | RemoveXattr | Acl => {
             let path = any(rng, names, |node| node.id().is_some())?;
@@ -262,7 +262,7 @@ fn set(kind: Kind, rng: &mut Rng, history: &History, style: Style, path: &str) -
         Permissions => Set::Permissions([0o600, 0o644, 0o711, 0o777][rng.below(4) as usize]),
         Owner => Set::Owner([0, 1000, 70_000][rng.below(3) as usize]),
         Accessed => Set::Accessed(1_000_000 + rng.below(1 << 30) as i64),
-        // The value is stored in the inode or in a block. All values together fit into the smallest block.
+        // Some values are stored in the inode, and others in a block. All values together fit into the smallest block.
         Xattr => Set::Xattr { name, len: [1, 30, 200][rng.below(3) as usize] },
         // On some volumes a large value is in a separate inode.
         LargeXattr => {

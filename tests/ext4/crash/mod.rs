@@ -158,7 +158,7 @@ fn crash_states_of_two_operations_are_recovered() {
     let (counts, start) = (Counts::default(), Instant::now());
     let (pairs, mut cases, mut impossible) = (pairs::all(), 0, 0);
     for round in first_seed().. {
-        // Each round uses other pairs for a layout.
+        // In each round, a layout is tested with other pairs.
         let starts = (0..)
             .zip(OURS)
             .map(|(index, format)| (index, Start::new(round * OURS.len() as u64 + index, format)));

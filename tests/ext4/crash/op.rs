@@ -63,7 +63,7 @@ pub(crate) enum Special {
     Device(u32, u32),
 }
 
-/// The special file that a whiteout is.
+/// The special file that represents a whiteout.
 pub(crate) const WHITEOUT: Special = Special::Device(0, 0);
 
 /// The modes of `renameat2`.

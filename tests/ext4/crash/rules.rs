@@ -23,7 +23,7 @@ pub(crate) struct Histories {
     /// Whether the volume has a journal. Without a journal ironmap promises only that synced data survive, and that e2fsck can repair the
     /// volume.
     pub(crate) journal: bool,
-    /// Whether Linux makes fast commits. e2fsck 1.47 cannot replay all of them: it reports EINVAL and ignores the remaining ones.
+    /// Whether Linux makes fast commits. e2fsck 1.47 cannot replay all of them: it reports EINVAL and ignores the remaining fast commits.
     pub(crate) fast_commits: bool,
 }
 
@@ -171,7 +171,7 @@ fn by_kernel(state: &Crashed<'_>, seen: &Tree) -> Verdict {
         .map_err(|fault| format!("the kernel, after ironmap: {fault}"))
 }
 
-/// A recovery to the device gives the same tree, and may be interrupted by a crash at any point.
+/// A recovery that writes to the device gives the same tree, even if a crash interrupts this recovery at any point.
 fn interrupted(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     let image = &state.image;
     let (written, log) = rewritten(image)?;

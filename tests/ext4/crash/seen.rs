@@ -19,7 +19,7 @@ pub(crate) struct Seen {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) accessed: i64,
-    /// [`NO_DUMP`] or zero.
+    /// The value is [`NO_DUMP`] or zero.
     pub(crate) flags: u32,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) body: Body,

@@ -56,7 +56,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let Outcome { history, result, since } = outcome;
             let what = format!("{format}, seed {seed}, request {fail_at} of {requests}");
             if let Err(error) = &result {
-                // A request in flight may have failed for this reason, and its completion has reported the error.
+                // The fault may have failed an earlier request in flight. Then the completion of this request has reported the error.
                 assert!(matches!(error.errno(), Errno::EIO | Errno::EROFS), "{what}: {error}");
                 assert!(!events.is_empty(), "{what}: {error}: no event");
             }

@@ -1,8 +1,8 @@
 //! The changes of files, and the states that a crash may leave after them.
 //!
 //! A file is checked in cells. Each cell contains the number of its file, its position and the number of the write, so that data at a wrong
-//! position are recognised. A change must exist if it was acknowledged with O_DSYNC, or acknowledged before a sync that has returned. Of
-//! later changes any part may exist.
+//! position are recognised. A change must exist if it was acknowledged with O_DSYNC, or acknowledged before a sync that has returned. Any
+//! part of the later changes may exist.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! Power cuts during writes past the page cache: data acknowledged as durable exist, and no data appear at a position to which they were
 //! not written.
 //!
-//! `IRONMAP_CRASH_STATES` sets the number of states, of which e2fsck checks one in ten: `./x crash`. `IRONMAP_CRASH_SEED` sets the seed of
-//! the first workload, to repeat a failure.
+//! `IRONMAP_CRASH_STATES` sets the number of states (`./x crash` sets it). e2fsck checks one in ten of these states. `IRONMAP_CRASH_SEED`
+//! sets the seed of the first workload, to repeat a failure.
 
 mod faults;
 mod flushes;
@@ -99,7 +99,7 @@ fn broken_promises_are_found() {
         }
         other => Some(other.clone()),
     };
-    // The server of an export flushes after such a write.
+    // With an NBD export, the server flushes after a write with FUA.
     let has_fua = !matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
     assert!(!has_fua || is_broken(without_fua), "FUA does nothing");
 }

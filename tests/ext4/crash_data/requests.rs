@@ -42,8 +42,8 @@ impl Run<'_> {
         }
     }
 
-    /// The range of an append whose position is known: no request in flight moves the end, and there is no unreported failed append, which
-    /// would move the end back. A long file is truncated first.
+    /// The range of an append whose position is known. It is known if no request in flight moves the end, and no failed append is
+    /// unreported, because the report of a failed append would move the end back. A long file is truncated first.
     fn place_at_end(&mut self, at: usize) -> Result<Range<u64>> {
         self.queue.poll()?;
         self.take_completed()?;

@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 pub(crate) struct Run<'v> {
     volume: &'v Volume,
     pub(crate) kind: Kind,
-    /// Called at each event.
+    /// The function that is called at each event.
     mark: &'v dyn Fn(u64),
     pub(crate) rng: Rng,
     pub(crate) queue: Queue,

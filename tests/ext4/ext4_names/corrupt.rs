@@ -282,7 +282,8 @@ fn broken_attribute_blocks_are_refused() {
     }
 }
 
-/// If the root of a directory's hash tree is broken, a read-only volume lists all names, starting from any of them, as Linux does.
+/// If the root of a directory's hash tree is broken, a read-only volume still lists all names, as Linux does. The listing can start at any
+/// name.
 #[test]
 fn a_directory_with_a_broken_root_is_listed() {
     for (offset, bytes) in [(0x1C, &[99][..]), (0x1E, &[3]), (0x20, &[0xFF, 0xFF]), (0x22, &[0, 0])]

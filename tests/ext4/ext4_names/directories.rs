@@ -82,7 +82,7 @@ fn a_copied_tree_has_the_names_and_types_of_its_source() {
 
 fn compare_tree(fs: &Arc<Ext4>, root: &Path, options: &str) {
     let typed = !options.contains("^filetype");
-    // Each block except the first contains one unused entry of the length of the block.
+    // Each block except the first contains one unused entry, which is as long as the block.
     let lost_and_found = fs.resolve(b"lost+found", Follow::All).unwrap();
     assert_eq!(lost_and_found.read_dir().unwrap().map(Result::unwrap).count(), 2, "{options}");
     for dir in fs::read_dir(root).unwrap() {
@@ -261,8 +261,8 @@ fn names_without_regard_to_case() {
     }
 }
 
-/// Names that are recorded only in fast commits of the journal are found: added, renamed and removed ones, in old and new directories. The
-/// kernel mounts a copy of the same state for comparison.
+/// Changes of names that are recorded only in fast commits of the journal are visible. Names are added, renamed and removed, in old and new
+/// directories. The kernel mounts a copy of the same state for comparison.
 #[test]
 fn names_in_fast_commits_are_those_that_the_kernel_recovers() {
     require!([Need::Root]);

@@ -22,8 +22,8 @@ fn number(image: &Image, path: &str) -> InodeNo {
     image.ext4().resolve(path.as_bytes(), Follow::All).unwrap().number()
 }
 
-/// An inode without links is not found by its number, erased or still on the list of orphans. The list of orphans still counts it. A name
-/// that refers to such an inode is an error of kind `Corrupt`.
+/// An inode without links is not found by its number, whether it is erased or still on the list of orphans. The count of orphans still
+/// includes it. A name that refers to such an inode is an error of kind `Corrupt`.
 #[test]
 fn an_inode_without_a_name_is_not_found() {
     let image = image("-t ext4 -b 1024");

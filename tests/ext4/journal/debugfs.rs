@@ -91,7 +91,7 @@ impl Target {
         content(&self.image.open()?, self.number)
     }
 
-    /// The first byte of each block that changed.
+    /// The byte that fills each changed block, by the index of the block.
     fn fills(&self, content: &[u8]) -> BTreeMap<usize, u8> {
         let blocks = content.chunks(self.block_size).enumerate();
         blocks.map(|(at, block)| (at, block[5])).filter(|(_, fill)| *fill != 0x11).collect()
@@ -114,8 +114,8 @@ impl Target {
     }
 }
 
-/// Every layout of tags, revocations and commit blocks that debugfs can make: block size, `mke2fs` options, `jo` options. On a volume
-/// without metadata_csum, `-c` makes checksums of version 1.
+/// Every layout of tags, revocations and commit blocks that debugfs can make: the block size, options of `mke2fs`, and options of debugfs's
+/// command `jo`. On a volume without metadata_csum, `-c` makes checksums of version 1.
 const FORMATS: [(usize, &[&str], &str); 10] = [
     (1024, &["-O", "^64bit,^metadata_csum"], ""),
     (4096, &["-O", "64bit,^metadata_csum"], ""),

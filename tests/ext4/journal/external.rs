@@ -49,7 +49,7 @@ impl Pair {
         Mounted { mount: self.volume.mount(&options), _journal: journal }
     }
 
-    /// Copies the volume and its journal while the volume is mounted and written. The journal is copied last: so every block that was
+    /// Copies the volume and its journal while the volume is mounted and written. The journal is copied last, so that every block that was
     /// checkpointed between the two copies is also in the copied journal.
     fn dirty(block_size: u32, options: &str, mount: &str, seed: u64) -> Self {
         let pair = Self::new(block_size, options);
@@ -85,7 +85,7 @@ impl Pair {
         let with = format!(",journal_path={}", device.node());
         let mut expected = recovered(&copy.volume, &with, Replay::Full).unwrap();
         if mount == "data=journal" {
-            // The map refers to the journal for blocks whose newest copy is there, so maps are not compared.
+            // If the newest copy of a block is in the journal, the map refers to the journal, so maps are not compared.
             expected.values_mut().for_each(|record| record.map = None);
         }
         assert!(expected.len() > 40, "the workload left {} files", expected.len());
@@ -136,8 +136,8 @@ fn journaled_data_are_read_from_the_journal() {
     assert!(recovery.blocks > 20, "{recovery:?}");
 }
 
-/// A volume that needs recovery is refused without its journal device, and always for writing; the message names the device. A clean volume
-/// needs no journal device, but a given device is verified.
+/// A volume that needs recovery is refused without its journal device, and is always refused for writing. The message names the device. A
+/// clean volume needs no journal device, but a given device is verified.
 #[test]
 fn a_volume_is_refused_without_its_journal_and_for_writing() {
     require!([Need::Root]);
@@ -147,7 +147,7 @@ fn a_volume_is_refused_without_its_journal_and_for_writing() {
     let said = error.to_string();
     assert!(said.contains(UUID) && said.contains("--journal"), "{said}");
     let location = dirty.volume.location();
-    // A backup superblock does not record that the journal needs recovery.
+    // A backup superblock does not record whether the journal needs recovery, so this open is also refused.
     let backup = VolumeOptions::new().superblock(8193);
     let error = backup.clone().open(&location).expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");

@@ -99,7 +99,7 @@ impl Scenario {
         let replay = if recovery.fast_commits > 0 { Replay::Fast } else { Replay::Full };
         let mut expected = recovered_by_kernel(&dirty, replay)?;
         if self.mount == "data=journal" {
-            // The map refers to the journal for blocks whose newest copy is there, so maps are not compared.
+            // If the newest copy of a block is in the journal, the map refers to the journal, so maps are not compared.
             expected.values_mut().for_each(|record| record.map = None);
         }
         assert!(expected.len() > 40, "{what}: the workload left {} files", expected.len());
@@ -119,7 +119,7 @@ pub(crate) fn sync(mounted: &LoopMount) {
     rustix::fs::syncfs(File::open(mounted.dir()).unwrap()).unwrap();
 }
 
-/// Whether the log continues in the first block of the journal after its last block, by debugfs's list of blocks.
+/// Whether the log continues in the first block of the journal after the last block, according to debugfs's list of blocks.
 fn wraps(image: &Image) -> bool {
     let blocks = logged_blocks(image);
     blocks.windows(2).any(|pair| pair[1] < pair[0])

@@ -62,7 +62,7 @@ fn a_sparse_image_stays_sparse() {
     assert!(taken < 12 * MIB, "{taken} bytes");
 }
 
-/// On a block device, the kernel zeroes the ranges.
+/// On a block device, the kernel zeroes the ranges that mkfs must clear.
 #[test]
 fn a_block_device_is_cleared_where_it_matters() {
     require!([Need::Root, Need::Tool("losetup")]);

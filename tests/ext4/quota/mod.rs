@@ -62,7 +62,7 @@ fn usage_is_exact_on_a_full_volume() {
     assert!(full > 10, "{full} times");
 }
 
-/// Threads that change the usage of the same owners and add new owners at the same time leave an exact usage.
+/// Threads change the usage of the same owners, and add new owners, at the same time. Afterwards the usage is exact.
 #[test]
 fn usage_is_exact_with_many_threads() {
     let seed = 0x07_4EAD;

@@ -45,7 +45,7 @@ pub(crate) fn step(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Opt
 
 fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()> {
     let (dir, name) = place(fs, rng, scope);
-    // The inode is referenced, because another thread may remove the file.
+    // The inode is held, because another thread may remove the file.
     let found = || fs.lookup(dir, &name).and_then(|inode| fs.hold(inode.number()));
     let pos = FilePos(rng.below(200_000));
     match rng.below(16) {

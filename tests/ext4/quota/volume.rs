@@ -93,7 +93,7 @@ impl Quota {
         assert!(report.is_clean(), "{}: {}", self.options, findings.join("\n"));
     }
 
-    /// The entry of an id that debugfs reads from the quota file of `user`, `group` or `project`. The file is that of the last close.
+    /// The entry of an id that debugfs reads from the quota file of `user`, `group` or `project`, as the last close left the file.
     pub(crate) fn said(&self, kind: &str, id: u32) -> Said {
         let request = format!("lq {kind}");
         let out = run("debugfs", &["-R".as_ref(), request.as_ref(), self.image().as_os_str()]);

@@ -10,7 +10,7 @@ pub(super) enum Difference {
     Check,
 }
 
-/// The program that refuses while the other accepts.
+/// The program that refuses the volume. The other program accepts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Ironmap,
@@ -29,13 +29,14 @@ struct Exception {
 
 type Values = fn(u64) -> bool;
 
-/// Only Linux refuses to read the volume. ironmap reads it, but refuses to write it, and its check reports this fault.
+/// An exception for a volume that only Linux refuses to read. ironmap reads the volume, but refuses to write it, and its check reports this
+/// fault.
 const fn read(field: &'static str, values: Values, said: &'static str) -> Exception {
     let reason = "reading asks for less than a mount: files are rescued, and the fault is found";
     Exception { what: Reading, side: Side::Linux, field, values, said, reason }
 }
 
-/// Only ironmap refuses to write the volume, with this message.
+/// An exception for a volume that only ironmap refuses to write, with this message.
 const fn written(
     field: &'static str,
     values: Values,
@@ -45,7 +46,7 @@ const fn written(
     Exception { what: Writing, side: Side::Ironmap, field, values, said, reason }
 }
 
-/// Only ironmap's check reports a fault, with this text.
+/// An exception for a volume in which only ironmap's check reports a fault, with this text.
 const fn found(
     field: &'static str,
     values: Values,

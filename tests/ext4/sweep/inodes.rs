@@ -67,7 +67,7 @@ const MAPS: &[&str] = &[
     "punch <12> 31 31",
 ];
 
-/// The volume, the change, the program that refuses while the other accepts, and the reason.
+/// The volume, the change, the only program that refuses the changed volume, and the reason.
 type Exception = (&'static str, &'static str, Side, &'static str);
 
 const EXCEPTIONS: &[Exception] = &[

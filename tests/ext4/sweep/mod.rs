@@ -1,8 +1,8 @@
 //! Each field of the superblock is set to hostile values. ironmap must open exactly the volumes that the kernel mounts, for reading and for
 //! writing, and its check must find a fault if `e2fsck -fn` does. [`exceptions`] names the intended differences.
 //!
-//! Fields that no program is known to check are changed together. If all programs accept such a volume, each value is accepted. Otherwise
-//! the fields are tried in halves, down to a single field. `IRONMAP_FIELDS=N` tries a sample of the fields.
+//! Fields that no program is known to check are changed together. If all programs accept such a volume, each of the values counts as
+//! accepted. Otherwise the fields are tried in halves, down to a single field. `IRONMAP_FIELDS=N` tries a sample of the fields.
 
 mod exceptions;
 mod fields;

@@ -65,7 +65,8 @@ impl Bench {
             self.refuses(flags)
         };
         let writing = refuses(MountFlags::empty());
-        // The kernel mounts read-only every volume that it mounts for writing, so a read-only mount is tried only after a refusal.
+        // Every volume that the kernel mounts for writing can also be mounted read-only, so a read-only mount is tried only after a
+        // refusal.
         if writing && refuses(MountFlags::RDONLY) {
             return Verdict { reading: true, writing, check: true, text: String::new() };
         }
@@ -140,7 +141,7 @@ impl Drop for Bench {
     }
 }
 
-/// Writes those chunks of `bytes` to a path that differ from the chunks of the old file.
+/// Compares `bytes` with the old file, and writes only the chunks that differ to the path `to`.
 fn write_changes(old: &Path, to: &Path, bytes: &[u8]) {
     let old = fs::read(old).unwrap();
     let to = File::options().write(true).open(to).unwrap();

@@ -118,7 +118,7 @@ fn without_code(literal: &str) -> String {
             '{' => depth += 1,
             '}' => depth = depth.saturating_sub(1),
             _ if depth > 0 => {}
-            // An escape, also that of a newline, becomes a space.
+            // An escape becomes a space, even the escape of a newline.
             '\\' => text.extend(chars.next().map(|_| ' ')),
             _ => text.push(char),
         }
@@ -136,7 +136,7 @@ fn page_lines(source: &str) -> Vec<Line<'_>> {
         let fence = text.trim_start().starts_with("```");
         let code = fenced || fence || (empty && text.starts_with("    "));
         fenced ^= fence;
-        // After a line of indented code, further lines belong to the code without an empty line before them.
+        // An indented line directly after indented code also belongs to the code, without an empty line between them.
         empty = text.trim().is_empty() || (code && !fenced);
         (line, (!code && !empty).then_some(text))
     });
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(found("fn what() {} fn a_thread_that_waits() { what_is_read() }"), 0);
     }
 
-    /// Escapes and the names of values are not words, a literal of one word is a name, and two literals are not one sentence.
+    /// Escapes and the names of values are not words. A literal of one word is a name. Two literals are not one sentence.
     #[test]
     fn strings_are_read_as_messages() {
         let found = |source: &str| {

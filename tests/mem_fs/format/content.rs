@@ -289,7 +289,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Changes the index of each block from one block on.
+    /// Changes the indexes of the blocks, beginning with the block `from`.
     fn shift(&mut self, from: u64, to: impl Fn(u64) -> u64) {
         let moved = self.blocks.0.split_off(&from);
         self.blocks.0.extend(moved.into_iter().map(|(block, found)| (to(block), found)));

@@ -1,4 +1,4 @@
-//! An inode in the state that was read.
+//! An inode, in the state in which it was read.
 
 use std::sync::{Arc, OnceLock};
 

@@ -121,7 +121,7 @@ impl MemFs {
         if waits { self.change_content(number, |_| Ok(())) } else { Ok(()) }
     }
 
-    /// Makes a file share the blocks of another file, and have the same content.
+    /// Lets a file share the blocks of another file, so that both files have the same content.
     pub(crate) fn reflink(&self, from: InodeNo, to: InodeNo) -> Result<()> {
         self.change_content(from, |_| Ok(()))?;
         let mut tree = self.change()?;

@@ -18,7 +18,7 @@ struct Seen {
     requests: u64,
     /// The system call, the requested length and the result of each request.
     kinds: BTreeSet<(String, u64, i64)>,
-    /// The offset of the first byte, and the end of the last byte.
+    /// The offset of the first requested byte, and the offset after the last one.
     reach: (u64, u64),
 }
 
@@ -42,7 +42,7 @@ impl Seen {
             Self { direct: false, requests: 0, kinds: BTreeSet::new(), reach: (u64::MAX, 0) };
         for line in log.lines() {
             seen.direct |= line.contains("O_DIRECT");
-            // `21319 pread64(3, ""..., 4096, 16859136) = 4096`
+            // An example of a line: `21319 pread64(3, ""..., 4096, 16859136) = 4096`
             let call = line.split_once(' ').map_or(line, |(_, call)| call.trim_start());
             let Some((name, rest)) =
                 call.split_once('(').filter(|(name, _)| name.starts_with("pread"))

@@ -44,7 +44,7 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         let mut tar = tool("tar");
         tar.arg("-xpf").arg(&archive).args(["--xattrs", "--xattrs-include=*", "--numeric-owner"]);
         let output = succeed(tar.arg("-C").arg(mounted.dir()));
-        // GNU tar warns of times in the future, and before 1970.
+        // GNU tar prints a warning for each time in the future or before 1970.
         let said = text(&output.stderr);
         assert!(said.lines().all(|line| line.contains("time stamp")), "{dir}: {said}");
         let mount = image.mount("ro");
@@ -61,7 +61,7 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         }
         compare(&expected, &found);
     }
-    // An archive of a single file, and of a missing file.
+    // A single file gives an archive. A missing file gives no output.
     bench.succeed(["tar", "-f", "out.tar", &format!("{volume}:/near")]);
     assert_eq!(text(&succeed(tool("tar").arg("-tf").arg(bench.path("out.tar"))).stdout), "near\n");
     let output = bench.run(["tar", &format!("{volume}:/missing")]);
@@ -155,7 +155,7 @@ fn an_archive_is_interrupted_within_a_file() {
     );
 }
 
-/// Positions and lengths of the data that are not zero.
+/// The positions and lengths of nonzero data.
 type Ranges = &'static [(u64, u64)];
 
 fn sparse(path: &Path, size: u64, ranges: Ranges) {
@@ -181,13 +181,16 @@ fn is_sparse(path: &Path, size: u64, ranges: Ranges) {
     assert!(found.blocks() * 512 <= data, "{}: {} blocks", path.display(), found.blocks());
 }
 
-/// Only the data of a sparse file are stored, not its holes. This applies to an archive, from which GNU tar extracts the file byte for
-/// byte, to a volume made from an archive in each sparse format, and to copies into and out of a volume.
+/// Only the data of a sparse file are stored, not its holes:
+///
+/// - in an archive, from which GNU tar extracts the file byte for byte;
+/// - in a volume that is made from an archive, in each sparse format of tar;
+/// - in copies into and out of a volume.
 #[test]
 fn a_sparse_file_takes_only_its_data() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("mkfs.xfs")]);
     const HUGE: (u64, Ranges) = (1 << 62, &[(5, 10_000), (1 << 61, 3_000_000)]);
-    // The largest size that ext4 supports is not much larger.
+    // 8 TiB is close to the largest file size that ext4 supports.
     const LARGE: (u64, Ranges) = (8 << 40, &[(1 << 20, 1), (7 << 40, 100_000)]);
     const SMALL: [(&str, u64, Ranges); 5] = [
         ("hole", 1 << 20, &[]),
@@ -224,7 +227,7 @@ fn a_sparse_file_takes_only_its_data() {
         assert!(fs::read(&path).unwrap() == expected, "{name}");
     }
     assert_eq!(fs::metadata(out.path("small/twin")).unwrap().nlink(), 2);
-    // Copies out of a volume and into a volume.
+    // The sparse file is copied out of a volume and into a volume.
     let copy = out.path("copy").display().to_string();
     bench.succeed(["cp", &bench.target("/huge"), &copy]);
     is_sparse(Path::new(&copy), HUGE.0, HUGE.1);

@@ -305,7 +305,7 @@ fn volumes_change_as_mounted_ones_do_by_the_namesakes() {
     }
 }
 
-/// A tree is copied into a volume with all attributes, and out of it again, without a difference. The test does not need root.
+/// A tree that is copied into a volume, and out of it again, keeps all attributes. The test does not need root.
 #[test]
 fn a_tree_goes_in_and_comes_out_as_it_was() {
     let bench = Bench::empty();
@@ -345,7 +345,7 @@ fn a_volume_is_made_of_a_tree() {
     let (mut expected, mut found) =
         (view(&bench.source(), begun), view(&bench.path("copy"), begun));
     found.remove(Path::new("lost+found"));
-    // The root also has lost+found.
+    // The root of the volume also has lost+found, so the roots are not compared.
     for root in [&mut expected, &mut found] {
         root.remove(Path::new(""));
     }
@@ -411,7 +411,7 @@ fn a_full_volume_is_an_error_and_stays_whole() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).lines().all(|line| line.contains("ENOSPC")));
     fsck(&bench.image());
-    // No partial file remains.
+    // A failed copy leaves no partial file.
     let listed = bench.json(&["ls", "--json", &bench.target("/source")]);
     for file in listed.as_array().unwrap() {
         assert_eq!(file["size"], 1 << 20, "{file}");
@@ -445,7 +445,7 @@ fn the_size_goes_with_the_space_that_a_range_got() {
         assert_eq!(ours.status.code(), Some(1), "{options} {how}");
         assert!(text(&ours.stderr).contains("ENOSPC"), "{}", text(&ours.stderr));
         fsck(&own.path());
-        // The number of blocks that can be allocated may differ.
+        // The two volumes may differ in the number of blocks that can be allocated.
         let check = |dir: &Path| {
             let file = fs::metadata(dir.join("file")).unwrap();
             let held = file.blocks() * 512;

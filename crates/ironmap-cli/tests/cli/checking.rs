@@ -109,8 +109,8 @@ fn a_file_without_a_volume_is_not_checked() {
     }
 }
 
-/// An inode without a name is reported with a command that reads this inode, as text and in JSON, for any name of the volume. If a shell
-/// runs this command, the command prints the content of the inode.
+/// For each inode without a name, the check prints a command that reads this inode, as text and in JSON. A shell that runs this command
+/// prints the content of the inode, even if the name of the volume has special characters.
 #[test]
 fn the_command_that_reads_an_inode_without_a_name_does() {
     let bench = Bench::new();

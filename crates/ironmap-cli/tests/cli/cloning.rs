@@ -65,7 +65,7 @@ fn every_byte_arrives_and_holes_stay() {
     nbdkit.env("IRONMAP", bench.command().get_program()).current_dir(bench.path("."));
     succeed(&mut nbdkit);
     assert!(fs::read(bench.path("of-export.img")).unwrap()[..len] == expected, "by an export");
-    // Ranges without data are not requested.
+    // The client requests no range without data.
     let log = fs::read_to_string(bench.path("requests")).unwrap();
     let reads = log.lines().filter(|line| line.contains(" Read id="));
     let count_of = |line: &str| {
@@ -142,7 +142,7 @@ fn targets_that_would_lose_something_are_refused() {
     refused(&["source.img@p7", "new.img"], 3, "partition");
     assert!(!bench.path("new.img").exists(), "a target of no copy was left");
     refused(&["-F", "source.img", "noload:image"], 3, "only be read");
-    // A longer target would have no tags at its end.
+    // The clone would extend this target, and then the tags would not be at its end.
     fs::File::create(bench.path("tagged")).unwrap().set_len(8 << 20).unwrap();
     assert!(bench.run(["integrity", "format", "tagged"]).status.success());
     refused(&["source.img", "tagged"], 3, "contains the tags of an integrity device: -F");

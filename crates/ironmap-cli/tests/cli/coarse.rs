@@ -17,8 +17,8 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// Changes an ext4 volume, and reads it again: files with lengths around multiples of a block and of a sector, which are overwritten at
-/// similar positions.
+/// Writes files to an ext4 volume, overwrites parts of them, and reads them again. The lengths and positions are near multiples of a block
+/// and of a sector.
 fn change(bench: &Bench, volume: &str) {
     let sizes = [1, 511, 1024, 1025, 2048, 3000, 4096, 4097, 10_000, 300_000, 3 << 20];
     fs::create_dir_all(bench.path("files")).unwrap();
@@ -61,7 +61,7 @@ fn is_sound(image: &Path) {
     succeed(tool("e2fsck").arg("-fn").arg(image));
 }
 
-/// ext4 with each size of blocks on a loop device with sectors of 4096 bytes.
+/// An ext4 with each block size can be changed on a loop device with sectors of 4096 bytes.
 #[test]
 fn blocks_that_are_shorter_than_sectors_are_written() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -109,7 +109,7 @@ fn shorter_blocks_than_sectors_are_made() {
     }
 }
 
-/// If the superblock of a volume whose blocks are shorter than the sectors is lost or damaged, a backup is used: the backup that the user
+/// If the blocks of a volume are shorter than the sectors, a lost or damaged superblock is replaced by a backup: the backup that the user
 /// names, or one that the program finds.
 #[test]
 fn a_backup_stands_in_on_longer_sectors() {
@@ -199,9 +199,9 @@ fn images_with_shared_blocks_are_served() {
     }
 }
 
-/// Simulates power cuts of a device with sectors of 4096 bytes, on which blocks of 1024 bytes are written through the page cache. During
-/// the writes, the device is copied several times. Each copy is recovered, and the unwritten blocks that share a sector with written blocks
-/// have the right content.
+/// Simulates power cuts of a device with sectors of 4096 bytes, on which blocks of 1024 bytes are written through the page cache. The
+/// device is copied several times during the writes, and each copy is recovered. Blocks that were not written, but share a sector with
+/// written blocks, keep their content.
 #[test]
 fn a_cut_through_the_page_cache_leaves_the_neighbours() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
@@ -225,7 +225,7 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
         let (ended, copies, disk) = (&ended, &copies, &disk);
         scope.spawn(move || {
             for copy in copies {
-                // Each copy is made during another round of writes.
+                // Each copy is made during a different round of writes.
                 while rounds.try_recv().is_ok() {}
                 rounds.recv().unwrap();
                 succeed(tool("cp").arg("--reflink=always").arg(disk).arg(copy));
@@ -250,7 +250,7 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
                 volume.fs().sync().unwrap();
             }
             round += 1;
-            // The thread that copies may have ended.
+            // The copying thread may have ended.
             let _ = wrote.send(());
         }
         assert!(round > 101, "{round} rounds");
@@ -273,7 +273,8 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
     }
 }
 
-/// If an open image is copied with shared blocks, its requests must become longer. Later writes change only the image, not the copy.
+/// If an open image is copied so that both files share blocks, requests to the image must become longer. Later writes change only the
+/// image, not the copy.
 #[test]
 fn an_image_that_becomes_shared_while_it_is_open_is_written() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -317,7 +318,7 @@ fn an_image_that_becomes_shared_while_it_is_open_is_written() {
     is_sound(&copy);
 }
 
-/// An XFS volume with sectors of 512 bytes was not closed, and is on a device with sectors of 4096 bytes. Its log is recovered in memory.
+/// If an XFS volume with sectors of 512 bytes was not closed, its log is recovered in memory, even on a device with sectors of 4096 bytes.
 #[test]
 fn a_log_of_shorter_sectors_is_recovered() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

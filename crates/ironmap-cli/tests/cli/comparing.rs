@@ -14,7 +14,8 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, IRONMAP, pattern, succeed, text, tool};
 
-/// Each kind of difference is a line, in either order, for volumes and the host; equal trees give no output.
+/// Each kind of difference gives a line, for trees in volumes and on the host, and in either order of the two trees. Equal trees give no
+/// output.
 #[test]
 fn diff_tells_every_difference() {
     require!([Need::Root, Need::Tool("setfattr")]);
@@ -65,7 +66,7 @@ fn diff_tells_every_difference() {
     for line in begins {
         assert!(found.contains(line), "{line} in {found:#?}");
     }
-    // A write to a program removes its capability. It also removes the set-id bits if the writer is not root.
+    // A write to the file `program` removes its capability. It also removes the set-id bits if the writer is not root.
     let others: Vec<_> = found.iter().filter(|line| !begins.contains(&line.as_str())).collect();
     assert!(others.iter().all(|line| line.starts_with("/program: ")), "{others:?}");
     let without = bench.run(["diff", "-x", "*", "image:/source", "source"]);
@@ -139,13 +140,14 @@ fn with_input(bench: &Bench, args: &[&str], input: &[u8]) -> Output {
         .spawn()
         .unwrap();
     let mut pipe = child.stdin.take().unwrap();
-    // A refused command reads nothing.
+    // A refused command does not read its input, so the write to the pipe may fail.
     let _ = pipe.write_all(input);
     drop(pipe);
     child.wait_with_output().unwrap()
 }
 
-/// The kernel reads the data that the command wrote: to a new file, past the end, in the middle, far past the end, and as a copy.
+/// The kernel reads the data that a command wrote from standard input. The data are a new file, or they are written within an existing
+/// file, directly past its end, or far past its end.
 #[test]
 fn standard_input_becomes_a_file() {
     require!([Need::Root]);

@@ -80,7 +80,7 @@ fn bash_completes_names_in_a_volume() {
     assert!(!host.contains("/etc"), "{host}");
 }
 
-/// The completion in zsh, which passes the complete word and expects complete words.
+/// zsh passes the complete word, and expects complete words as results.
 #[test]
 fn zsh_completes_names_in_a_volume() {
     require!([Need::Tool("zsh")]);
@@ -103,7 +103,7 @@ fn zsh_completes_names_in_a_volume() {
     assert_eq!(complete("image"), "other\n");
 }
 
-/// The completion in fish.
+/// In fish too, names in a volume are completed.
 #[test]
 fn fish_completes_names_in_a_volume() {
     require!([Need::Tool("fish")]);

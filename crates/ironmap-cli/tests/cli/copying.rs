@@ -61,7 +61,7 @@ fn a_tree_comes_out_as_it_went_in() {
     assert!(sparse.blocks() * 512 < 1 << 20, "{} blocks for 12 KiB of data", sparse.blocks());
 }
 
-/// A copy does not inherit the access control list of its new directory, because the source has no list.
+/// A copy of a file without an access control list does not inherit the default list of its new directory.
 #[test]
 fn a_copy_takes_over_no_access_list() {
     let bench = Bench::new();
@@ -77,7 +77,8 @@ fn a_copy_takes_over_no_access_list() {
     }
 }
 
-/// Nanoseconds are kept, and unwritten extents become holes. debugfs makes both, because mke2fs cannot.
+/// A copy keeps the nanoseconds of times, and has holes where the source has unwritten extents. debugfs prepares the source, because mke2fs
+/// makes no such times and extents.
 #[test]
 fn nanoseconds_are_kept_and_unwritten_blocks_become_holes() {
     let bench = Bench::new();
@@ -224,7 +225,7 @@ fn links_below_dest_lead_nowhere() {
     assert_eq!(fs::read(bench.path("copy/dir/.hidden")).unwrap(), b"hidden");
 }
 
-/// A damaged file causes one line and an exit code. No part of its copy remains, and the other files are copied.
+/// A damaged file causes one line and a nonzero exit code. No part of its copy remains, and the other files are copied.
 #[test]
 fn a_damaged_file_does_not_end_the_copy() {
     let bench = Bench::new();
@@ -238,8 +239,8 @@ fn a_damaged_file_does_not_end_the_copy() {
     assert_eq!(names(&bench.path("copy")), expected);
 }
 
-/// Only root can make device nodes, but every user can make FIFOs. A user other than root gets all other files, and a warning. After a
-/// failed copy, the files of an earlier copy still exist, and no part of the new copy remains.
+/// Only root can make device nodes, but every user can make FIFOs. If another user copies device nodes, all other files are copied, and
+/// there is a warning. After a failed copy, the files of an earlier copy still exist, and no part of the new copy remains.
 #[test]
 fn a_copy_that_fails_leaves_what_was_there() {
     let bench = Bench::empty();
@@ -275,8 +276,8 @@ fn nodes_are_copied_as_far_as_the_user_may() {
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(bench.dir.path(), open).unwrap();
     let program = bench.path("ironmap");
-    // Another process copies the program: if this process opened the file for writing, a child process of another test could still have a
-    // copy of the descriptor, and the program could not be executed (ETXTBSY).
+    // Another process copies the program. If this process opened the copy for writing, a child process of another test could inherit the
+    // descriptor, and the program could not be executed (ETXTBSY).
     assert!(Command::new("cp").arg(IRONMAP).arg(&program).status().unwrap().success());
     let mut command = Command::new(&program);
     command.current_dir(bench.dir.path()).args(["cp", "-r", &bench.target("/"), "mine"]);
@@ -409,8 +410,8 @@ fn a_large_file_without_room_leaves_none_taken() {
     assert_eq!(bench.run(["stat", &bench.target("/new")]).status.code(), Some(1));
 }
 
-/// If standard error is a terminal, a copy shows files and bytes with their totals, and the remaining time. This applies to a single file,
-/// to trees that are copied into or out of a volume, and to the sources of mkfs. For a pipe, there are no totals.
+/// If standard error is a terminal, a copy shows the copied files and bytes, their totals, and the remaining time. This applies to single
+/// files, to trees that are copied into or out of a volume, and to the sources of mkfs. If the source is a pipe, no totals are shown.
 #[test]
 fn a_copy_shows_its_progress_on_a_terminal() {
     require!([Need::Tool("script"), Need::Tool("tar")]);
@@ -510,7 +511,7 @@ fn an_interrupted_copy_leaves_nothing() {
     }
 }
 
-/// A signal that the program was started to ignore, as by nohup, does not end a copy.
+/// A signal does not end a copy if the program was started with this signal ignored, as by nohup.
 #[test]
 fn an_ignored_error_ends_no_copy() {
     let bench = Bench::empty();

@@ -281,8 +281,8 @@ fn append_only_files_take_the_time_of_now() {
     );
 }
 
-/// The lines of `-v` and `-c` are those of coreutils, even for failures. `chown -v` of a symbolic link without a target is omitted, because
-/// coreutils 9.1 prints an owner that it has not read.
+/// The lines of `-v` and `-c` are those of coreutils, even for failures. `chown -v` of a symbolic link without a target is not tested,
+/// because coreutils 9.1 prints an owner that it has not read.
 #[test]
 fn verbose_lines_are_those_of_coreutils() {
     require!([Need::Root]);

@@ -42,8 +42,8 @@ fn most_in_flight(bench: &Bench) -> i32 {
     most
 }
 
-/// Several small files of a tree are read at a time. The tree also contains files with two names, sparse, large and empty files,
-/// directories between them, and symbolic links. All are copied without a difference.
+/// Several small files of a tree are read at the same time. The tree also contains files with two names, sparse, large and empty files,
+/// directories between them, and symbolic links. All of them are copied without a difference.
 #[test]
 fn small_files_of_servers_are_read_together() {
     require!([Need::Tool("nbdkit")]);

@@ -41,7 +41,7 @@ fn archive(bench: &Bench, name: &str, members: &[(EntryType, &str, &str, (u32, u
     fs::write(bench.path(name), bytes).unwrap();
 }
 
-/// Asserts an output of one line, and this exit code.
+/// Asserts that a command ended with this exit code, and printed one line that contains `says`.
 fn refused(output: &Output, code: i32, says: &str) {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}");
@@ -71,7 +71,7 @@ fn wait_for(path: &Path) {
     }
 }
 
-/// Starts mkfs with an archive on standard input, for which it waits.
+/// Starts mkfs, which waits for an archive on its standard input.
 fn begin(bench: &Bench, image: &str) -> Child {
     let mut mkfs = bench.hearing_command();
     mkfs.args(["mkfs", "-q", "-d", "-", image]).stdin(Stdio::piped()).stderr(Stdio::piped());
@@ -171,7 +171,7 @@ fn an_image_is_no_source_of_its_loop_device() {
     assert!(fs::read(bench.path("x")).unwrap() == before);
 }
 
-/// A pipe is read only once, with a given image size and without.
+/// A pipe that is a source is read only once, whether or not the size of the image is given.
 #[test]
 fn pipes_are_sources() {
     require!([Need::Tool("bash"), Need::Tool("tar"), Need::Tool("mkfifo")]);
@@ -202,8 +202,8 @@ fn pipes_are_sources() {
     }
 }
 
-/// A line of a device table changes the owner and mode of an existing file with the same type and device number. Any other file is not
-/// replaced.
+/// A line of a device table changes the owner and mode of an existing file with the same type and device number. A line with another type
+/// or number does not replace an existing file.
 #[test]
 fn a_device_table_replaces_nothing() {
     let bench = Bench::empty();
@@ -274,7 +274,7 @@ fn device_numbers_that_are_too_large_are_refused() {
     assert!(stat.contains("4095:1048575"), "{stat}");
 }
 
-/// The root is a directory. A member of another type with the name of the root does not replace it.
+/// The root of a volume is a directory. A member of another type that has the name of the root does not replace it.
 #[test]
 fn a_root_that_is_no_directory_is_refused() {
     let bench = Bench::empty();
@@ -360,8 +360,8 @@ fn a_file_that_is_too_large_leaves_nothing() {
     assert_eq!(names(&bench, "new", "/"), ["small"]);
 }
 
-/// A layer can add a name to a file of an earlier layer and hide the old name: only the old name is removed. Names that the layer itself
-/// makes are kept.
+/// A layer can give a second name to a file of an earlier layer, and hide the old name. Then only the old name is removed. Names that the
+/// layer itself makes are kept.
 #[test]
 fn a_layer_hides_the_old_name_of_a_file() {
     let bench = Bench::empty();

@@ -28,7 +28,7 @@ fn report(path: &Path, options: &[&str]) -> Value {
     file.clone()
 }
 
-/// `host:PATH`
+/// The location `host:PATH` of a file.
 fn target(path: &Path) -> String {
     format!("host:{}", path.display())
 }
@@ -46,8 +46,8 @@ fn holes(mounted: &Mounted) -> PathBuf {
     path
 }
 
-/// The extents of a file from filefrag: position in the file, position on the device and length, all in bytes, and whether the extent is
-/// unwritten. Adjacent extents are joined. Unwritten extents past the end are omitted, because they are never read.
+/// The extents of a file, from filefrag: the position in the file, the position on the device, and the length, all in bytes; and whether
+/// the extent is unwritten. Adjacent extents are joined. Unwritten extents past the end are omitted, because they are never read.
 fn filefrag(path: &Path) -> Vec<(u64, u64, u64, bool)> {
     let output = succeed(tool("filefrag").args(["-s", "-v", "-b4096"]).arg(path));
     let size = fs::metadata(path).unwrap().len();
@@ -213,7 +213,7 @@ fn stat_says_what_the_kernel_says() {
     assert_eq!(bench.json(&["stat", "--json", "-L", "host:link"])["inode"], real.ino());
 }
 
-/// Files that can be opened are reported. The exit code reports the file that cannot be opened.
+/// If one of several files cannot be opened, the other files are still reported. The exit code is that of a failure.
 #[test]
 fn a_file_that_cannot_be_opened_is_a_failure_and_the_others_are_not() {
     let bench = Bench::empty();

@@ -143,7 +143,7 @@ fn make(bench: &Bench, image: &Path, bytes: &[u8]) -> Output {
     mkfs.args(["mkfs", "-qF", "-b", "4K", "-d", "-"]).arg(image).arg("8M");
     mkfs.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = mkfs.spawn().unwrap();
-    // A refused archive is not read to its end.
+    // A refused archive is not read to its end, so the write may fail.
     let _ = child.stdin.take().unwrap().write_all(bytes);
     child.wait_with_output().unwrap()
 }
@@ -429,7 +429,7 @@ fn an_image_is_as_large_as_its_content_needs() {
             assert!(len < used + used / 10, "{options}: {len} for {used}");
         }
     }
-    // A failure leaves no file.
+    // A failed mkfs leaves no image file.
     let mut mkfs = bench.command();
     let output = mkfs.args(["mkfs", "-d", "-", "new"]).stdin(Stdio::null()).output().unwrap();
     assert!(output.status.code() == Some(1) && !bench.path("new").exists());
@@ -437,7 +437,7 @@ fn an_image_is_as_large_as_its_content_needs() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
-/// The kernel shows the owners from options and maps, and the files of a device table, as requested.
+/// The kernel shows each file with the owner that an option or a map assigns, and shows the files of a device table.
 #[test]
 fn owners_and_devices_are_what_was_asked_for() {
     require!([Need::Root]);

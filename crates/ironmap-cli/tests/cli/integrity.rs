@@ -1,4 +1,5 @@
-//! `integrity:DATA,TAGS` as a volume, and `ironmap integrity`: devices are made, used, left by killed programs, damaged, and mixed up.
+//! Tests `integrity:DATA,TAGS` as a volume, and the command `ironmap integrity`. Some devices are damaged, some are swapped, and some were
+//! left by killed programs.
 
 use crate::require;
 use std::fs::{self, File};
@@ -137,7 +138,7 @@ fn halves_are_partitions_of_one_disk() {
     let bench = Bench::empty();
     let disk = File::create(sized(&bench, "disk", 64)).unwrap();
     disk.set_len(64 << 20).unwrap();
-    // An MBR of two partitions, in sectors of 512.
+    // An MBR with two partitions. The positions are in sectors of 512 bytes.
     for (number, (start, count)) in [(2048_u32, 65_536_u32), (67_584, 16_384)].iter().enumerate() {
         let mut entry = [0; 16];
         entry[4] = 0x83;
@@ -157,8 +158,8 @@ fn halves_are_partitions_of_one_disk() {
     refused(&inside, 3, &["disk@p1 and disk@2097152 overlap"]);
 }
 
-/// A wrong sector is counted and reported once for each read, with each method for stable pages, although the device itself repeats the
-/// failed read.
+/// With each method for stable pages, each read of a wrong sector counts and reports the sector once, although the device itself repeats
+/// the failed read.
 #[test]
 fn a_wrong_sector_is_reported_once_for_each_read() {
     let bench = protected(&[]);
@@ -378,8 +379,8 @@ fn a_device_with_content_is_refused() {
     bench.succeed(["integrity", "format", "--force", "data,image"]);
 }
 
-/// An ext4 with a damaged superblock may extend into the tail: `--force` does not overwrite the tail, and the refusal names the possible
-/// loss. The tail of another file system, whose end is always unknown, is overwritten with --force.
+/// An ext4 with a damaged superblock may extend into the tail. Even `--force` does not overwrite this tail, and the error names the
+/// possible loss. The end of another file system is always unknown, so `--force` overwrites its tail.
 #[test]
 fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     let bench = Bench::new();
@@ -443,7 +444,7 @@ fn wrong_options_are_named() {
     drop(tags);
     let output = bench.run(["integrity", "format", "image,tags"]);
     refused(&output, 2, &["the tag device has 8192 bytes", "are needed"]);
-    // The device is a sparse file of 1 TiB. Each region of an open device needs memory.
+    // The device is a sparse file of 1 TiB. Small regions are refused, because each region of an open device needs memory.
     sized(&bench, "large", 1 << 20);
     let output = bench.run(["integrity", "format", "--region", "8K", "large,tags"]);
     refused(&output, 2, &["regions of 8192 bytes are too small", "the minimum is 16384"]);

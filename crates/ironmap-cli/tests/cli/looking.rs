@@ -49,7 +49,7 @@ impl Twin {
         self.mount.dir()
     }
 
-    /// The program, in the bench's directory.
+    /// A command that runs the program in the bench's directory.
     pub(crate) fn command(&self) -> Command {
         self.bench.command()
     }
@@ -168,7 +168,7 @@ fn lists_are_those_of_ls() {
     for options in ["-1", "-i", "-d", "-R", "-di"] {
         twin.same(&format!("ls {options} @/"));
     }
-    // The root of the mount has a directory above it, unlike the root of the volume.
+    // These options are tested only below the root: the root of the mount has a parent directory, the root of the volume has none.
     for options in ["-1", "-a", "-i", "-d", "-ai", "-R", "-Rai", "-di"] {
         twin.same(&format!("ls {options} @/dir"));
     }
@@ -278,7 +278,7 @@ fn formats_of_stat_are_those_of_stat() {
     for letters in ["w|%W", "x|%X", "y|%Y", "z|%Z", "8s|%-8s|%08s|%05a|%3i|%-9F|%12n"] {
         twin.same(&format!("stat -c |%{letters}| {paths}"));
     }
-    // Precision, signs, and device numbers.
+    // These formats test precision, signs, and device numbers.
     for letters in [
         "n|%.3N|%1N|%-1N|%-40.3N|%.3n|%.0n|%-8.3n|%08.3n|%.2F|%.3A|%.3U|%.3x",
         "s|%.10s|%.0s|%.s|%10.4s|%-10.4s|%010.4s|%+s|%+.3s|%+08s",
@@ -298,7 +298,7 @@ fn formats_of_stat_are_those_of_stat() {
         spaced(&mut twin.bench.command(), &format!("{}:", twin.volume())),
         spaced(&mut tool("env"), twin.mount.dir().to_str().unwrap())
     );
-    // An image has no device number. A block device has the device number of a mount.
+    // An image has no device number. A volume on a block device has the device number that its mount would have.
     assert_eq!(twin.ours("stat -c %d:%D:%Hd:%Ld @/small"), "0:0:0:0\n");
     let device = LoopDevice::with(&["--read-only"], twin.bench.image());
     let small = format!("{}:/small", device.node());
@@ -329,7 +329,7 @@ fn formats_of_stat_are_those_of_stat() {
     assert_eq!(twin.run("stat -c %q @/small").status.code(), Some(2));
 }
 
-/// Flags have the letters of lsattr, and access lists the lines of getfacl.
+/// Flags are printed with the letters of lsattr, and access lists with the lines of getfacl.
 #[test]
 fn stat_shows_flags_and_access_lists() {
     require!([Need::Root, Need::Tool("lsattr"), Need::Tool("getfacl"), Need::Tool("setfacl")]);

@@ -45,8 +45,8 @@ fn an_overwrite_queued_on_io_uring_costs_at_most_120_instructions() {
     assert!(above <= 120.0, "{above} instructions");
 }
 
-/// The limits for overwrites with engines that complete at once. With one request at a time, each request also reads the clock for the
-/// timestamp (55 instructions).
+/// An overwrite stays within its limit of instructions with engines that complete at once. With one request at a time, each request also
+/// reads the clock for the timestamp (55 instructions).
 #[test]
 fn an_overwrite_that_completes_at_once_costs_at_most_so_many_instructions() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -117,7 +117,7 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
         // and save about 400 ns, because a return after a system call is slow.
         ("randread", "1", 245.0),
         ("randread", "32", 470.0),
-        // Under valgrind, requests are so slow that the update of the timestamp may be counted in either row.
+        // Under valgrind, requests are so slow that the update of the timestamp may be counted in either of the compared rows.
         ("randwrite", "1", 25.0 + STAMP),
         ("randwrite", "32", 500.0),
     ] {
@@ -205,8 +205,8 @@ fn the_file_is_synced_after_each_so_many_writes() {
     }
 }
 
-/// Limits the additional instructions of a read of a host file, which checks that its lease is still valid. A queued read costs more,
-/// because the open request must be recorded.
+/// Each read of a host file checks that the lease of the file is still valid. The instructions for this check are limited. A queued read
+/// costs more, because the open request must be recorded.
 #[test]
 fn a_host_file_costs_at_most_160_instructions_and_300_queued() {
     let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];
@@ -257,7 +257,7 @@ fn left_by(pid: u32) -> Vec<String> {
     left
 }
 
-/// Whether a process has a child that runs a launch.
+/// Whether a child of this process runs a launch, which measures the targets in a separate process.
 fn measures(pid: u32) -> bool {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     children.unwrap_or_default().split_whitespace().any(|child| {
@@ -298,7 +298,7 @@ fn an_interrupted_bench_leaves_no_device_and_no_mount() {
     }
 }
 
-/// A failed launch ends the bench with its reason, and the fixture is removed.
+/// If a launch fails, the bench ends with the reason, and the fixture is removed.
 #[test]
 fn a_bench_that_fails_leaves_nothing() {
     require!([Need::Tool("mke2fs")]);

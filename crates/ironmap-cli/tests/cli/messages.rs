@@ -163,7 +163,7 @@ fn a_device_in_use_names_its_users() {
     bench.succeed(["ls", &target]);
 }
 
-/// A symbolic link below `/dev/disk` as udev makes it, and the directories that were made for this link. The drop removes both.
+/// A symbolic link below `/dev/disk` as udev makes it, and the directories that were made for this link. Dropping the value removes both.
 struct Link {
     path: PathBuf,
     made: Vec<PathBuf>,
@@ -186,7 +186,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         for dir in self.made.iter().rev() {
-            // The directory may not be empty, because another test may have a link in it.
+            // Another test may have a link in this directory, so the removal may fail.
             let _ = fs::remove_dir(dir);
         }
     }
@@ -198,7 +198,7 @@ impl Drop for Link {
 fn tags_lead_to_devices() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("blkid")]);
     let bench = Bench::empty();
-    // The label has at most 16 bytes, and contains characters that udev escapes and others that it does not.
+    // The label has at most 16 bytes. It contains characters that udev escapes, and characters that udev does not escape.
     let label = format!("a b/é{}", std::process::id() % 100_000);
     bench.succeed(["mkfs", "-q", "-L", &label, "image", "16M"]);
     fs::create_dir(bench.path("mnt")).unwrap();

@@ -47,8 +47,8 @@ fn of_platform(mut image: Value, architecture: &str) -> Value {
     image
 }
 
-/// An image with three layers (uncompressed, gzip and zstd) is applied. It is the image for this machine, one of two images in an index.
-/// Another index names this index.
+/// Applies the three layers (uncompressed, gzip and zstd) of an image. It is the image for this machine, one of two images in an index. The
+/// index of the layout names this index.
 #[test]
 fn the_layers_of_a_layout_are_applied() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);
@@ -91,7 +91,7 @@ fn the_layers_of_a_layout_are_applied() {
         bench.command().args(["mkfs", "-q", "--oci", "-d"]).arg(&dir).arg(image.path()).arg("32M"),
     );
     same(&image, expected.dir());
-    // Without --oci it is a directory.
+    // Without --oci, the layout is an ordinary directory.
     bench.succeed(["mkfs", "-q", "-d", "layout", "plain"]);
     assert_eq!(
         text(&bench.succeed(["cat", "plain:/oci-layout"])),
@@ -173,7 +173,7 @@ fn a_layout_that_is_wrong_is_refused() {
     let manifest = blob(&dir, MANIFEST, json!({"layers": [layer]}).to_string().as_bytes());
     index(&dir, &[manifest.clone(), of_platform(manifest.clone(), "s390x")]);
     refused("names 2 images, but not exactly one for linux/");
-    // The index names itself.
+    // The index of this layout names itself.
     let own = json!({"mediaType": INDEX, "digest": "sha256:loop", "size": 500});
     let text_of = json!({"manifests": [own.clone()]}).to_string();
     write("blobs/sha256/loop", &format!("{text_of:500}"));
@@ -244,7 +244,7 @@ fn an_archive_of_images_is_applied() {
         layer_of(FILE, "etc/b", "", "b"),
         layer_of(FILE, "etc/.wh.a", "", ""),
     ];
-    // One layer occurs twice.
+    // The image contains one layer twice.
     let layers = [0, 1, 1, 2].map(|at| blob(&dir, LAYER, &contents[at]));
     let manifest = json!({"schemaVersion": 2, "layers": layers}).to_string();
     let mut image = blob(&dir, MANIFEST, manifest.as_bytes());
@@ -322,8 +322,8 @@ fn an_archive_of_images_is_applied() {
     refused(&bench, &["-d", "saved"], &["is not a valid name of a layer"]);
 }
 
-/// A name, the first digits of a digest, or a platform chooses one of several images: in a layout, in an index that the layout's index
-/// names, and in an archive of `docker save`, in which the configurations name the platforms. Errors list the images.
+/// One of several images is chosen by a name, by the first digits of a digest, or by a platform. The images are in a layout, in an index
+/// that the layout's index names, or in an archive of `docker save`, whose configurations name the platforms. Errors list the images.
 #[test]
 fn one_of_several_images_is_chosen() {
     require!([Need::Tool("tar"), Need::Tool("gzip")]);

@@ -47,7 +47,8 @@ fn a_full_standard_output_is_an_error() {
     }
 }
 
-/// A reader that has closed its pipe is not a failure. An exit code that is a verdict does not depend on the reader.
+/// If the reader of the output has closed its pipe, the command does not fail. If the exit code is a verdict, it does not depend on the
+/// reader.
 #[test]
 fn a_verdict_needs_no_reader() {
     let bench = Bench::new();
@@ -101,8 +102,8 @@ fn results_are_not_written_over_a_target() {
     assert!(before == fs::read(bench.image()).unwrap());
 }
 
-/// The bench ends before its work if a result file cannot be written or contains a volume, or if the name of a picture belongs to another
-/// format.
+/// The bench ends before its work in three cases: a result file cannot be written, a result file contains a volume, or the name of a
+/// picture belongs to another format.
 #[test]
 fn results_that_cannot_be_written_end_the_bench_at_once() {
     let bench = Bench::new();
@@ -130,8 +131,8 @@ fn results_that_cannot_be_written_end_the_bench_at_once() {
     assert_eq!(parts.count(), 0);
 }
 
-/// A result is written to the named file, even if the file cannot be replaced: standard output without a name, a file with several names,
-/// the target of a symbolic link, or a mount point.
+/// A result is written to the named file, even if this file cannot be replaced by a new file. Examples are a standard output without a
+/// name, a file with several names, the target of a symbolic link, and a mount point.
 #[test]
 fn a_result_goes_into_the_file_that_was_named() {
     let bench = Bench::new();
@@ -265,7 +266,7 @@ fn a_full_standard_error_changes_no_exit_code() {
     }
 }
 
-/// The exit codes of `integrity check` and `integrity scrub` do not depend on the reader either.
+/// The exit codes of `integrity check` and `integrity scrub` do not depend on the reader of the output.
 #[test]
 fn a_verdict_on_an_integrity_device_needs_no_reader() {
     let bench = Bench::empty();

@@ -1,4 +1,4 @@
-//! The shell blocks of README.md, CONTRIBUTING.md and docs/ run unchanged: docs/TESTING.md describes the marks.
+//! The shell blocks of README.md, CONTRIBUTING.md and docs/ run unchanged. Each block has a mark, which docs/TESTING.md describes.
 
 #[path = "../../../../tests/house/src/blocks.rs"]
 mod blocks;
@@ -13,7 +13,7 @@ use crate::support::{Bench, IRONMAP, text};
 
 const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Each page with blocks of this mark, and their commands.
+/// The pages that have blocks with this mark, and the commands of these blocks.
 fn pages(mark: &str) -> Vec<(PathBuf, String)> {
     let pages = blocks::pages(Path::new(WORKSPACE)).unwrap();
     let commands = |page: &PathBuf| {

@@ -72,7 +72,7 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
             &["clone", "-F", "one.img", "disk.img@p1"],
             &["mkdir", "disk.img@p1:/new"],
             &["resize", "disk.img@p1"],
-            // The volume would end where a partition begins.
+            // At these locations, the volume would end where a partition begins.
             &["mkfs", "-qF", "disk.img@1M"],
             &["clone", "-F", "one.img", "disk.img@1M"],
             &["rm", "disk.img@1M:/f"],
@@ -142,7 +142,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
     require!([Need::Tool("sfdisk")]);
     const END_OF_1: u64 = 9 * MIB;
     for label in ["dos", "gpt"] {
-        // The end of the range, and the commands.
+        // The end of the range that the commands may change, and the commands.
         let commands: [(u64, &[&[&str]]); 9] = [
             (END_OF_1, &[&["resize", "-q", "disk.img@1M"], &["resize", "-q", "-M", "disk.img@1M"]]),
             (
@@ -155,7 +155,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
             (END_OF_1, &[&["mkdir", "disk.img@1M:/d"], &["cp", "-r", "tree", "disk.img@1M:/d"]]),
             (END_OF_1, &[&["fallocate", "-l", "2M", "disk.img@1M:/f"], &["rm", "disk.img@1M:/f"]]),
             (MIB, &[&["mkfs", "-qF", "disk.img@0x20000"]]),
-            // The backup of the table.
+            // The location ends where the backup of the table begins.
             (DISK - 33 * 512, &[&["mkfs", "-qF", "disk.img@37M"]]),
         ];
         for (end, commands) in commands {

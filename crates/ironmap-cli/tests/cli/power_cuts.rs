@@ -10,7 +10,7 @@ use crate::require;
 use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
 const SECTOR: usize = 512;
-/// The number of commands. The result of a command must survive a power cut after the end of the command.
+/// The number of commands. The result of each command must survive a power cut after the command has ended.
 const COPIES: usize = 4;
 
 /// A change of the image's file.
@@ -86,7 +86,7 @@ fn record(bench: &Bench, disk: &Path) -> Vec<Step> {
     steps
 }
 
-/// Parses a line of strace. A call that is interrupted by calls of other threads has two lines. The first of them contains all arguments.
+/// Parses a line of strace. A call that is interrupted by calls of other threads has two lines, and the first line contains all arguments.
 fn step(line: &str, disk: &str) -> Option<Step> {
     let (_, call) = line.split_once(' ')?;
     let call = call.trim_start();
@@ -139,8 +139,8 @@ fn torn(before: &[u8], steps: &[Step], rng: &mut Rng) -> Vec<u8> {
     file
 }
 
-/// Whether these bytes begin with a superblock of ext4. It must not be torn: the superblock has two sectors but one checksum, and Linux
-/// does not mount a volume with a torn superblock either.
+/// Whether these bytes begin with a superblock of ext4. The test does not tear superblocks: a superblock has two sectors but one checksum,
+/// and Linux does not mount a volume with a torn superblock either.
 fn is_superblock(bytes: &[u8]) -> bool {
     bytes.get(56..58) == Some(&[0x53, 0xef])
 }

@@ -56,7 +56,7 @@ fn ls_walks_and_shows_devices() {
     assert_eq!(headings, expected.map(|path| format!("{}:", bench.target(path))));
 }
 
-/// The JSON contains every attribute, and also names that are not UTF-8 without a loss.
+/// The JSON contains every attribute. Names that are not UTF-8 are represented without a loss.
 #[test]
 fn stat_and_ls_give_the_source_s_attributes_as_json() {
     let bench = Bench::new();
@@ -112,7 +112,7 @@ fn cat_gives_the_bytes_of_the_source() {
     ] {
         let bench = Bench::with(options);
         for name in ["small", "nothing", "dir/large", "sparse", "dir/link"] {
-            // With this feature, mke2fs loses the hole at the end of a file.
+            // With inline_data, mke2fs loses the hole at the end of a file.
             if name == "sparse" && options.contains(&"inline_data") {
                 continue;
             }

@@ -244,7 +244,8 @@ fn a_volume_in_use_is_refused() {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 3, "locked by another program")]);
     drop(file);
-    // Like most programs, the writer locks nothing. It would notice if the image became longer.
+    // Like most programs, the writer holds no lock, so ironmap must find its open file. A refused command must not change the image, not
+    // even its length.
     let writer = File::options().write(true).open(bench.image()).unwrap();
     let image = bench.image().to_str().unwrap().to_owned();
     let changed = || fs::metadata(&image).unwrap().modified().unwrap();
@@ -263,7 +264,8 @@ fn a_volume_in_use_is_refused() {
     drop(writer);
 }
 
-/// A file cannot be a mount point, `host:` names no volume, tags are overwritten only on request, and a bench with 0 rounds is refused.
+/// Arguments of a wrong kind are refused: a file as a mount point, `host:` as a volume, tags that would be overwritten without a request,
+/// and a bench with 0 rounds.
 #[test]
 fn arguments_of_another_kind_are_refused() {
     let bench = Bench::empty();

@@ -1,5 +1,9 @@
-//! The same tree makes the same image on every host. The image does not depend on the order in which names, attributes and access control
-//! lists were made, on the smallest hole that the file system can store, on the user, or on the locale.
+//! The same tree makes the same image on every host. The image does not depend on:
+//!
+//! - the order in which names, attributes and access control lists were made;
+//! - the smallest hole that the file system can store;
+//! - the user;
+//! - the locale.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt, chown, symlink};
@@ -114,8 +118,8 @@ fn differing(one: &[u8], other: &[u8]) -> Option<usize> {
     one.iter().zip(other).position(|(one, other)| one != other)
 }
 
-/// The tree is created in two orders. Images of both trees are built with different locales, time zones, umasks, processors and users, and
-/// from GNU tar's archives of both trees, in which attributes are in the order of the host. All images are equal.
+/// The tree is created in two orders. Images are built from both trees with different locales, time zones, umasks, processors and users.
+/// Images are also built from GNU tar's archives of both trees, in which attributes are in the order of the host. All images are equal.
 #[test]
 fn the_same_tree_makes_the_same_image() {
     require!([Need::Tool("tar"), Need::Tool("taskset")]);

@@ -31,8 +31,8 @@ fn same_content(one: &Path, other: &Path) {
     succeed(tool("diff").args(["-r", "--no-dereference"]).args([one, other]));
 }
 
-/// The superblock and the group descriptors are lost. The files that are copied out equal the originals, and the files that the kernel
-/// shows with `sb=N`.
+/// After the loss of the superblock and the group descriptors, the files that are copied out equal the originals. The kernel shows the same
+/// files with the mount option `sb=N`.
 #[test]
 fn a_backup_stands_in_for_superblock_and_descriptors() {
     require!([Need::Root]);
@@ -167,7 +167,7 @@ fn a_journal_on_another_device_is_named_or_found() {
     assert_eq!(text(&bench.succeed(["cat", &target])), "content");
 }
 
-/// A symbolic link below /dev, and the directories that were made for it. The drop removes both.
+/// A symbolic link below /dev, and the directories that were made for it. Dropping the value removes both.
 struct Symlink {
     path: PathBuf,
     made: Vec<PathBuf>,
@@ -187,7 +187,7 @@ impl Symlink {
 impl Drop for Symlink {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        // Another program may use the directories.
+        // Another program may use the directories, so the removal may fail.
         self.made.iter().for_each(|dir| drop(fs::remove_dir(dir)));
     }
 }
@@ -248,7 +248,7 @@ fn a_damaged_block_of_a_directory_loses_its_own_names() {
         assert!(blocks.len() > 8);
         let file = File::options().write(true).open(image.path()).unwrap();
         for block in [blocks[2], blocks[5], blocks[6]] {
-            // An entry has 48 bytes.
+            // Each directory entry has 48 bytes, so the damage begins with an entry in the middle of the block.
             file.write_all_at(&[0xFF; 64], block * 1024 + 480).unwrap();
         }
         let mount = image.mount("ro");

@@ -59,7 +59,7 @@ fn geometry(image: &Path) -> BTreeMap<String, String> {
     fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
 }
 
-/// A tree with files of many shapes: small, large, sparse, linked, with attributes; and many of them.
+/// Creates a tree with many files: small, large, sparse and linked files, and files with attributes.
 fn fill(root: &Path) {
     fs::create_dir_all(root.join("many")).unwrap();
     for number in 0..120_u64 {
@@ -158,7 +158,7 @@ fn a_volume_grows_as_by_resize2fs() {
             bench.succeed(["resize", image.to_str().unwrap(), to]);
             fsck(&image, &what);
             succeed(tool("truncate").args(["-s", to]).arg(&twin));
-            // -f: resize2fs refuses bigalloc without it.
+            // Without -f, resize2fs refuses volumes with bigalloc.
             succeed(tool("resize2fs").arg("-f").arg(&twin).arg(to));
             assert_eq!(geometry(&image), geometry(&twin), "{what}");
             assert!(tree(&bench, &image) == before, "{what}");
@@ -226,7 +226,8 @@ fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
     }
 }
 
-/// The smallest size is at most that of resize2fs, and a second run does not reduce it; then the volume grows to its old size.
+/// The smallest size is at most the smallest size of resize2fs, and a second run does not reduce it further. Afterwards, the volume grows
+/// to its old size.
 #[test]
 fn the_smallest_size_is_that_of_resize2fs_or_less() {
     let bench = with_source();
@@ -269,7 +270,7 @@ fn journals_and_inodes_beyond_the_end_move() {
         "-t ext4 -b 1024 -g 1024 -i 4096 -O ^metadata_csum",
     ] {
         let image = make(&bench, options, "40M");
-        // The tree is copied by ironmap, because it distributes directories over the groups.
+        // ironmap copies the tree, because ironmap distributes directories over the groups.
         for dir in 0..60 {
             let new = bench.path("new");
             let _ = fs::remove_dir_all(&new);

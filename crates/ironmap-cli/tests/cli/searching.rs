@@ -177,7 +177,7 @@ fn du_sums_as_du_does() {
             "@/deep/er @/deep/new @/deep",
             "@/large @/large",
         ] {
-            // The walks may find the two names of the file in a different order.
+            // The two programs may find the two names of the file in a different order.
             let lines = |said: String| -> BTreeSet<String> {
                 said.lines().map(|line| line.replace("/again", "/small")).collect()
             };
@@ -185,7 +185,7 @@ fn du_sums_as_du_does() {
             assert_eq!(lines(twin.ours(&command)), lines(twin.theirs(&command)), "{command}");
         }
     }
-    // Later versions of du count directories differently.
+    // Later versions of du count directories differently, so only files are compared.
     let files = |said: String| -> BTreeSet<String> {
         let tree = ["/deep", "/deep/er", "/deep/er/est"];
         let is_file = |line: &&str| !tree.contains(&line.split('\t').nth(1).unwrap());
@@ -236,7 +236,7 @@ fn readlink_follows_as_readlink_does() {
     }
 }
 
-/// Names and values, in all encodings, as `getfattr` writes them.
+/// Names and values are printed as by `getfattr`, in all encodings.
 #[test]
 fn getfattr_writes_as_getfattr_does() {
     require!([Need::Root, Need::Tool("getfattr"), Need::Tool("setfattr")]);

@@ -78,8 +78,8 @@ timeout 60 sh -c 'printf d > fifo' & @ -d fifo %
 printf 'typed\\n\\004' | script -qec '@ /dev/stdin %' /dev/null
 ";
 
-/// Without `-r` or `-a`, the content of special files is copied. With one of these options, the special file itself is copied. Both are as
-/// in cp.
+/// Without `-r` or `-a`, the content of special files is copied. With one of these options, the special file itself is copied. cp does the
+/// same in both cases.
 #[test]
 fn special_files_are_copied_as_cp_copies_them() {
     require!([Need::Tool("bash"), Need::Tool("script"), Need::Tool("timeout")]);
@@ -317,7 +317,8 @@ rm @/sparse
 sync @
 ";
 
-/// With `SOURCE_DATE_EPOCH`, the same commands on the same tree give the same bytes at any time, and no timestamp is later than this time.
+/// With `SOURCE_DATE_EPOCH`, the same commands on the same tree always give the same bytes, and no timestamp is later than
+/// `SOURCE_DATE_EPOCH`.
 #[test]
 fn a_reproducible_build_makes_the_same_bytes() {
     const DATE: &str = "1700000000";

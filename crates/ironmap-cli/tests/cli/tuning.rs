@@ -236,7 +236,7 @@ fn impossible_changes_are_refused_by_name() {
     }
 }
 
-/// The journal is recovered before the change.
+/// If a volume needs recovery, `tune` recovers the journal before the change.
 #[test]
 fn a_volume_that_needs_recovery_is_recovered_first() {
     let bench = Bench::new();
@@ -313,8 +313,13 @@ fn names_of_e2fsprogs_are_taken() {
     fsck(&own.path());
 }
 
-/// If the program is called by a name of e2fsprogs, a text that is too long is shortened, the last of repeated options counts, and each
-/// refusal has the exit code of e2fsprogs. After each command, the volume is the same as with e2fsprogs.
+/// If the program is called by a name of e2fsprogs, three rules hold:
+///
+/// - A text that is too long is shortened.
+/// - The last of repeated options counts.
+/// - Each refusal has the exit code of e2fsprogs.
+///
+/// After each command, the volume is the same as with e2fsprogs.
 #[test]
 fn the_names_of_e2fsprogs_end_as_they_do() {
     let image = Image::mke2fs("8M", &["-t", "ext4"]);

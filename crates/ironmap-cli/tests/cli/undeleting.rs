@@ -293,7 +293,7 @@ fn a_name_that_is_taken_leads_nowhere_and_stops_nothing() {
     }
 }
 
-/// A block that several deleted files had belongs to the file that was deleted last.
+/// If several deleted files had the same block, the block belongs to the file that was deleted last.
 #[test]
 fn a_block_of_two_deleted_files_is_the_younger_ones() {
     require!([Need::Root]);

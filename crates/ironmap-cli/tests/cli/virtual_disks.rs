@@ -90,7 +90,7 @@ fn info_says_why_an_image_is_only_read() {
         ("qcow2:dirty", Some("qemu-img check -r all")),
         ("vmdk:vmdk", Some("images of this format can only be read")),
     ] {
-        // For one of the images, there is a note on standard error.
+        // One of the images causes a note on standard error.
         let shown = bench.run(["info", "--json", volume]);
         let info: Value = serde_json::from_slice(&shown.stdout).unwrap();
         assert_eq!(info["writable"], why.is_none(), "{volume}");

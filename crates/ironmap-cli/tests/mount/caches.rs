@@ -13,7 +13,7 @@ const LEN: u64 = 64 << 20;
 const AT: u64 = 40 << 20;
 const STORED: u64 = 32 << 20;
 
-/// The ranges of a file with data.
+/// The ranges of a file that contain data.
 fn data(file: &File) -> Vec<(u64, u64)> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Ok(data) = rustix::fs::seek(file, SeekFrom::Data(at)) {

@@ -1,4 +1,4 @@
-//! Named cases, which are shell scripts. Their output and exit codes are the same on both sides.
+//! Shell scripts whose output and exit codes must be the same on ironmap's mount and on the kernel's ext4.
 
 use crate::sides::{Sides, require_mounts};
 use crate::support::{text, tool};
@@ -200,7 +200,7 @@ fn run(script: &str, number: usize, sides: &Sides) -> [String; 2] {
         );
         let out = tool("sh").arg("-c").arg(head).current_dir(dir).output().unwrap();
         let text = text(&out.stdout).replace(dir.to_str().unwrap(), "TOP");
-        // The messages of shells contain the name of the script.
+        // The messages of shells contain the name of the script, so the name is replaced.
         text.replace(&format!("case{number}"), "CASE")
     })
 }
@@ -266,7 +266,7 @@ fn cases_with_blocks_of_4k_are_as_the_kernels() {
     compare(&["-t", "ext4", "-b", "4096", "-N", "1024"]);
 }
 
-/// The same cases on a volume with blocks of 1 KiB, which contain fewer names.
+/// The cases also give the kernel's results on a volume with blocks of 1 KiB, which contain fewer names.
 #[test]
 fn cases_with_blocks_of_1k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_1k_are_as_the_kernels");

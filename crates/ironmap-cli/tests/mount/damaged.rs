@@ -18,7 +18,8 @@ fn volume(requests: &[&str]) -> Bench {
     bench
 }
 
-/// A name that leads to the journal's inode does not open the journal, even after a listing, whose entries are lookups for the kernel.
+/// A name that leads to the journal's inode does not open the journal. This also holds after a listing, whose entries the kernel uses as
+/// lookups.
 #[test]
 fn the_journal_cannot_be_opened_by_a_name() {
     require_mounts!("the_journal_cannot_be_opened_by_a_name");
@@ -100,7 +101,7 @@ fn a_damaged_block_loses_its_own_names() {
     assert!((20..200).contains(&names.len()), "{} names", names.len());
 }
 
-/// For a sector that does not match its guard tag, a program gets only an errno. The mount prints the sector and the fault.
+/// If a sector does not match its guard tag, a program gets only an errno, and the mount prints the sector and the fault.
 #[test]
 fn a_wrong_sector_is_named() {
     require_mounts!("a_wrong_sector_is_named");

@@ -1,4 +1,4 @@
-//! The end of a mount, and the state of its volume.
+//! The end of a mount, and the state of its volume afterwards.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ fn volume() -> Bench {
     bench
 }
 
-/// A file system in memory, until it is dropped.
+/// A mounted file system in memory. Dropping the value unmounts it.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -66,8 +66,9 @@ mkdir mounted/a 2>/dev/null; mkdir mounted/b 2>/dev/null
 umount store
 "#;
 
-/// A failure of the last commit is reported, although no program waits for it: in the foreground by the exit code and a line, and in the
-/// background in the system's log. The failure is reported once when the mount ends, and to the user who unmounts with ironmap.
+/// A failure of the last commit is reported, although no program waits for it. In the foreground, the exit code and a line report it. In
+/// the background, the system's log contains it. The failure is reported once when the mount ends, and to the user who unmounts with
+/// ironmap.
 #[test]
 fn a_last_commit_that_fails_is_reported() {
     require_mounts!("a_last_commit_that_fails_is_reported");
@@ -158,8 +159,8 @@ impl Drop for Mapped {
     }
 }
 
-/// Data that were written before a signal are on the volume, although files are still open: data in a writeback cache, and data that were
-/// stored through a mapping.
+/// Data that were written before a signal are on the volume, although files are still open. The test covers data in a writeback cache, and
+/// data that were stored through a mapping.
 #[test]
 fn a_signal_loses_nothing_that_was_written() {
     const LEN: usize = 24 << 20;
@@ -219,7 +220,7 @@ fn a_signal_under_load_leaves_a_clean_volume() {
     }
 }
 
-/// If the mount also exists in another mount namespace, `umount` names the processes in this namespace and waits. A signal ends the wait.
+/// If the mount also exists in another mount namespace, `umount` names the processes in that namespace and waits. A signal ends the wait.
 #[test]
 fn copies_of_a_mount_in_other_namespaces_are_named() {
     require_mounts!("copies_of_a_mount_in_other_namespaces_are_named");

@@ -18,7 +18,8 @@ const EPERM: i32 = 1;
 const EXTENTS: u32 = 0x8_0000;
 const INLINE_DATA: u32 = 0x1000_0000;
 
-/// Makes a volume with these options, and with these empty files and directories and their flags.
+/// Makes a volume with these options of mke2fs. Each element of `files` is a command of debugfs, the name of an empty file or directory
+/// that it makes, and the flags of this file or directory.
 fn volume(options: &[&str], files: &[(&str, &str, u32)]) -> Bench {
     let bench = Bench::empty();
     succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).args(options).arg(bench.image()).arg("64M"));
@@ -169,7 +170,7 @@ fn appends_pass_a_writeback_cache() {
         let ours = Ours::mount(&image, &dir, "rw");
         assert!(fs::read(dir.join("app")).unwrap() == expected);
         assert!(fs::metadata(dir.join("app")).unwrap().modified().unwrap() >= modified);
-        // Without a writeback cache too, an append-only file cannot be opened for other writes.
+        // An append-only file cannot be opened for other writes. This holds even without a writeback cache.
         assert!(File::options().write(true).open(dir.join("app")).is_err());
         ours.unmount();
     }
@@ -205,7 +206,7 @@ fn appended_data_stay() {
     }
 }
 
-/// A `--` in the user's command line does not affect the start in the background.
+/// A `--` in the user's command line does not prevent the start of the daemon in the background.
 #[test]
 fn a_double_dash_is_understood() {
     require_mounts!("a_double_dash_is_understood");
@@ -326,7 +327,7 @@ fn free_space_is_given_back() {
             succeed(tool("fstrim").arg(&dir));
             let user = ["--reuid=1000", "--regid=1000", "--clear-groups", "fstrim"];
             assert!(!tool("setpriv").args(user).arg(&dir).output().unwrap().status.success());
-            // The ranges are outside of the volume, or only a part of the volume, which is not supported.
+            // Some of these ranges are outside of the volume. The others are only a part of the volume, which is not supported.
             for (range, expected) in [
                 ("-o 1T", "Invalid argument"),
                 ("-l 100", "Invalid argument"),

@@ -117,7 +117,7 @@ fn handles_are_those_of_the_kernels_ext4() {
     are_stale("removed", &sides);
     forget();
     are_stale("forgotten", &sides);
-    // New files are made until one reuses the inode number.
+    // New files are made until one of them reuses the inode number of the removed file.
     let ours = sides.dirs()[0];
     let reused = (0..20).any(|new| {
         let path = ours.join(format!("new{new}"));

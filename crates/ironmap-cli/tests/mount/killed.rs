@@ -75,7 +75,7 @@ fn a_signal_leaves_a_clean_volume() {
     }
 }
 
-/// A program in the background ends after an unmount. A read-only mount writes nothing to the volume.
+/// A daemon in the background ends after an unmount. A read-only mount writes nothing to the volume.
 #[test]
 fn a_read_only_mount_in_the_background_writes_nothing() {
     require_mounts!("a_read_only_mount_in_the_background_writes_nothing");
@@ -106,7 +106,7 @@ fn umount_waits_until_the_volume_is_closed() {
     for round in 0..5_u64 {
         bench.succeed(["mount".as_ref(), "-q".as_ref(), image.as_os_str(), dir.as_os_str()]);
         fs::write(dir.join("file"), pattern(3_000_000, round)).unwrap();
-        // The mount is busy, and is not unmounted.
+        // An open file makes the mount busy, so it is not unmounted.
         let open = File::open(dir.join("file")).unwrap();
         let busy = umount(&dir);
         let own = format!("(pid {})", std::process::id());

@@ -56,7 +56,7 @@ const CHANGES: &[&str] = &[
 ];
 const USER: &str = "setpriv --reuid=1000 --regid=1000 --clear-groups";
 
-/// The attributes from the kernel's cache, or from the volume.
+/// The attributes from the kernel's cache. If `ask` is true, the kernel requests them from the server instead.
 fn attributes(path: &Path, ask: bool) -> String {
     let how = if ask { AtFlags::STATX_FORCE_SYNC } else { AtFlags::empty() };
     let found = statx(CWD, path, how | AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS).unwrap();

@@ -95,7 +95,7 @@ fn nosymfollow_is_obeyed() {
         assert_eq!(fs::write(dir.join("new"), "").is_err(), read_only, "{options}");
     }
     ours.unmount();
-    // The option works on a read-only mount too.
+    // nosymfollow works on a read-only mount too.
     let ours = Ours::mount(&bench.image(), &dir, "ro,nosymfollow");
     assert!(fs::read(dir.join("link")).is_err() && fs::write(dir.join("new"), "").is_err());
     ours.unmount();

@@ -26,8 +26,9 @@ fn kill(mut ours: Ours) {
     ours.wait();
 }
 
-/// A sync of a directory makes its entries durable, and everything else that the kernel has sent to the server: names and attributes in
-/// other directories, and the content of closed files. Data of open files that are only in the kernel's page cache may be missing.
+/// A sync of a directory makes everything durable that the kernel has sent to the server: the entries of this directory, names and
+/// attributes in other directories, and the content of closed files. Data of open files may be lost if they are only in the kernel's page
+/// cache.
 #[test]
 fn a_synced_directory_has_all_that_was_sent() {
     require_mounts!("a_synced_directory_has_all_that_was_sent");
@@ -179,7 +180,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
         assert!(shown.contains(flags), "{shown}, not {flags}");
     };
     shows(" ro,nosuid,relatime");
-    // With the program itself, the user names only the changes, and other options are kept.
+    // For `ironmap mount -o remount`, the user names only the changes, and all other options are kept.
     bench.succeed(["mount", "-o", "remount,noexec", "mounted"]);
     shows(" ro,nosuid,noexec,");
     // mount(8) omits the options that must be cleared.

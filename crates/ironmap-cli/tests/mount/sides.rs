@@ -27,7 +27,7 @@ pub(crate) fn missing() -> Option<String> {
         .map(|name| format!("needs the program {name}"))
 }
 
-/// Returns from a test that cannot run here, with a note.
+/// Prints a note and returns from a test that cannot run on this machine.
 macro_rules! require_mounts {
     ($name:literal) => {
         if let Some(why) = crate::sides::missing() {
@@ -69,7 +69,7 @@ impl Ours {
         Self::mount_in(image, dir, options, &[])
     }
 
-    /// Mounts with these variables in the daemon's environment.
+    /// Mounts an image by a daemon with these environment variables.
     pub(crate) fn mount_in(
         image: &Path,
         dir: &Path,
@@ -176,15 +176,15 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// Both sides with an image of 64 MiB, made with these options of mke2fs and changed by these debugfs requests.
+    /// Makes both sides, each with an image of 64 MiB. mke2fs makes the images with these options, and these debugfs requests change them.
     pub(crate) fn new(mke2fs: &[&str], requests: &[&str]) -> Self {
         Self::with(mke2fs, requests, "allow_other,noatime")
     }
 
-    /// Both sides with these options for ironmap's mount.
+    /// Makes both sides. ironmap's mount has these options.
     pub(crate) fn with(mke2fs: &[&str], requests: &[&str], options: &str) -> Self {
         let bench = Bench::empty();
-        // Other users access the mounts.
+        // Other users must have access to the mounts.
         succeed(tool("chmod").arg("755").arg(bench.dir.path()));
         let image = bench.image();
         // Both images are copies of one volume, so that the random values of new files and directories are equal.

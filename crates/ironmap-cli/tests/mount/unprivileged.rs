@@ -30,8 +30,8 @@ $user ./ironmap mount image mounted 2>&1 | grep -o ': -o uid=1000 '
 $user ./ironmap umount mounted
 ";
 
-/// Sends a signal to a daemon while a program writes to a file of the mount until it gets an error. The first run is without, and the
-/// second with /sys/fs/fuse/connections, by which a user can abort the connection.
+/// Sends a signal to a daemon while a program writes to a file of the mount until it gets an error. The first run is without
+/// /sys/fs/fuse/connections. The second run has this directory, so that the user can abort the connection.
 const SIGNALS: &str = r#"
 end_it() {
     $user ./ironmap mount -f --tell image mounted >told & daemon=$!
@@ -49,7 +49,7 @@ end_it
 $user ./ironmap cat image:/open | head -n1
 "#;
 
-/// Two refused mounts: fusermount3 refuses the first, and the user may not open the FUSE device for the second.
+/// Two mounts are refused: the first by fusermount3, the second because the user may not open the FUSE device.
 const REFUSED: &str = r"
 $user ./ironmap mount -o allow_other image mounted 2>&1 || echo $?
 chmod 600 fuse
@@ -61,8 +61,8 @@ fn played(script: &str) -> String {
     let bench = Bench::empty();
     let mke2fs = ["-qF", "-t", "ext4", "-E", "root_owner=1000:1000"];
     succeed(tool("mke2fs").args(mke2fs).arg(bench.path("image")).arg("32M"));
-    // Other users may have no access to the build directory. Another process copies the program: if this process opened the file for
-    // writing, a child process of another test could still have a copy of the descriptor, and the program could not be executed (ETXTBSY).
+    // Other users may have no access to the build directory. Another process copies the program: if this process opened the copy for
+    // writing, a child process of another test could inherit the descriptor, and the program could not be executed (ETXTBSY).
     succeed(tool("cp").arg(ironmap()).arg(bench.path("ironmap")));
     fs::create_dir(bench.path("mounted")).unwrap();
     succeed(tool("chown").arg("-R").arg("1000:1000").arg(bench.dir.path()));

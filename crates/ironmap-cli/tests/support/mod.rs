@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 pub const IRONMAP: &str = env!("CARGO_BIN_EXE_ironmap");
 
-/// A directory with a source tree and an image of this tree. The drop removes the directory.
+/// A directory with a source tree and an image of this tree. Dropping the value removes the directory.
 pub struct Bench {
     pub dir: TempDir,
 }
@@ -51,7 +51,7 @@ impl Bench {
         self.path("image")
     }
 
-    /// `IMAGE:/PATH`
+    /// The location `IMAGE:/PATH` of a file in the image.
     pub fn target(&self, path: &str) -> String {
         format!("{}:{path}", self.image().display())
     }
@@ -77,7 +77,8 @@ impl Bench {
         command
     }
 
-    /// The program as a command that receives the signals that end it, even if the tests were started to ignore them, as in a shell's background.
+    /// The program as a command. It receives the signals that end it, even if the tests were started with these signals ignored, as in a
+    /// shell's background.
     pub fn hearing_command(&self) -> Command {
         let mut command = tool("env");
         command.arg("--default-signal=INT,TERM,HUP").arg(IRONMAP);

@@ -1,4 +1,4 @@
-//! The bench's results.
+//! Runs the bench, and reads its results.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! Two trees of mounted file systems, compared.
+//! Compares two trees of mounted file systems.
 
 use std::collections::BTreeMap;
 use std::fs;

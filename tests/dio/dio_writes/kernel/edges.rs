@@ -14,8 +14,12 @@ use crate::require;
 
 const LIMIT: u64 = 0xFFFF_FFFF * 4096;
 
-/// Some requests fail with the kernel's errno and have no effect: requests past the limit of the format, without bytes, or with partial
-/// sectors, and invalid atomic requests.
+/// These requests fail with the kernel's errno and have no effect:
+///
+/// - requests past the limit of the format;
+/// - requests without bytes;
+/// - requests with partial sectors;
+/// - invalid atomic requests.
 #[test]
 fn requests_that_the_kernel_refuses_get_its_errno() {
     require!([Need::Root, Need::NoJournalBeneath("all of its writes are atomic")]);

@@ -1,5 +1,5 @@
 //! Sends the same requests to the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes, and to a strict handle on an unmounted
-//! copy of the volume. Counts and errors must be the same, and at the end bytes, sizes and maps.
+//! copy of the volume. The counts and errors of each request must be the same. At the end, the bytes, sizes and maps must be the same too.
 //!
 //! [`Difference`] names the intended differences.
 
@@ -146,7 +146,7 @@ impl Lockstep<'_> {
     fn write(&mut self, write: &Write, what: &str) {
         let bytes = self.rng.bytes(write.len());
         let size = self.kernel.size();
-        // If a misaligned write fails, Linux frees all blocks that were preallocated past the end.
+        // If a misaligned write fails, Linux frees all blocks that were preallocated past the end, so no misaligned write is sent there.
         if !write.is_aligned() && write.pos + write.len() as u64 > size {
             return;
         }

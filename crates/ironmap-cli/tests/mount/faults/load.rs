@@ -27,7 +27,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// A load in the directory of this number, which must exist.
+    /// A load in the directory that has this number as its name. The directory must exist.
     pub(super) fn new(mounted: &Path, number: u64, seed: u64) -> Self {
         let dir = mounted.join(number.to_string());
         Self { dir, rng: Rng::new(seed << 8 | number), allowed: BTreeMap::new(), next: 0 }

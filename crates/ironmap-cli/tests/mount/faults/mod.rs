@@ -57,7 +57,7 @@ impl Campaign {
     }
 
     fn jump(&self, to: &str) {
-        // The file is replaced atomically, because it is read at any time.
+        // The file is replaced atomically, because the daemon may read it at any time.
         let new = self.bench.path("clock.new");
         fs::write(&new, to).unwrap();
         fs::rename(new, self.clock()).unwrap();
@@ -174,7 +174,7 @@ fn run(fault: Fault, seed: u64, block: &str) {
     loads.iter().for_each(|load| load.verify(&when));
     ours.unmount();
     drop(device);
-    // The record of the device's errors remains until e2fsck has run, and is its only allowed finding.
+    // The device's errors are recorded until e2fsck has run. This record is the only finding that e2fsck may report.
     let out = tool("e2fsck").args(["-fy"]).arg(&image).output().unwrap();
     let found = text(&out.stdout);
     let complaints = found.lines().filter(|line| line.contains('?') || line.contains("FIXED"));

@@ -105,7 +105,7 @@ fn a_writer_on_a_full_volume_gets_an_error() {
     });
 }
 
-/// On a failing device, the writer gets an error. In each run, another write or flush of the device fails.
+/// On a failing device, the writer gets an error. In each run, a different write or flush of the device fails.
 #[test]
 fn a_writer_to_a_failing_device_gets_an_error() {
     require_mounts!("a_writer_to_a_failing_device_gets_an_error");
@@ -131,7 +131,7 @@ fn a_writer_to_a_failing_device_gets_an_error() {
             ours.wait();
             drop((ours, device));
             verify(&image, &dir, &told, &when);
-            // The record of the device's errors remains until e2fsck has run, and is its only allowed finding.
+            // The device's errors are recorded until e2fsck has run. This record is the only finding that e2fsck may report.
             let out = tool("e2fsck").args(["-fy"]).arg(&image).output().unwrap();
             let found = text(&out.stdout);
             assert_eq!(complaints(&found), Vec::<&str>::new(), "{when}: {found}");

@@ -76,7 +76,7 @@ fn path(rng: &mut Rng) -> String {
     path
 }
 
-/// A target of a link within the volume.
+/// A target for a symbolic link. The target is within the volume.
 fn target(rng: &mut Rng) -> String {
     match rng.below(4) {
         0 => "t".repeat(1 + rng.below(300) as usize),
@@ -178,7 +178,7 @@ impl Op {
             29..=30 => {
                 let mut who = || one(rng, &[None, Some(0), Some(1000), Some(1001), Some(70_000)]);
                 let (uid, gid) = (who(), who());
-                // FUSE does not check the permission of the caller if neither ID is given.
+                // If no ID is given, FUSE does not check the permission of the caller.
                 let gid = if uid.is_none() { gid.or(Some(0)) } else { gid };
                 Self::Chown(first, uid, gid, chance(rng, 4))
             }
@@ -253,8 +253,8 @@ impl Op {
         }
     }
 
-    /// Whether the alignment of a direct request is valid. The other requests are not compared, because the kernel's ext4 may change times
-    /// before it refuses a request, and reads holes at any position.
+    /// Whether the alignment of a direct request is valid. Requests with a wrong alignment are not compared, because the kernel's ext4 may
+    /// change times before it refuses a request, and reads holes at any position.
     pub(super) fn is_aligned(&self, flags: OFlags) -> bool {
         match self {
             Self::Write(..) if flags.contains(OFlags::APPEND) => false,

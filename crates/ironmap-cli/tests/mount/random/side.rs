@@ -130,8 +130,8 @@ impl Seen {
     }
 }
 
-/// The view for the comparison of whole trees: each path with its attributes, its extended attributes, its content (the bytes of a file, or
-/// the target of a symbolic link), and its ranges of data.
+/// The paths of a tree. Each has its attributes, its extended attributes, its content (the bytes of a file, or the target of a symbolic
+/// link), and its ranges of data. Whole trees are compared in this form.
 pub(super) type Tree = BTreeMap<PathBuf, (Seen, Xattrs, Vec<u8>, Vec<(u64, u64)>)>;
 
 pub(super) struct Side {
@@ -275,7 +275,7 @@ impl Side {
             Op::Data(_, pos) => seek(file, SeekFrom::Data(*pos)).into(),
             Op::Hole(_, pos) => seek(file, SeekFrom::Hole(*pos)).into(),
             Op::Copy(_, from, to, at, len) => match open(to) {
-                // The kernel's ext4 accepts copies between direct files only if they are aligned, so they are skipped.
+                // The kernel's ext4 accepts copies between direct files only if the copies are aligned, so all such copies are skipped.
                 Some(target) if is_direct(file) || is_direct(target) => Answer::Left,
                 Some(target) => {
                     let (mut from, mut at) = (*from, *at);
