@@ -284,7 +284,7 @@ impl Error {
         Self::new(ErrorKind::Io(errno.into()), what)
     }
 
-    /// Creates the error for a valid value that is not supported, which `what` names.
+    /// Creates the error for a valid value that ironmap does not support. `what` names the value.
     #[cold]
     pub fn unsupported(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unsupported, what)
@@ -330,7 +330,7 @@ impl Error {
     }
 
     /// The error as one line that begins with this name. The line shows the name only once.
-    #[doc(hidden)] // For the program, which knows names that the library does not.
+    #[doc(hidden)] // This function is public for the program, which knows names that the library does not know.
     pub fn shown_at<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
         ShownAt { error: self, name }
     }

@@ -236,9 +236,9 @@ pub use dio::{Completion, DioFlags, Rejected, StablePages};
 pub use error::{Errno, Error, ErrorKind, Result};
 pub use file::{File, FileOptions, ReadAt};
 pub use files::Files;
-#[doc(hidden)] // The files of `ironmap undelete`.
+#[doc(hidden)] // `ironmap undelete` uses this type.
 pub use fs::ext4::undelete::Deleted;
-#[doc(hidden)] // For `tools::resize`.
+#[doc(hidden)] // `tools::resize` uses these types.
 pub use fs::ext4::{NewSize, ResizeOptions, Resized};
 pub use fs::host::{HostFs, Refusal};
 pub use host::{DeviceReport, HostReport};

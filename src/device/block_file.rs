@@ -36,7 +36,8 @@ pub struct OpenMode {
     /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses such requests, they use the page cache, and
     /// [`BlockFile::notice`] returns a line that reports it.
     pub direct: bool,
-    /// Fail if another program has the device mounted, attached or locked. Measurements of the raw device of an open volume turn this off.
+    /// Fail if another program has the device mounted, attached or locked. A measurement of the raw device of an open volume clears this
+    /// field.
     pub exclusive: bool,
     /// Open for reading and writing.
     pub write: bool,
@@ -154,8 +155,9 @@ impl BlockFile {
         Ok(opened)
     }
 
-    /// Opens the device for a volume with blocks of `block` bytes. If the shortest direct request is longer than such a block, all requests
-    /// use the page cache, which reads and writes longer units. `block` returns `None` if the device contains no known volume.
+    /// Opens the device for a volume. The function `block` returns the length of the volume's blocks in bytes, or `None` if the device
+    /// contains no known volume. If the shortest direct request is longer than a block, all requests use the page cache, which reads and
+    /// writes longer units.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -257,7 +259,8 @@ impl BlockFile {
         self.file.as_fd()
     }
 
-    /// The locks on the file and the mark that it is being written, for a device that outlives this file.
+    /// The locks on the file, and the mark that the file is being written. A device that outlives this `BlockFile` keeps a reference to
+    /// them.
     pub(super) fn hold(&self) -> Arc<Hold> {
         Arc::clone(&self.hold)
     }
@@ -356,7 +359,7 @@ impl BlockFile {
         } else {
             Err(Errno::EOPNOTSUPP)
         };
-        // The range may begin or end within a sector of the device. EOPNOTSUPP makes the caller write the zeros.
+        // The kernel refuses a range that begins or ends within a sector of the device. EOPNOTSUPP makes the caller write the zeros.
         let zeroed = zeroed.map_err(|errno| match errno {
             Errno::EINVAL => Errno::EOPNOTSUPP,
             errno => errno,

@@ -15,7 +15,8 @@ use super::{Device, Limits, ThroughFlushes};
 use crate::error::{Errno, Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// If flushes take longer than this, waiting threads share a flush. Otherwise each thread flushes, and the flushes overlap.
+/// The longest time of a cheap flush. If flushes take longer, waiting threads share a flush. Otherwise each thread flushes, and the flushes
+/// overlap.
 const CHEAP: Duration = Duration::from_micros(100);
 /// The number of condition variables for the ends of flushes. With a single variable, each end would wake every thread.
 const CONDITIONS: usize = 16;
@@ -43,7 +44,7 @@ struct State {
     /// The flushes under way, in the order of their numbers.
     running: Vec<Running>,
     devices: [Flushed; 2],
-    /// The first failure.
+    /// The first failed flush.
     lost: Option<Lost>,
 }
 
@@ -438,7 +439,7 @@ mod shuttle_tests {
                 let durability = Arc::clone(&durability);
                 thread::spawn(move || {
                     for number in [number, number + 10] {
-                        // The kernel carries out a write-through request in this way.
+                        // This closure does what the kernel does for a write-through request.
                         let write = |through: bool| {
                             medium.cached.lock().insert(number);
                             thread::yield_now();

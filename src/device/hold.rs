@@ -57,7 +57,7 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        // A file system without locks refuses both calls, but it also granted no lock.
+        // Errors are ignored: a file system that refuses to unlock a file has not locked it either.
         let _ = rustix::fs::flock(&self.0, FlockOperation::NonBlockingUnlock);
         let _ = file_locks::release_all(self.0.as_fd());
     }

@@ -1,5 +1,5 @@
 //! A device over another device. A [`Layer`] receives each request before the device below, and each result after the device below has
-//! returned it. [`Sim`](super::Sim) injects failures, [`Record`](super::Record) logs requests.
+//! returned it. Examples are [`Sim`](super::Sim), which injects failures, and [`Record`](super::Record), which logs requests.
 
 use std::fmt;
 use std::io::IoSlice;

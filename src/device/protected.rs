@@ -141,7 +141,7 @@ struct ProtectedQueue<W: Width> {
     ring: Ring<Carried, W>,
     to: RingFile,
     free: Vec<Tuples>,
-    /// Memory for an interval that lies in several buffers.
+    /// Memory for the bytes of an interval that is divided among several buffers.
     parted: Vec<u8>,
     /// The bounce buffer for writes from memory that a caller lends. Other threads may change the lent memory, and the tuples would then be
     /// wrong.
@@ -152,7 +152,7 @@ struct ProtectedQueue<W: Width> {
 }
 
 impl<W: Width> ProtectedQueue<W> {
-    /// Tests by reads whether tuples are transferred: a kernel without support does not change their memory.
+    /// Determines by trial reads whether requests transfer tuples. A kernel without support does not change the memory for the tuples.
     fn are_carried(&mut self) -> bool {
         let len = self.limits.logical_block as usize;
         let (Ok(mut block), Some(mut tuples)) = (Buffer::aligned(len), self.free.pop()) else {
@@ -372,7 +372,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.read_carried(&mut carried, flags);
     }
 
-    /// Copies the bytes into a bounce buffer and writes the buffer. Writes at most as many bytes as one request can transfer.
+    /// Copies bytes into a bounce buffer and writes the buffer. Writes at most as many bytes as one request can transfer.
     fn write_now(
         &mut self,
         dev: Dev,

@@ -45,8 +45,8 @@ pub struct DeviceProtection {
     pub verified: bool,
     /// The tuples, if they have a form that this crate computes.
     pub tuples: Option<Protection>,
-    /// Requests contain tuples, which are computed from the caller's memory and verified against it. Otherwise the kernel computes and
-    /// verifies the tuples, so the protection does not include the path between kernel and caller.
+    /// Requests contain tuples, which are computed from the caller's memory or compared with it. Otherwise the kernel computes and verifies
+    /// the tuples, so the protection does not include the path between kernel and caller.
     pub carried: bool,
 }
 
@@ -69,7 +69,8 @@ impl DeviceProtection {
         if matches!(format.as_str(), "" | "none" | "nop") {
             return None;
         }
-        // Type 3 does not define reference tags; a guard of the type IP is not a CRC.
+        // Formats of type 3 are excluded, because type 3 does not define reference tags. Formats with guards of the type IP are excluded,
+        // because such a guard is not a CRC.
         let kind = match format.as_str() {
             "T10-DIF-TYPE1-CRC" => Some(TupleKind::T10),
             "EXT-DIF-TYPE1-CRC64" => Some(TupleKind::Nvme64),

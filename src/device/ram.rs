@@ -99,7 +99,7 @@ impl Ram {
         Self::of(self.content.limits, size, chunks)
     }
 
-    /// Writes bytes at any alignment, unlike a request.
+    /// Writes bytes at any position. Unlike a request, this write need not be aligned.
     pub(super) fn put(&self, bytes: &[u8], at: DevOffset) -> Result<(), Errno> {
         self.content.put(bytes, at)
     }

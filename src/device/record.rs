@@ -35,7 +35,7 @@ pub enum Entry {
         /// The number of bytes.
         len: u64,
     },
-    /// The issuer of an earlier entry received its completion.
+    /// An earlier request ended: its issuer received the completion.
     End {
         /// The entry's index.
         of: usize,

@@ -39,10 +39,10 @@ impl Part<'_> {
                 Some(hole) if hole < end => hole,
                 _ => break,
             };
-            // No data follow: the hole extends to the end of the file.
+            // If no data follow, the hole extends to the end of the file.
             at = self.seek(SeekFrom::Data(hole))?.map_or(end, |data| data.min(end));
             if at <= hole {
-                // The file was changed during the search.
+                // Another program has changed the file during the search.
                 break;
             }
             holes.push((hole, at));
@@ -128,7 +128,7 @@ impl Part<'_> {
         self.start.saturating_add(self.len)
     }
 
-    /// Seeks. `None` if there is no such position before the end of the file.
+    /// Searches for the next data or the next hole. `None` if there is none before the end of the file.
     fn seek(&self, to: SeekFrom) -> Result<Option<u64>> {
         match rustix::fs::seek(self.file, to) {
             Ok(at) => Ok(Some(at)),

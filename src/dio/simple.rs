@@ -87,7 +87,7 @@ fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOff
 }
 
 /// The gate for a write. Memory whose address has one of the bits `copied` does not pass, because such memory must be copied. The write can
-/// be as long as one bio. The extent can be unwritten. Then it must be converted after the write.
+/// be as long as one bio. An unwritten extent must be converted after the write.
 #[inline(always)]
 pub(super) fn gate_write<M: MapFile>(
     state: &State,

@@ -89,7 +89,7 @@ impl HostHandle {
         self.judge(queue, tenure, result)
     }
 
-    /// The place of a raw read for a batch; `None` if the read must be carried out alone.
+    /// The place on the device of one raw read of a batch; `None` if the read must be carried out alone.
     #[inline(always)]
     pub(super) fn place(
         &self,
@@ -112,7 +112,7 @@ impl HostHandle {
         })
     }
 
-    /// Whether a raw read counts: its tenure has not ended.
+    /// Whether the data of a raw read are valid: the tenure of the lease has not ended.
     #[inline(always)]
     pub(super) fn stayed_valid(&self, state: &mut State, tenure: u64) -> bool {
         let valid = self.open.is_valid_for(tenure);
@@ -281,7 +281,8 @@ impl HostHandle {
                 map: &Straight { size },
                 dev,
                 geometry: &descriptor.geometry,
-                // A failure is not reported as an event, because the range is then read again: perhaps the file has only become shorter.
+                // A failure is not reported as an event, because the kernel then reads the range again: perhaps the file has only become
+                // shorter.
                 inode: UNTOLD,
                 size,
                 strict: &true,

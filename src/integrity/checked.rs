@@ -72,7 +72,7 @@ impl Checked {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         out.0.resize((len >> shift) * size, 0);
         if !bufs.iter().all(|buf| buf.len().is_multiple_of(self.tagging.interval())) {
-            // A sector lies in several buffers.
+            // If a sector lies in several buffers, the buffers are joined first.
             return self.encode(at, &flat(bufs), &mut out.0);
         }
         let (mut pos, mut rest) = (at, &mut out.0[..]);

@@ -16,7 +16,7 @@ use crate::protection::TupleKind;
 use crate::setters::setters;
 use crate::units::DevOffset;
 
-/// The data in the tail of a device that may be lost when tags are stored there.
+/// The data that may be lost when tags are stored in the tail of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TailLoss {

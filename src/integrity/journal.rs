@@ -63,7 +63,8 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// A thread holds this lock for reading until all writes of its record are home. A checkpoint waits for these threads.
+    /// A thread holds this lock shared until all writes of its record are home. A checkpoint acquires the lock exclusively, and so waits
+    /// for these threads.
     gate: RwLock<()>,
     /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,

@@ -67,7 +67,7 @@ fn not_resident() -> Error {
 impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
     type Item = Result<Iomap>;
 
-    // Inlined, so that the compiler removes the test of `writes` from the code of reads.
+    // The function is inlined, so that the compiler removes the test of `writes` from the code of reads.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.pos >= self.end {

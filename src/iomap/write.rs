@@ -72,16 +72,16 @@ pub struct Write {
 /// The part of the program that carries out a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// The device, to the blocks in the file's mappings. If `allocates` is true, holes are first [allocated](WriteFile::allocate).
-    /// Otherwise the file system carries out a write into a hole.
+    /// The device writes to the blocks in the file's mappings. If `allocates` is true, blocks are first [allocated](WriteFile::allocate)
+    /// for holes. Otherwise the file system carries out a write into a hole.
     Direct {
         /// Whether the file can have unwritten blocks.
         allocates: bool,
     },
-    /// The file system ([`WriteFile::write_from`]), because the file has inline data or cannot have unwritten blocks.
+    /// The file system writes ([`WriteFile::write_from`]), because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
-    /// The device, after the rest of the file's last block has been [zeroed](WriteFile::zero_tail). This is necessary because the write
-    /// begins past the end of the file.
+    /// The device writes after the rest of the file's last block has been [zeroed](WriteFile::zero_tail). This is necessary because the
+    /// write begins past the end of the file.
     ZeroTail,
 }
 

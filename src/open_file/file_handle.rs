@@ -83,7 +83,7 @@ impl Drop for FileIndex {
     }
 }
 
-/// Keeps the timer running by which a file system commits its changes periodically. The timer must not contain a strong reference to the
+/// Keeps a timer running, by which a file system commits its changes periodically. The timer must not contain a strong reference to the
 /// file system.
 #[derive(Clone)]
 pub struct CommitTimer(

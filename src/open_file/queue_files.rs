@@ -302,7 +302,7 @@ impl QueueFiles {
         if file.by_lane.get() + file.by_range.get() == 0 {
             self.in_flight.remove();
             let kept = file.keep.take();
-            // The file may be closed here.
+            // This drop may close the file.
             drop(kept);
         }
     }

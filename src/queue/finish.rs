@@ -10,8 +10,8 @@ use crate::bio::CompletionWork;
 use crate::dio::Unsynced;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// The longest time for which the drop of a lost queue waits until the error of the volume is on the device. A device that does not answer
-/// may never complete that write.
+/// The longest time for which the drop of a lost queue waits until the volume's error is written to the device. A device that does not
+/// answer may never complete this write.
 const NOTED: Duration = Duration::from_secs(1);
 /// The completion work that needs a sync. A sync also converts.
 const SYNCS: CompletionWork = CompletionWork::SYNC.union(CompletionWork::DATASYNC);

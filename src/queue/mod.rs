@@ -110,7 +110,7 @@ impl Queue {
     }
 
     /// Switches the simple path on (the default) or off, to measure its effect.
-    #[doc(hidden)] // For measurements only.
+    #[doc(hidden)] // This function is public only for measurements.
     pub fn set_simple(&mut self, on: bool) {
         self.state.set_simple(on);
     }

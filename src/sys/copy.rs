@@ -8,7 +8,7 @@
 /// hidden from the compiler. Each byte of the copy had this value in the source at some moment.
 ///
 /// # Panics
-/// If the lengths differ.
+/// Panics if the lengths differ.
 #[inline(always)]
 pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "source and destination of a copy have the same length");

@@ -72,7 +72,7 @@ impl<'s, 'a> Transfer<'s, 'a> {
 /// The memory of a request stays in its slot, which only a completion empties. The drop of a ring waits for all requests, and leaks the
 /// requests that a [lost](Self::drain) ring never returns. Only the thread that created a ring may use it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
-    // Dropped explicitly, because the slots may be freed only after the kernel has stopped using their memory.
+    // The ring is dropped explicitly, because the slots may be freed only after the kernel has stopped using their memory.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: Slots<T>,
     /// The number of completions at the head of the kernel's queue that are known to be available.
@@ -245,7 +245,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 }
                 Err(error) => match errno(&error) {
                     Errno::EINTR => {}
-                    // The kernel temporarily lacks memory, or completions must first be removed from its queue, which the caller does.
+                    // The kernel temporarily lacks memory, or its completion queue is full. The caller removes completions from this queue.
                     Errno::EBUSY | Errno::EAGAIN => return Ok(()),
                     errno => {
                         self.lost = Some(errno);
@@ -279,7 +279,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             }
             if self.enter(1).is_err() {
                 self.refusals += 1;
-                // An older kernel posts completions when the thread returns from a system call.
+                // `yield_now` is a system call. An older kernel posts completions when the thread returns from a system call.
                 std::thread::yield_now();
             }
         }

@@ -77,7 +77,8 @@ impl<T> Slots<T> {
         if index as usize >= self.slots.len() {
             return Err((memory, attached));
         }
-        // An index borrows only this slot, whereas `get_mut` borrows all slots. The kernel has addresses of memory in other slots.
+        // The kernel has addresses of memory in other slots, so those slots must not be borrowed. An index borrows only this slot, whereas
+        // `get_mut` would borrow all slots.
         let slot = &mut self.slots[index as usize];
         (self.free, self.in_flight) = (slot.next, self.in_flight + 1);
         slot.batch = self.batch;
@@ -198,7 +199,8 @@ mod tests {
         Some((attached, result))
     }
 
-    /// Writes to the memory of a request in flight, as the kernel does. The slots move after the request was put in.
+    /// The memory of a request in flight stays at its address, even if the slots are moved. The test writes to the memory, as the kernel
+    /// does.
     #[test]
     fn memory_stays_where_it_is_until_its_request_ends() {
         let mut slots = Slots::new(4);

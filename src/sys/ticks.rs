@@ -66,8 +66,8 @@ pub(crate) fn rate() -> u64 {
 mod tests {
     use super::*;
 
-    /// If the rate were too high, a check of the leases would be trusted for too long. Threads that compete for processors can be preempted
-    /// at any point.
+    /// The measured rate is never too high, even if other threads compete for the processors. If the rate were too high, a check of the
+    /// leases would be trusted for too long.
     #[test]
     fn the_rate_is_not_too_high_on_a_busy_machine() {
         const THREADS: usize = 8;

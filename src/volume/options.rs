@@ -138,7 +138,7 @@ impl VolumeOptions {
     }
 
     /// The options for opening the device of the volume.
-    #[doc(hidden)] // For programs that open the device themselves.
+    #[doc(hidden)] // This function is public for programs that open the device themselves.
     #[must_use]
     pub fn location_options(&self) -> LocationOptions {
         let (engine, write, truncated) = (self.engine, self.write, self.truncated);

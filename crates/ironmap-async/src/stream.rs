@@ -1,4 +1,4 @@
-//! A file as tokio reads and writes it: from a position that advances.
+//! A file with a position that advances, as tokio reads and writes it.
 
 use std::io::{Error, ErrorKind, Result, SeekFrom};
 use std::pin::Pin;
@@ -75,7 +75,7 @@ impl Stream {
         }
     }
 
-    /// Takes the buffer; unread bytes of it are forgotten.
+    /// Takes the buffer. Unread bytes in the buffer are dropped.
     fn buffer(&mut self) -> Result<Buffer> {
         let kept = match std::mem::replace(&mut self.state, State::Idle(None)) {
             State::Idle(buffer) => buffer,
@@ -104,7 +104,7 @@ impl AsyncRead for Stream {
                     into.put_slice(&buffer[*from..*from + count]);
                     *from += count;
                     this.pos += count as u64;
-                    // A short read was the end of the file, where a later read looks again.
+                    // A short read has reached the end of the file. A later read tries again, because the file may have grown.
                     if *from == *to {
                         let buffer = this.buffer()?;
                         this.state = State::Idle(Some(buffer));
@@ -158,7 +158,7 @@ impl AsyncWrite for Stream {
         let mut buffer = self.buffer()?;
         buffer[..count].copy_from_slice(&bytes[..count]);
         if count < BUFFER {
-            // A request writes a whole buffer, so a shorter write has a buffer of its own.
+            // A request writes a whole buffer, so a shorter write gets a buffer of its own length.
             let mut short = Buffer::aligned(count)?;
             short.copy_from_slice(&buffer[..count]);
             buffer = short;

@@ -93,7 +93,7 @@ impl Worker<'_> {
         self.requests.len() - self.free.len()
     }
 
-    /// Submits a job, or carries it out if it cannot be in flight.
+    /// Submits a job. A job that cannot be in flight is carried out before the call returns.
     fn begin(&mut self, job: Job) {
         match job {
             Job::Read { file, buffer, pos, promise } => {
@@ -240,7 +240,7 @@ impl Bell {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Rings if the thread waits; returns whether it did.
+    /// Rings the bell if the thread waits. Returns whether the bell was rung.
     pub(crate) fn ring_if_waiting(&self) -> bool {
         let waits = self.waits.swap(false, Ordering::SeqCst);
         if waits {
@@ -249,7 +249,7 @@ impl Bell {
         waits
     }
 
-    /// Announces that the thread is about to wait. A job that is pushed from now on rings.
+    /// Announces that the thread is about to wait. From then on, a job that is pushed rings the bell.
     pub(crate) fn announce(&self) {
         self.waits.store(true, Ordering::SeqCst);
     }
@@ -260,11 +260,11 @@ impl Bell {
         let mut both =
             [PollFd::new(&self.event, PollFlags::IN), PollFd::new(&other, PollFlags::IN)];
         let fds = if completions.is_some() { &mut both[..] } else { &mut both[..1] };
-        // An interrupted wait is a wake-up without a reason, after which the thread looks again.
+        // A signal may interrupt the wait. The thread then looks for jobs and completions, as after any other end of the wait.
         let _ = poll(fds, None);
     }
 
-    /// Ends the wait.
+    /// Ends the wait, and resets the bell.
     pub(crate) fn answer(&self) {
         self.waits.store(false, Ordering::SeqCst);
         let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);

@@ -244,7 +244,7 @@ mod tests {
         Glob::in_locale(pattern.as_bytes(), false, false).matches(text.as_bytes())
     }
 
-    /// The results of fnmatch(3) of glibc.
+    /// The expected results are those of fnmatch(3) of glibc.
     #[test]
     fn patterns_match_as_those_of_a_shell() {
         let yes: [(&str, &str); 24] = [

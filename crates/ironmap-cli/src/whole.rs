@@ -30,7 +30,7 @@ impl Whole {
     /// must not contain a known format. The error message suggests `instead`.
     ///
     /// # Errors
-    /// The existing file must not be replaced, or an operation of the host failed.
+    /// Fails if the existing file must not be replaced, or if an operation of the host fails.
     pub(crate) fn create(
         path: &Path,
         spared: &Spared,

@@ -8,7 +8,7 @@ pub(crate) const BUILT_FOR: &str = env!("FIO_VERSION");
 /// Compares the version of the running fio with the version of the header, because fio's structures differ between versions.
 ///
 /// # Errors
-/// The message for the user.
+/// The error is the message for the user.
 pub(crate) fn check() -> Result<(), String> {
     compare(BUILT_FOR, running().as_deref())
 }

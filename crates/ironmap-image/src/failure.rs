@@ -48,18 +48,18 @@ impl Failure {
         Self { reason, message: message.into(), kind: None }
     }
 
-    /// Arguments that request something impossible.
+    /// The failure for arguments that request something impossible.
     pub fn usage(what: impl Display) -> Self {
         Self::with(Reason::Usage, what.to_string())
     }
 
-    /// A volume that cannot be opened. The text of the error names the volume.
+    /// The failure for a volume that cannot be opened. The text of the error names the volume.
     pub fn open(error: &Error) -> Self {
         let reason = if is_corrupt(error) { Reason::Corrupt } else { Reason::Refused };
         Self { kind: Some(error.kind()), ..Self::with(reason, error.to_string()) }
     }
 
-    /// A failed operation on a file of a volume. The message ends with the errno of Linux for the error.
+    /// The failure of an operation on a file of a volume. The message ends with the errno of Linux for the error.
     pub fn at(place: impl Display, error: &Error) -> Self {
         let reason = if is_corrupt(error) { Reason::Corrupt } else { Reason::Failed };
         let (place, text) = (place.to_string(), error.to_string());
@@ -105,12 +105,12 @@ impl Failure {
         self.reason == Reason::Unread
     }
 
-    /// The metadata of a volume is inconsistent in a way that the library does not check.
+    /// The failure for inconsistent metadata of a volume, which the library itself does not detect.
     pub fn corrupt(place: impl Display, what: &str) -> Self {
         Self::with(Reason::Corrupt, format!("{place}: {what}"))
     }
 
-    /// A signal with this number ended the job.
+    /// The failure of a job that a signal with this number has ended.
     pub fn interrupted(signal: i32) -> Self {
         Self::with(Reason::Stopped(signal), "interrupted")
     }
@@ -120,14 +120,15 @@ impl Failure {
         self.reason
     }
 
-    /// A failed operation of the host on a file of the host.
+    /// The failure of an operation of the host on a file of the host.
     pub fn host(place: impl Display, error: impl Into<io::Error>) -> Self {
         let text = error.into().to_string();
         let text = text.split(" (os error").next().unwrap_or_default();
         Self::new(format!("{place}: {text}"))
     }
 
-    /// A failed write to standard output. If the reader has closed its pipe, nothing is reported, because the reader needs no more output.
+    /// The failure of a write to standard output. If the reader has closed its pipe, nothing is reported, because the reader needs no more
+    /// output.
     pub fn stdout(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::with(Reason::Unread, "");

@@ -21,7 +21,7 @@ pub(crate) struct Place {
     pub(crate) unpacked: Option<Arc<File>>,
     /// The name of the source in messages.
     pub(crate) shown: String,
-    /// The source is a layer that an image layout names.
+    /// Whether an image layout names the source as a layer.
     pub(crate) in_layout: bool,
 }
 

@@ -99,7 +99,7 @@ impl Sources {
     /// Checks the sources, and opens image layouts.
     ///
     /// # Errors
-    /// A layout, a table or a map cannot be read; a source is the volume itself.
+    /// Fails if a layout, a table or a map cannot be read, or if a source is the volume itself.
     pub fn new(options: &SourceOptions<'_>, context: &Arc<Context>) -> Result<Self, Failure> {
         let SourceOptions { volume, paths, oci, .. } = *options;
         if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
@@ -151,7 +151,7 @@ impl Sources {
     /// Stores the content of standard input, pipes and other streams in unnamed files of this directory.
     ///
     /// # Errors
-    /// A source cannot be read, or the file cannot be written.
+    /// Fails if a source cannot be read, or if the file cannot be written.
     pub fn keep_streams(&mut self, dir: &Path) -> Result<(), Failure> {
         let stop = self.context.stop();
         for (place, kept) in self.places.iter().zip(&mut self.kept) {
@@ -172,7 +172,7 @@ impl Sources {
     /// Opens all sources.
     ///
     /// # Errors
-    /// A source is missing, or is neither a directory nor an archive.
+    /// Fails if a source is missing, or if it is neither a directory nor an archive.
     pub fn open(&self) -> Result<Layers, Failure> {
         let places = self.places.iter().zip(&self.kept);
         let layers = places.map(|(place, kept)| open(place, kept.as_ref(), self.stop()));
@@ -182,7 +182,7 @@ impl Sources {
     /// Counts the space that all sources need in a volume with blocks or clusters of `unit` bytes.
     ///
     /// # Errors
-    /// A source cannot be read.
+    /// Fails if a source cannot be read.
     pub fn count(&mut self, unit: u64) -> Result<Needs, Failure> {
         let (mut needs, stop) = (Needs::new(unit), self.stop());
         for layer in self.open()?.0 {
@@ -204,7 +204,7 @@ impl Sources {
     /// volume with enough space.
     ///
     /// # Errors
-    /// The volume has no space, or a source cannot be read.
+    /// Fails if the volume has no space, or if a source cannot be read.
     pub fn fill(
         &self,
         Layers(layers): Layers,

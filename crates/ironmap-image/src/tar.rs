@@ -30,8 +30,8 @@ pub struct Output {
 /// Writes a file, or a directory and everything below it, to an archive. With `sparse`, holes are not written.
 ///
 /// # Errors
-/// A file cannot be read, or the archive cannot be written. If a directory cannot be read, the error is reported, and the other files are
-/// written.
+/// Fails if a file cannot be read, or if the archive cannot be written. If a directory cannot be read, the error is reported, and the other
+/// files are written.
 pub fn write(tree: Found, to: Output, sparse: bool, report: &mut Report) -> Result<(), Failure> {
     let (name, file_type) = (&tree.name, tree.inode.file_type());
     let top = if file_type == FileType::Directory { b".".to_vec() } else { name.name.clone() };
@@ -82,7 +82,7 @@ struct Writer {
     above: usize,
     /// The first name of each file with several names.
     links: HashMap<InodeNo, Vec<u8>>,
-    /// Holes are not written.
+    /// Whether holes are omitted from the archive.
     sparse: bool,
 }
 

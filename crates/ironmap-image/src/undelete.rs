@@ -27,14 +27,14 @@ pub struct Recovery<'a> {
     pub volume: &'a Location,
     /// The directory that receives the copies.
     pub dir: &'a Path,
-    /// Incomplete files are copied too.
+    /// Whether incomplete files are copied too.
     pub partial: bool,
 }
 
 /// Copies deleted files into a directory. The failure of a file is reported, and the copy continues.
 ///
 /// # Errors
-/// The directory cannot be made.
+/// Fails if the directory cannot be made.
 pub fn recover(files: &[&Deleted], to: &Recovery<'_>, report: &mut Report) -> Result<(), Failure> {
     let root = Root::make(to.dir)?;
     let mut buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;

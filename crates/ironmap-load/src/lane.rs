@@ -16,7 +16,7 @@ use crate::source::{Shared, Source};
 /// A target with the queue of one thread.
 pub(crate) struct Target {
     route: Route,
-    /// Queued reads of a file are batches of borrowed memory.
+    /// Whether queued reads of a file are batches of reads into borrowed memory.
     many: bool,
     writing: Writing,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Target {
 /// The options of writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writing {
-    /// Each write is durable when it completes.
+    /// Whether each write is durable when it completes.
     dsync: bool,
     /// The number of writes between two syncs.
     sync_every: u64,
@@ -385,7 +385,7 @@ fn short() -> Error {
     Error::invalid("a transfer was shorter than the request")
 }
 
-/// Inlined into the caller, because a return after a system call can cost more than the measured request.
+/// This function is inlined into the caller, because a return after a system call can cost more than the measured request.
 #[inline(always)]
 fn sync_loop<C: Course>(
     lane: &mut impl Lane<C>,

@@ -296,7 +296,7 @@ impl Driven {
         Tally { counters: self.target.counters(), ..self.tally }
     }
 
-    /// Not inlined, so that all passes share one copy of the code for all kinds of requests.
+    /// This function is not inlined, so that all passes share one copy of the code for all kinds of requests.
     #[inline(never)]
     fn chunk(
         &mut self,
@@ -359,7 +359,7 @@ impl Watch<'_> {
         if touch { Self::Data } else { Self::Nothing }
     }
 
-    /// Not inlined, so that loops without a watch only test one flag per request.
+    /// This function is not inlined, so that loops without a watch only test one flag per request.
     #[inline(never)]
     fn look(&mut self, bytes: &[u8]) {
         match self {
@@ -385,7 +385,8 @@ impl Latency {
     }
 }
 
-/// Inlined. On some machines, a function that made a system call returns slowly to its caller, which would count as latency.
+/// This function is inlined. On some machines, a function that made a system call returns slowly to its caller, which would count as
+/// latency.
 #[inline(always)]
 fn drive(
     target: &mut Target,

@@ -31,7 +31,7 @@ pub struct Plan {
     pub files: usize,
     /// The content to give the files before the measurement.
     pub content: Option<Content>,
-    /// Each write is durable when it completes.
+    /// Whether each write is durable when it completes.
     pub dsync: bool,
     /// The number of writes of a job between two syncs of the file; 0 if the file is never synced.
     pub fsync: u64,

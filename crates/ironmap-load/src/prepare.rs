@@ -115,7 +115,7 @@ fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) ->
     let volume = options.open(name)?;
     let fs = volume.fs();
     if !fs.capabilities().contains(Capabilities::METADATA) {
-        // The files must exist already.
+        // The files of this target must exist already.
         return Ok(());
     }
     let mut queue = volume.queue(&QueueOptions::new().depth(1))?;

@@ -235,7 +235,7 @@ impl Device for Finer {
             let _locked = self.inner.units.lock(self.inner.around(start, end - start));
             self.inner.below.write_zeroes(DevOffset(start), end - start)?;
         }
-        // The remaining range is shorter than a unit.
+        // Each range before or after the whole units is shorter than a unit.
         let zeros = vec![0; self.inner.unit as usize];
         let zero = |from: u64, to: u64| {
             self.inner.write(

@@ -170,13 +170,13 @@ impl FinerQueue {
         if let Ok(count) = done.result {
             let bufs = done.bio.memory.buffers();
             let bufs: Vec<_> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
-            // The write is repeated by a call, which supports only DSYNC of the flags and is never short.
+            // A call repeats the write. A call obeys no flag except DSYNC, and always transfers all bytes.
             let flags = done.bio.flags & BioFlags::DSYNC;
             done.result = self.write(&bufs, done.bio.at, flags).map(|_| count);
         }
     }
 
-    /// The caller's bio with its part of the units that were read.
+    /// The caller's bio. Its memory gets the requested bytes of the units that were read.
     fn parted(&self, mut bio: Bio, around: &Done) -> Done {
         let skip = (bio.at.0 % self.inner.unit) as usize;
         let [units] = around.bio.memory.buffers() else {

@@ -169,8 +169,9 @@ impl Layer {
         Ok(())
     }
 
-    /// Replaces the refcount table by a larger table that imago has written. For this, imago writes a new header. Its other fields must be
-    /// those that imago has received. Otherwise the write is not a header, but a table that wrong refcounts have placed at position 0.
+    /// Replaces the refcount table by a larger table that imago has written. To replace it, imago writes a new header. All other fields of
+    /// the new header must have the values that imago has received. If they differ, the write is not a header, but a table that wrong
+    /// refcounts have placed at position 0.
     fn move_refcounts(&self, order: &mut Order, header: &[u8]) -> Result<(), Errno> {
         let is_header = |seen: [u8; SEEN_LEN]| {
             let known = [0..REFCOUNTS.start, REFCOUNTS.end..header.len()];

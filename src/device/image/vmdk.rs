@@ -95,7 +95,7 @@ impl Descriptor {
 }
 
 impl Line {
-    /// Parses `RW 4192256 SPARSE "disk-s001.vmdk"`, which the offset of a flat extent may follow.
+    /// Parses a line such as `RW 4192256 SPARSE "disk-s001.vmdk"`. In the line of a flat extent, an offset may follow the name.
     fn parse(line: &str) -> Result<Self> {
         let wrong = || corrupt(format!("the extent line {line:?} is not valid"));
         let mut quoted = line.splitn(3, '"');

@@ -222,7 +222,7 @@ fn replies_of_every_form_give_the_data() {
     }
 }
 
-/// Damaged replies are refused or accepted, and no request is lost: each request is answered, or remains to be sent again.
+/// If replies are damaged, no request is lost: each request is answered, or remains to be sent again.
 #[test]
 fn damaged_replies_lose_no_request() {
     let mut refused = 0;
@@ -314,8 +314,8 @@ fn violated_rules_have_names() {
     }
 }
 
-/// Extents of the status of blocks are stored as lengths and bits of the context, in the same form for each width of the reply, as far as
-/// they fit in the memory. A status without blocks is an error of the request. A status that was not requested is refused.
+/// Extents of the status of blocks are stored as lengths and bits of the context. Replies with 32 and with 64 bits are stored in the same
+/// form, up to the size of the memory. A status without blocks is an error of the request. A status that was not requested is refused.
 #[test]
 fn a_status_is_a_list_of_ranges() {
     let structured = |len: u32, bits: u32| [7, len, bits].map(u32::to_be_bytes).concat();
@@ -395,7 +395,7 @@ fn a_status_is_a_list_of_ranges() {
         connection.send().unwrap();
         let asked = &requests(headers, &connection.stream.sent.take())[0];
         let mut reply = chunk(headers, asked, true, kind, &content);
-        // After a reply that is too short, more bytes follow.
+        // If the reply is too short, more bytes follow it.
         if expected.is_err() {
             reply.extend([0; 64]);
         }

@@ -37,7 +37,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The sizes that the protocol specifies for a server that reports no sizes.
+    /// The sizes that the protocol specifies for a server that does not report its own sizes.
     const UNSAID: Self = Self { minimum: 1, preferred: 4096, maximum: 32 << 20 };
 
     fn check(self) -> Result<Self> {
@@ -231,7 +231,7 @@ fn greet(talk: &Talk<'_>) -> Result<u16> {
     Ok(greeting)
 }
 
-/// Requests TLS. If the server does not support TLS, that is an error, because the address demands TLS.
+/// Requests TLS. A server without TLS is an error, because the address demands TLS.
 fn start_tls(talk: &Talk<'_>) -> Result<()> {
     talk.ask(option::STARTTLS, &[])?;
     let (kind, content) = talk.reply(option::STARTTLS)?;

@@ -6,9 +6,9 @@
 //!
 //! `connection` implements the protocol: it keeps many requests in flight, and checks each reply. `link` and `recovery` handle lost
 //! connections, and send requests again. The connections of a session have generations, which are numbered. A reply over a connection of an
-//! older generation is ignored, so data that are sent again never overwrite newer acknowledged data. A thread also receives replies for the
-//! other threads of its link; an eventfd wakes the owner of a reply. Before anything is written over a new connection, the volume's
-//! [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
+//! older generation is ignored. So data that are sent again cannot overwrite newer data that were already acknowledged. A thread also
+//! receives replies for the other threads of its link; an eventfd wakes the owner of a reply. Before anything is written over a new
+//! connection, the volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
 
 mod address;
 mod connection;
@@ -84,7 +84,7 @@ impl Default for Known {
     }
 }
 
-/// The first data at or after a position within these extents.
+/// The first range at or after a position that contains data, according to these extents.
 fn data_of(extents: &[Extent], at: DevOffset) -> Range<DevOffset> {
     let rest = extents.iter().skip_while(|extent| extent.range.end <= at.0);
     let mut data = rest.skip_while(|extent| extent.is_zeros);
@@ -297,7 +297,7 @@ impl Device for Nbd {
             match self.call(what, |client| client.status(at, len.min(end.0 - at.0), one)) {
                 Ok(extents) => Ok(Some(extents)),
                 Err(error) if self.session.end().is_some() => Err(error),
-                // If the server cannot answer, all bytes count as data.
+                // If the server cannot report the status of blocks, all bytes count as data.
                 Err(_) => Ok(None),
             }
         };

@@ -16,13 +16,13 @@ use super::wire::{Command, ExportFlags, FUA};
 use crate::bio::{Buffer, Memory};
 use crate::error::{Errno, Error};
 
-/// The length of the writes that send kept data again, and the number of these writes in flight.
+/// The length of each write that sends kept data again, and the largest number of these writes in flight.
 const AGAIN: usize = 256 << 10;
 const AGAIN_AT_ONCE: usize = 16;
 /// The first pause between two attempts to connect, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
-/// A request counts as passed over after this number of later answers. If 16 times the number of requests in flight is more, that number
-/// applies.
+/// A request counts as passed over after this number of later answers, or after 16 answers for each request in flight, whichever number is
+/// larger.
 const PASSED_OVER: u64 = 1024;
 /// The time that a request may take while the server answers few other requests, in units of the time-out.
 const SLOWEST: u32 = 10;
@@ -39,7 +39,7 @@ impl Link {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");
         let own = state.connection.as_ref().is_some_and(Connection::has_changes);
-        // If the connection of the common link is given up, all other connections are given up too.
+        // If the common link gives up its connection, all other connections are given up too. So their unanswered changes count here.
         let others = self.common.is_none() && self.session.changes.load(Ordering::Acquire) > 0;
         let changes = own || others;
         if silence < if changes { timeout } else { timeout / 2 } {
@@ -98,7 +98,8 @@ impl Link {
             if let Some(errno) = self.session.shared.lock().ended {
                 break Err(errno);
             }
-            // The time-out is checked here because some request may make the server close each connection, and would be repeated for ever.
+            // Each connection may be closed by the server because of the same request, which would then be repeated for ever. So the
+            // time-out is checked here too.
             if Instant::now() >= deadline {
                 break Err(ETIMEDOUT);
             }

@@ -50,7 +50,7 @@ impl Io<'_> {
             let mut pieces = self.take_pieces(len, flags.contains(BioFlags::NOWAIT))?;
             let split = self.state.splits.get_mut(index).filter(|split| split.error.is_none());
             let Some(split) = split else {
-                // During the wait another piece of this request has failed, so the request ends.
+                // Another piece of this request has failed during the wait, so the request ends.
                 self.give_pieces(pieces);
                 break;
             };

@@ -16,7 +16,7 @@ pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 pub(super) enum Ready {
     /// The file has blocks for the request, so the device can write. The request may be shorter than the write that the caller wants.
     Blocks { request: Request, left: CompletionWork },
-    /// The write is an append, and the end of the file, which is this position, is not at a sector boundary.
+    /// The write is an append, and this position, the end of the file, is not at a sector boundary.
     Unaligned(FilePos),
     /// The file system must write the data, because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,

@@ -188,7 +188,7 @@ fn section(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
         }
         match line {
             "" => writeln!(page, ".PP")?,
-            // `\&` prevents that roff reads the line as a request.
+            // With `\&`, roff does not read the line as a request.
             line => writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?,
         }
     }

@@ -96,7 +96,7 @@ const WITH_VALUE: &[(&str, &str)] = &[
 /// Whether an option of ext4 is accepted. `None` if ext4 has no option with this name.
 ///
 /// # Errors
-/// The option is refused. The text suggests what to use instead.
+/// Fails if the option is refused. The text of the error suggests what to use instead.
 pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String>> {
     let taken = match value {
         None => WITHOUT_VALUE.contains(&name),

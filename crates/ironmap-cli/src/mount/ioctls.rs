@@ -102,8 +102,8 @@ impl Mount {
             .volume
             .ext4()
             .map_or(end, |ext4| u64::from(ext4.superblock().blocks_per_group) * block);
-        // EINVAL as in the kernel's ext4: a range outside of the volume, a range shorter than a block, or a minimum length larger than a
-        // group.
+        // As in the kernel's ext4, EINVAL is the error for a range outside of the volume, for a range that is shorter than a block, and for
+        // a minimum length that is larger than a group.
         if from >= end || len < block || least > group {
             return Err(Fail::new(Errno::EINVAL));
         }

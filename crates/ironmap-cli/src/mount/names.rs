@@ -51,8 +51,8 @@ impl Mount {
     fn entry_by_number(&self, inode: InodeNo) -> Result<Entry> {
         let mut entry = self.entry(inode, inode)?;
         if inode == self.fs().root() {
-            // The kernel would take another node number for another inode. Programs must not see this number, so the entry must not be
-            // cached.
+            // The node number of the root is 1; the kernel would treat any other node number as another inode. Programs must not see this
+            // number as the inode number of the root, so the entry must not be cached.
             entry.attr.ino = fuser::INodeNo(PROTOCOL_ROOT);
             entry.valid = Duration::ZERO;
         }

@@ -73,7 +73,7 @@ pub(super) struct Candidate<'a, T> {
     /// The digest as `algorithm:encoded`.
     pub(super) digest: String,
     pub(super) platform: Option<Platform>,
-    /// The image is an index, which may name further images.
+    /// Whether the image is an index, which may name further images.
     pub(super) is_index: bool,
     pub(super) image: T,
 }

@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{BUFFER, Client, Session, State, Unwaiting, is_cut, is_nothing};
 use crate::device::nbd::stream::{Ending, LINGER, Socket, Stream as _};
 
-/// The reason for the end; `None` if the user ends the connection, or if the server ends it regularly.
+/// The reason why a connection failed; `None` if the user ends the connection, or if the server ends it with TLS's closing message.
 type End = Option<io::Error>;
 type Flow = ControlFlow<End>;
 

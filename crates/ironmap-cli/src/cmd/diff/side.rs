@@ -145,7 +145,7 @@ impl Content {
                 let start = match seek(file, SeekFrom::Data(pos)) {
                     Ok(start) => start,
                     Err(Errno::NXIO) => return Ok(None),
-                    // The file system does not report holes.
+                    // If the file system does not report holes, the complete file counts as data.
                     Err(_) => return Ok(Some(pos..u64::MAX)),
                 };
                 let end = seek(file, SeekFrom::Hole(start)).unwrap_or(u64::MAX);

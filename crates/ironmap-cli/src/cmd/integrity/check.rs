@@ -1,4 +1,4 @@
-//! `ironmap integrity check`.
+//! `ironmap integrity check`: checks the structures of an integrity device.
 
 use std::io::Write;
 

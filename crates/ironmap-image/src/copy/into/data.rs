@@ -106,7 +106,7 @@ impl<'a> DataRanges<'a> {
 fn next_data(fd: &OwnedFd, pos: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
     let start = match rustix_libc::fs::seek(fd, SeekFrom::Data(pos as i64)) {
         Err(Errno::NXIO) => return Ok(None),
-        // The file system does not report holes.
+        // If the file system does not report holes, the rest of the file counts as data.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((pos, size))),
         start => start?,
     };

@@ -77,7 +77,7 @@ pub(super) fn copy_host(
             seen,
             is_wanted: None,
         };
-        // The writer stopped the reader, and reports the reason.
+        // An error is ignored here: the writer has stopped the reader, and reports the reason.
         let _ = reader.read_root(path, follow).and_then(|()| reader.feed.flush());
         reader.seen
     });
@@ -405,7 +405,7 @@ impl Reads {
                 Ok(0) => break,
                 Ok(count) => have += count,
                 Err(Errno::INTR) => {}
-                // Another process has read the available data, so wait again.
+                // Another process has read the available data, so this read waits again.
                 Err(Errno::AGAIN) => stop.wait(fd, &is_wanted)?,
                 Err(errno) => return Err(errno),
             }

@@ -128,10 +128,12 @@ impl<'a> Filler<'a> {
     /// Copies the entries of a directory with all their attributes. The root gets the directory's attributes.
     ///
     /// # Errors
-    /// There is no space for a file: this file and all later files are missing. Any other failure is reported, and the copy continues.
+    /// Fails if there is no space for a file: this file and all later files are missing. Any other failure is reported, and the copy
+    /// continues.
     pub(crate) fn directory(&mut self, dir: &Path) -> Result<(), Failure> {
         let how = self.writer.how();
-        // Earlier reads of the tree must not change the result.
+        // Earlier reads of the tree have changed access times. The modification times are used as access times, so that these reads do not
+        // change the result.
         let keep = Keep { times: Times::Changed, ..how.keep };
         self.writer.set_how(How { keep, ends: Ends::WithoutRoom, ..how });
         host::copy_host(dir, Follow::All, self.root.clone(), &mut self.writer, self.report)
@@ -164,7 +166,7 @@ impl<'a> Filler<'a> {
     /// Makes a directory or a special file. If the file exists, it gets this owner and mode. A regular file must exist.
     ///
     /// # Errors
-    /// The file cannot be made, or the name belongs to a file of another type or to another device.
+    /// Fails if the file cannot be made, or if the name belongs to a file of another type or to another device.
     pub(crate) fn node(&mut self, path: &[u8], stat: Stat) -> Result<(), Failure> {
         let regular = stat.file_type == FileType::Regular;
         match self.root.beside(&[b"/", path].concat()) {
