@@ -45,7 +45,7 @@ impl fmt::Debug for Errno {
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // std appends " (os error N)"; the symbolic name is clearer and can be searched for.
+        // std appends " (os error N)" to the text. This suffix is removed, because the symbolic name is clearer and can be searched for.
         let text = std::io::Error::from_raw_os_error(self.0).to_string();
         let text = text.split(" (os error").next().unwrap_or_default();
         match self.name() {

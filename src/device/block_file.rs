@@ -93,7 +93,7 @@ impl BlockFile {
         }
         let (file, direct) = open_file(path, mode, is_device)?;
         owner::refuse_another(path, &stat, file.as_fd())?;
-        // Linux opens a read-only device for writing without an error, and refuses each write (EPERM).
+        // Linux opens a read-only device for writing without an error, and refuses each write (EPERM). So the open is refused here.
         if is_device && mode.write && is_read_only(file.as_fd()) == Ok(true) {
             return Err(read_only(path));
         }
@@ -187,7 +187,7 @@ impl BlockFile {
         let namespace = Namespace::open(path)?;
         let block = Self::open(namespace.block(), mode)?;
         if !block.limits.direct {
-            // NVMe commands cannot use the page cache.
+            // NVMe commands cannot use the page cache, so a buffered open uses the block device.
             return Ok(block);
         }
         namespace.check_metadata(block.protection.as_ref())?;

@@ -182,7 +182,8 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
         if reaches {
             let (start, end) = (from * unit, ((from + run) * unit).min(len));
             let place = DevOffset(at.0.saturating_add(start));
-            // The log also contains bytes past the device's end, which the device refused.
+            // The log also contains writes past the device's end, which the device refused. The image refuses them too, so errors are
+            // ignored.
             let _ = match entry {
                 Entry::Write { data, .. } => image.put(&data[start as usize..end as usize], place),
                 _ => image.discard(place, end - start).map_err(|error| error.errno()),

@@ -91,11 +91,11 @@ impl Dax {
                 }
             }
         }
-        // Memory accepts any position, length and address.
+        // A copy from or to a mapping accepts any position, length and address.
         let limits = Limits {
             logical_block: 1,
             dma_align: 1,
-            // A flush syncs the whole mapping.
+            // A flush syncs the whole mapping, so every durable write flushes.
             through_flushes: ThroughFlushes::Always,
             nowait: true,
             poll: false,

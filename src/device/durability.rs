@@ -89,7 +89,7 @@ impl Durability {
     /// `Io` with the device's errno, from the first failed flush on: writes since the last successful flush may be lost.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
         let mut state = self.cache.state.lock();
-        // A flush that has already begun might not cover the caller's writes.
+        // A flush that has already begun might not cover the caller's writes, so the caller needs the next flush.
         let needed = state.begun + 1;
         while state.devices[self.device].done < needed {
             state.check()?;
@@ -126,7 +126,7 @@ impl Durability {
         self.cache.ended_of(number).notify_all();
         flushed?;
         let before_its_end = state.begun;
-        // The wait begins with the newest flush, because it usually ends last.
+        // The wait begins with the newest flush, because the newest flush usually ends last.
         while let Some(other) = state.running.iter().rfind(|other| other.number <= before_its_end) {
             state.check()?;
             self.cache.ended_of(other.number).wait(state);
@@ -298,7 +298,7 @@ mod tests {
             let first = scope.spawn(|| durability.flush(&device));
             has_begun.recv().unwrap();
             let later = scope.spawn(|| durability.flush(&device));
-            // The flush panics, because no result can arrive.
+            // No result can arrive after this drop, so the flush in progress panics.
             drop(end);
             assert!(first.join().is_err());
             assert_eq!(later.join().unwrap().unwrap_err().errno(), Errno::EIO);
@@ -320,7 +320,7 @@ mod tests {
             first.join().unwrap().unwrap();
             has_begun.recv().unwrap();
             end.send(Ok(())).unwrap();
-            // A thread that requested its flush after the second flush had begun needs a third flush.
+            // The second flush has begun. A thread that requested its flush after that needs a third flush.
             let mut more = 0;
             while later.iter().any(|thread| !thread.is_finished()) {
                 if has_begun.try_recv().is_ok() {

@@ -159,7 +159,7 @@ impl<L: Layer> Layered<L> {
     ) -> Result<()> {
         let verdict = self.layer.begin(request);
         let result = match verdict.error {
-            // A call of the device below continues after a short transfer, so the result is complete or an error.
+            // A call of the device below continues after a short transfer. So its result is complete, or it is an error.
             None => run(&*self.below, request.len()),
             Some(errno) => {
                 if verdict.len > 0 {
@@ -467,7 +467,7 @@ impl DeviceQueue for LayeredQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // Bios that the device below did not accept are among its completions, with the error.
+        // If the device below has not accepted some bios, these bios are among its completions, with the error.
         self.collect();
         committed
     }

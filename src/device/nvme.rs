@@ -49,7 +49,7 @@ impl Namespace {
         let of_controller = identify(file.as_fd(), None).map_err(failed)?;
         let format = Format::read(&of_namespace).at(|| path.display())?;
         let segments = max_segments(&block).unwrap_or(1);
-        // A range of memory that begins within a page needs one more segment.
+        // A transfer needs one segment for each page, and one more if its memory begins within a page.
         let by_segments = segments.saturating_sub(1).max(1).saturating_mul(PAGE);
         Ok(Self {
             file,
@@ -96,7 +96,7 @@ impl Namespace {
     /// would split larger requests.
     #[inline]
     pub(super) fn carries(&self, at: u64, len: usize, buffers: usize) -> bool {
-        // Each buffer may begin and end within a page.
+        // Each buffer may begin and end within a page, and then needs up to two more ranges.
         let ranges = || len / PAGE as usize + 2 * buffers;
         carries(self.id, at, len) && (buffers == 1 || ranges() <= self.segments as usize)
     }

@@ -355,7 +355,7 @@ mod tests {
             };
             std::os::unix::fs::symlink(&dir, self.0.path().join(link)).unwrap();
             if name.starts_with("nv") || name.starts_with("ng") {
-                // A relative link leads to the controller or subsystem.
+                // The link from a disk to its controller or subsystem is relative.
                 if !files.iter().any(|(file, _)| *file == "partition") {
                     std::os::unix::fs::symlink("..", dir.join("device")).unwrap();
                 }
@@ -513,7 +513,7 @@ mod tests {
     fn the_rule_is_as_written() {
         let cache = |pages, dirty| Ok(Some((pages, dirty)));
         let rule = |found: &[_]| taken(found).0;
-        // The first empty cache is chosen.
+        // If any cache is empty, the first empty cache is chosen.
         assert_eq!(rule(&[cache(0, 0), cache(0, 0)]), Some((0, Reason::Empty)));
         assert_eq!(rule(&[cache(1, 0), cache(0, 0)]), Some((1, Reason::Empty)));
         assert_eq!(rule(&[Err(Errno::EACCES), cache(0, 0), cache(0, 0)]), Some((1, Reason::Empty)));

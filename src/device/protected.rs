@@ -81,7 +81,7 @@ impl Protected {
         let mut ring = Ring::new(ring).map_err(failed)?;
         let namespace = self.file.protected_namespace();
         let to = ring.register_file(namespace.map_or(self.file.fd(), |namespace| namespace.fd()));
-        // One more than the largest number of bios in flight, because a synchronous request needs tuples too.
+        // There is one set of tuples more than bios can be in flight, because a synchronous request needs tuples too.
         let free = Tuples::slab(ring.room() + 1).map_err(failed)?;
         Ok(ProtectedQueue {
             to: namespace.map_or(to, |namespace| to.with_namespace(namespace.id())),
@@ -131,7 +131,7 @@ struct Carried {
 impl Passenger for Carried {
     #[inline]
     fn tuples(&mut self) -> Option<&mut Tuples> {
-        // A flush has no tuples.
+        // A flush has no data, and so no tuples.
         (!self.tuples.is_empty()).then_some(&mut self.tuples)
     }
 }
@@ -449,7 +449,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.ring.drain();
         let drained = Drained::with(self.ring.attached().map(|carried| carried.bio.op()));
         if drained != Drained::Ended {
-            // The device stays open until the process ends.
+            // Bios are still in flight, so the device must stay open until the process ends.
             std::mem::forget(Arc::clone(&self.file));
         }
         drained

@@ -135,7 +135,7 @@ impl Transfer for OneFile<'_> {
         {
             return nvme::read_now(namespace.fd(), namespace.id(), buf, at);
         }
-        // With `pread` the kernel need not copy an iovec.
+        // `pread` needs no iovec, which the kernel would have to copy.
         uninterrupted!(rustix::io::pread(fd, &mut *buf, at))
     }
 

@@ -263,7 +263,7 @@ mod tests {
         for at in [0, 512, 0] {
             let done = queue.pop().unwrap();
             assert_eq!(done.result, Ok(512));
-            // The bio contains the issuer's own token.
+            // The popped bio contains the issuer's own token again.
             assert!(matches!(done.bio.end, BioEnd::Whole { token, .. } if token == at + 7));
         }
         queue.submit(bio(BioOp::Flush, 0, 0, BioFlags::empty())).unwrap();

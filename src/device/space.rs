@@ -82,7 +82,7 @@ impl Part<'_> {
         let stat = rustix::fs::fstatfs(self.file).map_err(|errno| failed("statfs", errno))?;
         let magic = stat.f_type as u32;
         if magic == RAMFS {
-            // ramfs has no limit except the free memory.
+            // ramfs has no limit except the free memory, so no space is reserved.
             return Ok(true);
         }
         let free = stat.f_bavail.saturating_mul(stat.f_bsize as u64);
@@ -95,7 +95,7 @@ impl Part<'_> {
             return Ok(true);
         }
         let holes = self.holes()?;
-        // A tmpfs without a limit reports no blocks.
+        // A tmpfs without a limit reports 0 blocks in total, so its space is not checked.
         if !holes.is_empty() && stat.f_blocks != 0 {
             self.expect_space(free)?;
         }

@@ -261,7 +261,7 @@ impl State {
                 "the request would have to wait for the device",
             );
         }
-        // The request obeyed the limits that the device had when it was opened, so the limits may have changed.
+        // The request obeyed the limits that the device had when it was opened. If it is refused now, the limits may have changed.
         let why = if errno == Errno::EINVAL {
             ", which the device does not support, or no longer supports"
         } else {
@@ -538,7 +538,7 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
         if missing == 0 {
             return queue.commit().map_err(hand_over_failed);
         }
-        // Each missing request has at least one bio in flight.
+        // Each missing request has at least one bio in flight, so the wait can end.
         queue.wait(if copies { 1 } else { missing }).map_err(hand_over_failed)?;
     }
 }

@@ -125,7 +125,7 @@ fn gate_request<M>(
         return Err(rare(NotSimple::Flags));
     }
     let length = len as u64;
-    // A length of 0 wraps around to a value above every limit.
+    // A length of 0 is refused too, because the subtraction wraps around to a value above every limit.
     if length.wrapping_sub(1) >= most {
         return Err(rare(NotSimple::Length));
     }

@@ -160,7 +160,7 @@ impl HostHandle {
         }
         match lanes.learn(device, state, &self.open, tenure) {
             Ok(()) => true,
-            // The tenure has ended in the meantime.
+            // The tenure has ended in the meantime, so the kernel must serve the request.
             Err(Errno::EAGAIN) => false,
             Err(errno) => {
                 self.open

@@ -176,7 +176,7 @@ impl Superblock {
                 .corrupt("the two copies of the superblock belong to different devices")),
             [Ok(one), Err(_)] => Ok(one),
             [Err(_), Ok(two)] => Ok(two),
-            // The error of the copy that is read first is more useful.
+            // If neither copy can be used, the error of the copy that is read first is more useful to the user.
             [Err(first), Err(last)] => Err(if tail { last } else { first }),
         }
     }

@@ -119,7 +119,8 @@ impl Journal {
 
     /// The largest number of bytes of data in one record.
     pub(super) fn most(info: &Info) -> u64 {
-        // Tuples and extents need less space than the data, so two records fit in the ring.
+        // The data of a record use at most a quarter of the ring. Tuples and extents need less space than the data, so two records fit in
+        // the ring.
         (Self::blocks(info) * BLOCK_LEN / 4).min(MOST_DATA) / BLOCK_LEN * BLOCK_LEN
     }
 
@@ -159,7 +160,7 @@ impl Journal {
                 .corrupt("both heads of the journal are damaged"));
         };
         let mut replayed = Replayed::default();
-        // Each record has at least one block, so there are at most this many records.
+        // Each record has at least one block, so the ring contains at most this many records.
         for _ in 0..Self::blocks(info) {
             let found = match Self::read_record(area, info, sequence, position)? {
                 None if position != 0 => {
@@ -176,7 +177,7 @@ impl Journal {
             sequence += 1;
         }
         let memory = Buffer::aligned(0)?;
-        // A torn record may already have this sequence, so this sequence is skipped.
+        // A torn record of the last use may already have this sequence, so the sequence is skipped.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());

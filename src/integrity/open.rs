@@ -94,7 +94,7 @@ pub(super) fn open(
     let mut refused = 0;
     let found = Regions::read(&area, &info, !crashed, &mut |error| {
         refused += 1;
-        // If the device was closed, the map is not needed.
+        // If the device was closed, the map is not needed, so an unreadable block of the map is accepted.
         if crashed && !options.force { Err(error.context(GIVE_UP)) } else { Ok(()) }
     })?;
     recovered.bad_map_blocks = found.bad_blocks + refused;

@@ -170,7 +170,7 @@ impl Scrub<'_> {
         let checked = self.checked;
         if let Err(error) = checked.tags.with(piece.block, false, |_| ()) {
             self.refused(Half::Tags, first, piece.count as u64, error)?;
-            // A generation that cannot be read is not reported as missing.
+            // The tags cannot be read, so the region may contain the generation, and the generation is not reported as missing.
             return Ok(true);
         }
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());

@@ -342,7 +342,7 @@ mod tests {
         slot.claim(7..8, &[5; 8]);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(!slot.resolve(7, Some(tuple(4)), turns) && slot.is_busy(7));
-        // The same is true if the other writer joined before the last writer called `turns`.
+        // It is also unknown if the other writer had joined before the last writer called `turns`.
         slot.claim(7..8, &[6; 8]);
         let turns = slot.turns(7);
         assert!(slot.end(7..8, Outcome::Written).is_empty());

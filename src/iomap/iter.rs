@@ -38,7 +38,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
     fn current(&self) -> Result<Iomap> {
         let len = self.end.0 - self.pos.0;
         let iomap = match (self.resident, self.writes) {
-            // The new blocks for a write to shared blocks are not in memory.
+            // If the blocks are shared, the new blocks for a write are not in memory, so the mapping cannot be used.
             (true, writes) => {
                 let iomap = self.file.map_resident(self.pos);
                 let shared = |iomap: &Iomap| iomap.flags.contains(IomapFlags::SHARED);

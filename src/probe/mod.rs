@@ -123,7 +123,7 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
 /// known.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
-        // The hint on how to read the content does not matter here.
+        // The text after the name is a hint on how to read the content, which does not matter here.
         let what = what.split([':', ',']).next().unwrap_or(what);
         return Some(format!("contains {what}"));
     }

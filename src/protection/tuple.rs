@@ -397,7 +397,7 @@ mod tests {
     }
 
     fn mismatches(protection: Protection, data: &[u8], tuples: &[u8]) -> Vec<Mismatch> {
-        // If tags are generations, the expected tag is unknown.
+        // If tags are generations, the expected tag is unknown, so any tag is accepted.
         let application = (!protection.generation).then_some(APPLICATION);
         let mut found = Vec::new();
         protection.mismatches(data, tuples, FIRST, application, |wrong| found.push(wrong));

@@ -255,7 +255,7 @@ impl Readiness {
     /// Makes the descriptor unreadable until the next completion. Without this call a level-triggered wait, such as `poll(2)`, would return
     /// at once.
     pub fn clear(&self) {
-        // The read fails if the eventfd is not signalled. The descriptor is unreadable in that case too.
+        // If the eventfd is not signalled, the read fails. Then the descriptor is unreadable already.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

@@ -123,7 +123,7 @@ impl Buffer {
     /// Makes a buffer of memory that the caller owns, such as huge pages or a pool of an engine. The owner is dropped after the last buffer
     /// that was cut from it.
     pub fn from_owner(owner: impl MemoryOwner) -> Self {
-        // The address of the bytes is taken after the owner has its final place.
+        // The owner is moved to its final place before the address of its bytes is taken.
         let mut owner = Box::new(owner);
         let bytes = owner.bytes_mut();
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());

@@ -58,7 +58,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         };
         registered.map_err(|error| errno(&error))?;
         whole.set_registered(Some(Registered { ring: self.number, place: CALLERS }));
-        // This buffer has no bytes but shares the memory.
+        // This buffer has no bytes, but its reference keeps the memory alive.
         self.registered = Some(whole.split_to(0));
         Ok(())
     }

@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn the_rate_is_not_too_high_on_a_busy_machine() {
         const THREADS: usize = 8;
-        // This thread may also be preempted between the calls, so the real rate lies between two values.
+        // The thread may be preempted between the calls, so the real rate lies between two values.
         let moment = || (ticks(), Instant::now(), ticks());
         let (first, begin, after_first) = moment();
         let mut rates = std::thread::scope(|scope| {

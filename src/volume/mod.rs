@@ -291,7 +291,7 @@ impl Volume {
         if !options.writes() && !options.read {
             return Err(Error::invalid("the options request neither reading nor writing"));
         }
-        // A file that is newly created is empty, so `truncate` has no effect on it.
+        // `truncate` has no effect on a newly created file, which is empty.
         if options.truncate && !options.create_new && (!options.write || options.append) {
             return Err(Error::invalid(
                 "the option truncate needs write, and cannot be combined with append",

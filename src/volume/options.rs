@@ -120,7 +120,7 @@ impl VolumeOptions {
         };
         let mut volume = Volume::open_on(device, how)?;
         volume.faults = faults;
-        // A file system without a writer has no changes to commit.
+        // If the file system has no writer, there are no changes to commit.
         if let (true, false, Some(writer)) = (self.write, self.commit.is_zero(), volume.fs.writer())
         {
             volume.timer = Some(writer.commit_in_time(self.commit)?);

@@ -277,7 +277,7 @@ impl Drop for Close {
         let own = std::thread::current().id();
         for thread in self.threads().drain(..) {
             if thread.thread().id() != own {
-                // A thread that panicked has lost its answers, which their futures report.
+                // An error of the join is ignored: the thread has panicked, and the futures of its requests report the lost answers.
                 let _ = thread.join();
             }
         }

@@ -159,7 +159,7 @@ impl Worker<'_> {
             // A completion after this call makes the descriptor readable again.
             ready.clear();
         }
-        // After a permanent error, the requests that the kernel has not accepted are popped with this error.
+        // An error is ignored: after a permanent error, the requests that the kernel has not accepted are popped with this error.
         let _ = self.queue.poll();
         let mut count = 0;
         while let Some(Completion { token, memory, result, .. }) = self.queue.pop() {

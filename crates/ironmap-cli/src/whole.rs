@@ -64,7 +64,7 @@ impl Whole {
         let part = path.with_file_name(part_name());
         let file = match File::create_new(&part) {
             Ok(file) => file,
-            // The user may write to the file, but not to its directory.
+            // The user may write to the existing file but cannot create files in its directory, so the file is written directly.
             Err(error) if there.is_some() && is_of_directory(&error) => {
                 let file = File::options().write(true).truncate(true).open(&path);
                 return Self::itself(path, file.map_err(failed)?, true).map_err(failed);

@@ -131,7 +131,7 @@ impl XattrReader {
                 Ok(len) => {
                     xattrs.push(Xattr { name: name.to_vec(), value: self.value[..len].to_vec() });
                 }
-                // The attribute has been removed, or only the superuser can read it.
+                // The attribute has been removed in the meantime, or only the superuser can read it. In both cases it is skipped.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
                 Err(errno) => return Err(errno),
             }

@@ -278,7 +278,7 @@ fn open(place: &Place, kept: Option<&File>, stop: &Stop) -> Result<Layer, Failur
             return Ok(Layer::Directory(path.clone()));
         }
         if found.is_file() {
-            // A missing or unreadable archive must be reported before the volume is made.
+            // The archive is opened here as a test, so that a missing or unreadable archive is reported before the volume is made.
             return place.archive(stop).map(|_| Layer::File(place.clone()));
         }
     }

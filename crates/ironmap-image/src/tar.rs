@@ -144,7 +144,7 @@ impl Writer {
             }
             FileType::Directory if is_empty_lost_and_found(found)? => return Ok(None),
             FileType::Directory => {
-                // The walk reports the error when it enters the directory.
+                // An error is ignored here: the walk reports it when it enters the directory.
                 if self.ahead.reads_together()
                     && let Ok(entries) = found.name.source.entries(&found.inode, found.name.path())
                 {

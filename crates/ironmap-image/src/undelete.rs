@@ -112,7 +112,7 @@ impl<'a> Root<'a> {
     /// Makes the file for a copy, and the directories above it. An error contains the path too.
     fn place(&self, file: &Deleted) -> Result<(File, PathBuf), (PathBuf, Errno)> {
         let suffix = format!(".inode-{}", file.number());
-        // A path from the library begins with a slash, and has neither `.` nor `..`.
+        // A path from the library begins with a slash and has no `.` or `..`, so only the slash must be removed.
         let path = match &file.path {
             Some(path) => path[1..].to_vec(),
             None => suffix.as_bytes()[1..].to_vec(),

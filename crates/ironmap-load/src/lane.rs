@@ -167,7 +167,7 @@ impl Target {
 impl Writing {
     /// Creates the options. A sync follows every `sync_every` writes. If `sync_every` is 0, there are no syncs.
     pub(crate) fn new(dsync: bool, sync_every: u64) -> Self {
-        // A load ends long before it has made this number of writes.
+        // A load ends long before it has made this number of writes, so there is no sync.
         let sync_every = if sync_every == 0 { u64::MAX } else { sync_every };
         Self { dsync, sync_every, until_sync: sync_every }
     }

@@ -163,7 +163,7 @@ impl Launch<'_> {
                 Ok(())
             });
         }
-        // The queues must be dropped in this thread. Only the results are returned.
+        // The queues must be dropped in this thread, so only the results are returned.
         result.map(|job| job.targets.into_iter().map(Driven::tally).collect())
     }
 
@@ -275,7 +275,7 @@ impl Job {
                 driven.chunk(own.total(), shared, *batch, Watch::Nothing)?;
                 driven.positions = own;
             }
-            // The extra costs of the first requests are not measured.
+            // These requests are not measured, because the first requests have extra costs.
             driven.chunk(64, shared, *batch, Watch::data(*touch))?;
             let start = Instant::now();
             let mut requests = 0;

@@ -71,7 +71,7 @@ pub fn files(plan: &Plan, content: Content) -> Result<()> {
     let wanted = ToWrite::of(plan, content);
     let mut made: Vec<TargetSpec> = Vec::new();
     for target in &plan.targets {
-        // The variants of a target share their files.
+        // The variants of a target share their files, so the files are made only once.
         let same = target.with(Variant::USUAL).unwrap_or_else(|| target.clone());
         if made.contains(&same) {
             continue;

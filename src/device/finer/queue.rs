@@ -96,7 +96,7 @@ impl FinerQueue {
         let mut own = Some(bio);
         let sent = self.send(around, |_| match own.take() {
             Some(bio) => Flying::Around(bio),
-            // Not reached, because `send` calls this closure only once.
+            // This arm is not reached, because `send` calls the closure only once.
             None => Flying::Whole { end, ticket: None },
         });
         match (sent, own) {
@@ -273,7 +273,7 @@ impl DeviceQueue for FinerQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // Bios that the queue below did not accept are among its completions, with the error.
+        // If the queue below has not accepted some bios, these bios are among its completions, with the error.
         self.collect();
         committed
     }

@@ -25,7 +25,7 @@ impl Layer for Strict {
 
     fn begin(&self, request: &Request<'_>) -> Verdict {
         let fits = |value: u64| value.is_multiple_of(UNIT as u64);
-        // Reads by calls may have any alignment.
+        // A read by a call is accepted at any alignment.
         let fits =
             matches!(request, Request::Read { .. }) || fits(request.at().0) && fits(request.len());
         if !fits {

@@ -222,7 +222,7 @@ impl Layer {
             }
             order.l2_written = true;
         } else {
-            // Data that imago copies must not be written over a table.
+            // Data that imago copies must not be written over a table. So each target is checked, except writes to the refcounts.
             let is_refcounts = order.refcounts.contains(&at)
                 || order.refcount_blocks.contains(&(at / tables.cluster * tables.cluster));
             if !is_refcounts && !tables.may_hold_data(&order, at..end) {
@@ -283,7 +283,7 @@ impl Store for Layer {
             return Err(os_error(Errno::EIO));
         }
         let result = self.write_table(bufs, at);
-        // A failed write may have written a part of a table.
+        // A failed write may have written a part of a table, so no later write may succeed.
         self.made_durable(result).map_err(os_error)
     }
 

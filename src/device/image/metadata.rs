@@ -70,7 +70,7 @@ impl Clusters<'_> {
     fn add(&mut self, at: u64, len: u64, place: Place) -> Result<()> {
         let cluster = self.header.cluster();
         let end = at.checked_add(len).filter(|_| at.is_multiple_of(cluster));
-        // The file may end within its last cluster.
+        // The file may end within its last cluster, so the length is rounded up.
         let most = self.file.len().next_multiple_of(cluster);
         let Some(end) = end.filter(|end| *end <= most) else {
             return Err(place.corrupt(format!(

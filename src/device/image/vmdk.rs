@@ -65,7 +65,7 @@ fn corrupt(what: impl Into<String>) -> Error {
 impl Descriptor {
     fn parse(bytes: &[u8]) -> Result<Self> {
         let mut found = Self::default();
-        // A descriptor that is a part of an extent's file ends with zeros.
+        // If the descriptor is a part of an extent's file, it ends with zeros.
         let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         let text = String::from_utf8_lossy(bytes);
         for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {

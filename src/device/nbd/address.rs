@@ -248,7 +248,7 @@ fn timeout(seconds: &str) -> Result<Duration> {
 
 fn tcp_server(authority: &str) -> Result<Server> {
     let (host, port) = match authority.rsplit_once(':') {
-        // The colons of an IPv6 address are within brackets.
+        // If a bracket follows the last colon, this colon belongs to an IPv6 address, and there is no port.
         Some((host, port)) if !port.contains(']') => {
             let digits = port.bytes().all(|digit| digit.is_ascii_digit()).then_some(port);
             let number = digits.and_then(|digits| digits.parse().ok()).filter(|port| *port > 0);

@@ -260,7 +260,7 @@ impl<S: Stream, T> Connection<S, T> {
     /// Receives once, and processes all complete replies. Returns whether any bytes were received. With `wait`, waits a short time for the
     /// first byte.
     pub(super) fn receive(&mut self, wait: bool) -> Result<bool, Lost> {
-        // Only a part of a header remains in the inbox.
+        // At this point the inbox contains only a part of a header, which moves to the front.
         self.inbox.copy_within(self.filled.clone(), 0);
         self.filled = 0..self.filled.len();
         let mut bufs = SmallVec::<[IoSliceMut<'_>; 4]>::new();
@@ -363,7 +363,7 @@ impl<S: Stream, T> Connection<S, T> {
                     let Some((reply, len)) = Reply::parse(self.headers, bytes)? else {
                         return Ok(());
                     };
-                    // The numbers at the beginning of the content are processed together with the header.
+                    // Some kinds of content begin with numbers, which are processed together with the header.
                     let extra = match reply.kind {
                         ReplyKind::Data | ReplyKind::WideStatus => 8,
                         ReplyKind::Hole => 12,

@@ -325,7 +325,7 @@ fn a_status_is_a_list_of_ranges() {
     };
     const ONES: u64 = 0x0101_0101;
     let asks = Command::BlockStatus;
-    // The status belongs to another context.
+    // This status belongs to another context than the requested one.
     let other = [8, 512, 2].map(u32::to_be_bytes).concat();
     let cases = [
         (asks, Headers::Structured, 5, structured(4096, 3), Ok([4096, 3, 0, 0])),
@@ -338,7 +338,7 @@ fn a_status_is_a_list_of_ranges() {
             [structured(512, 1), vec![1; 8]].concat(),
             Ok([512, 1, ONES, ONES]),
         ),
-        // The memory has no space for the third and the later extents.
+        // The memory has space for only two extents, so the third and later extents are skipped.
         (
             asks,
             Headers::Structured,
@@ -388,7 +388,7 @@ fn a_status_is_a_list_of_ranges() {
         let mut connection = connection.with_allocation(Some(7));
         connection.stream.part.set(9000);
         let len = if command == Command::Read { 8192 } else { 2 * STATUS };
-        // The memory contains a part of an answer from another connection.
+        // The memory contains a part of an answer from another connection, which must not remain in it.
         let memory = Memory::Flat(Buffer::from(vec![0xEE; len]));
         let nothing = Request::without_data(command);
         connection.push(Request { at: 4096, len: 8192, memory, ..nothing }, ());
@@ -444,7 +444,7 @@ fn errors_are_given_on() {
     connection.stream.replies.borrow_mut().extend([error, last].concat());
     while connection.receive(false).unwrap() {}
     assert_eq!(connection.pop().unwrap().result, Err(Errno::ENOSPC));
-    // The error number of a shutdown is not an answer to the request.
+    // The error number of a shutdown ends the connection, and is not an answer to the request.
     connection.push(Request::without_data(Command::Flush), ());
     connection.send().unwrap();
     let asked = &requests(structured, &connection.stream.sent.take())[0];

@@ -203,7 +203,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
                 let number = number.filter(|(_, name)| *name == ALLOCATION.as_bytes());
                 chosen = number.map(|(number, _)| u32::from_be_bytes(*number)).or(chosen);
             }
-            // If the error concerns the export, the later choice of the export reports it too.
+            // If the error concerns the export itself, the later choice of the export reports the same error.
             kind if kind & option_reply::ERROR != 0 => return Ok(None),
             kind => {
                 return Err(broken(format!("a reply to an option has the unknown type {kind}")));

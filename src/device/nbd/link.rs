@@ -328,7 +328,7 @@ impl Link {
             }
             Ok(false) => return self.bear_silence(state),
             Err(lost) => {
-                // Answers that were received before the error are valid.
+                // Answers that were received before the error are valid, so they are delivered first.
                 self.deliver(state, own);
                 self.recover(state, Some(&lost));
             }
@@ -353,7 +353,7 @@ impl Link {
                         self.session.changes.fetch_sub(1, Ordering::AcqRel);
                     }
                     is_due |= self.account(&mut shared, &request, result);
-                    // After the end of the session no request succeeds, in particular no flush.
+                    // After the end of the session every request fails, in particular every flush.
                     result = shared.ended.map_or(result, Err);
                 }
                 is_void
@@ -418,7 +418,7 @@ impl Link {
         if !is_known {
             state.watchers.retain(|mailbox| mailbox.strong_count() > 0);
             state.watchers.push(Arc::downgrade(mailbox));
-            // For sockets that are already registered the call fails without effect.
+            // If a socket is already registered, the call fails without effect.
             state.each_watch(|epoll, socket, data, flags| {
                 let _ = epoll::add(epoll, socket, data, flags);
             });

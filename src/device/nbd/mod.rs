@@ -127,12 +127,12 @@ impl Export {
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
             through_flushes: match self.has(ExportFlags::SEND_FLUSH) {
-                // The server may flush for a write-through request, and may not report a failure of this flush.
+                // The server may flush for a write-through request without reporting a failure of this flush.
                 true => ThroughFlushes::Always,
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.has(ExportFlags::SEND_FLUSH),
-            // The kernel copies the data before it sends them.
+            // The kernel copies the data of a write before it sends them, so the memory may change.
             stable_writes: false,
             nowait: true,
             poll: false,
@@ -161,7 +161,7 @@ impl Nbd {
             let what = "the server has no flush command, so written data may not be durable: with ?flush=none in the address, each completed write counts as durable";
             return refused(ErrorKind::Unsupported, what);
         }
-        // The last unit of an export may be shorter. Such a unit can be read, but not written.
+        // If the last unit of an export is shorter, it can be read but not written.
         let unit = if write { export.unit() } else { export.blocks.minimum.max(1) };
         let size = export.size / u64::from(unit) * u64::from(unit);
         let link = Arc::new(Link::over(&session, socket));
@@ -319,7 +319,7 @@ impl Device for Nbd {
         // The lock is not held during the request, because the stored answer may be sufficient for other threads.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
-        // The range of the next request is chosen so that the answer has about as many extents as can be stored.
+        // The next request gets a range whose answer has about as many extents as can be stored.
         let covered = extents.last().map_or(0, |extent| extent.range.end - at.0);
         let range = if extents.len() >= MAX_EXTENTS {
             covered

@@ -226,7 +226,7 @@ impl Client {
         len: u64,
         one: bool,
     ) -> Result<Vec<Extent>, Errno> {
-        // The length of a request has 32 bits, and is a multiple of the unit.
+        // A request covers whole units, and its length has only 32 bits.
         let from = at.0 / self.unit * self.unit;
         let end = (at.0 + len).next_multiple_of(self.unit);
         let count = end.min(self.window.whole - self.window.base) - from;
@@ -267,7 +267,7 @@ impl Client {
         let (start, end) = (at.0.next_multiple_of(self.unit), (at.0 + len) / self.unit * self.unit);
         let mut from = start;
         while from < end {
-            // The length of a request has 32 bits, and is a multiple of the unit.
+            // A request's length has only 32 bits, and must be a multiple of the unit.
             let count = (end - from).min(1 << 30);
             let (at, len) = (self.window.base + from, count as u32);
             self.call(Request { at, len, ..Request::without_data(Command::Trim) }).1?;
@@ -303,7 +303,7 @@ impl Client {
             match self.call(Request { at, flags, len: count as u32, ..nothing }).1 {
                 Ok(()) => from += count,
                 Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW) if fast != 0 => fast = 0,
-                // The caller writes zeros after this error.
+                // The server refuses the request. With EOPNOTSUPP, the caller writes the zeros itself.
                 Err(Errno::EINVAL | Errno::EOVERFLOW) => return Err(Errno::EOPNOTSUPP),
                 Err(errno) => return Err(errno),
             }

@@ -87,7 +87,7 @@ impl Link {
     #[cold]
     fn reconnect(&self, state: &mut State) {
         let Some(connection) = state.connection.take() else { return };
-        // After the shutdown, the pump of a connection with TLS sends no more bytes.
+        // The shutdown stops the pump of a connection with TLS: the pump sends no more bytes.
         connection.stream().shutdown();
         let mut unanswered = connection.into_unanswered();
         unanswered.extend(self.take_held(state));
@@ -225,7 +225,7 @@ fn answer(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         if let Some(Answered { request, result, .. }) = connection.pop() {
-            // A failed flush ends the session, even if the flush belongs to this request.
+            // If a flush was lost, the session must end, even if the flush belongs to this request.
             return result.map(|()| request.memory).map_err(|errno| (errno, flushes));
         }
         if Instant::now() >= deadline {
@@ -254,7 +254,7 @@ fn restore(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         while let Some(Answered { result, .. }) = connection.pop() {
-            // If the server refuses these writes, acknowledged data are lost.
+            // If the server refuses these writes, acknowledged data are lost, and another attempt is useless.
             result.map_err(|errno| (errno, true))?;
         }
         if Instant::now() >= deadline {

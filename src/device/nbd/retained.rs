@@ -52,7 +52,7 @@ impl Retained {
             }
             if start < at {
                 data.truncate((at - start) as usize);
-                // The vector is shrunk, because only the length of the data is counted in `bytes`.
+                // The vector is shrunk, because `bytes` counts only the length of the data and not the capacity.
                 data.shrink_to_fit();
                 self.insert(start, data, after);
             }

@@ -149,7 +149,7 @@ fn connect(address: &Address, until: Instant) -> Result<(Socket, Export)> {
         };
         match error.raw_os_error() {
             Some(_) => Error::io(errno, place),
-            // An error of the name look-up contains its own text.
+            // If the name look-up has failed, the error contains its own text.
             None => Error::new(ErrorKind::Io(errno), format!("{place}: {error}")),
         }
     })?;

@@ -70,7 +70,7 @@ pub(in crate::dio) fn room_for(len: usize) -> usize {
 
 /// Restores the full length of a piece, and returns the index of its size.
 fn regain(piece: &mut Buffer) -> usize {
-    // The parts of the piece have been joined again, or dropped.
+    // All parts of the piece have been joined again or dropped, so the full length is available.
     let whole = piece.regain();
     debug_assert!(whole, "a part of a piece is still in use");
     class(piece.len())

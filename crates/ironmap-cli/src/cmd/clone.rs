@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     room::refuse_name(&args.target, probe(&*source.device), args.force)?;
     let size = source.device.size();
     let room = match args.target.whole_file() {
-        // The size of an image is a multiple of the sector size.
+        // The size of an image must be a multiple of the sector size.
         Some(path) => room::make(path, size.next_multiple_of(512), args.force)?,
         None => Room::Old,
     };
@@ -228,7 +228,7 @@ impl Copy<'_> {
                 Part::Data(range) => self.copy(range, &mut buffer)?,
                 Part::Zeros(range) => self.zero(range)?,
             }
-            // The receiver outlives the workers.
+            // An error is ignored, because it cannot occur: the receiver outlives the workers.
             let _ = done.send(len);
         }
         Ok(())
@@ -269,7 +269,7 @@ impl Copy<'_> {
         read.map_err(|error| Failure::at(&self.args.source, &error))?;
         let whole = len.next_multiple_of(self.unit as usize);
         if whole > len {
-            // The source ends within the last unit. The rest of this unit keeps the content of the target.
+            // If the source ends within the last unit, the rest of this unit keeps the content of the target.
             let rest = self.target.read_exact_at(&mut buffer[len..whole], DevOffset(range.end));
             rest.map_err(|error| self.of_target(&error))?;
         }

@@ -459,7 +459,7 @@ impl Filesystem for Server {
             return reply_value(&self.mount, self.mount.getxattr(inode, name), room, reply);
         }
         let answer = move |synced: Result<(), Errno>| match synced {
-            // The value is empty.
+            // The attribute has an empty value: the read itself is the request.
             Ok(()) => send_value(&[], room, reply),
             Err(errno) => reply.error(errno),
         };

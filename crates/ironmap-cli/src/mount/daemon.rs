@@ -69,7 +69,7 @@ impl Ready {
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         log.enter_background();
-        // The call fails if this process is already the leader of a process group.
+        // The result is ignored: the call fails only if this process is already the leader of a process group.
         let _ = rustix::process::setsid();
         env::set_current_dir("/")
     }

@@ -80,7 +80,7 @@ pub(super) fn number(text: &str) -> Option<u32> {
         None if text.starts_with('0') => (text, 8),
         None => (text, 10),
     };
-    // The standard library would accept a second sign.
+    // The standard library would accept a plus sign here, so a second sign is refused.
     u32::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))
 }
 

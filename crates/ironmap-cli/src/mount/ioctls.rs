@@ -47,7 +47,7 @@ impl Mount {
                 let (flags, project) = self.fs().inspect(inode, |inode| Ok(of(inode)))?;
                 let is_set = |(flag, _): &&(InodeFlags, u32)| flags.contains(*flag);
                 let bits = ATTRIBUTES.iter().filter(is_set).fold(0, |all, (_, bit)| all | bit);
-                // The sizes and the number of extents are not reported, and the rest is reserved.
+                // The sizes and the number of extents are not reported. The other fields are reserved.
                 Ok([bits, 0, 0, project, 0, 0, 0].map(u32::to_ne_bytes).concat())
             }
             SET_FLAGS => {

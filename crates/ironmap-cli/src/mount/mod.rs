@@ -111,7 +111,7 @@ impl Mount {
     /// kept.
     fn forget_attributes(&self, inode: InodeNo) {
         if let Some(notifier) = self.notifier.get() {
-            // The kernel may have forgotten the inode already.
+            // An error is ignored, because the kernel may have forgotten the inode already.
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), -1, 0);
         }
     }

@@ -90,7 +90,7 @@ impl Syncs {
         drop(waiting);
         let mut served = Served { syncs: Arc::clone(self), ended: false };
         let mount = Arc::clone(mount);
-        // If no thread can be started, the closure is dropped.
+        // If no thread can be started, the closure is dropped, and the waiting requests fail.
         let _ = thread::Builder::new().spawn(move || {
             while let Some(answers) = served.next() {
                 let synced = mount.sync_all().map_err(|fail| mount.report(&fail));
@@ -124,7 +124,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // The thread panicked, or could not be started.
+        // If the thread did not end regularly, it has panicked or could not be started.
         if !self.ended {
             let mut waiting = self.syncs.lock();
             waiting.served = false;

@@ -136,7 +136,7 @@ pub(crate) fn layers(
                 blob(&layout, image)?;
                 name = name_of_blob(&layout, image)?;
             }
-            // Tools differ in how they read a document that is both an index and a manifest.
+            // The document is refused, because tools differ in how they read a document that is both an index and a manifest.
             Document { manifests: Some(_), .. } => {
                 return Err(layout.wrong(&name, "is both an image index and an image manifest"));
             }

@@ -77,12 +77,12 @@ fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
 
 /// Reads the key of a user.
 fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
-    // The kind is not `Corrupt`, which would refer to the volume.
+    // The errors are not `Corrupt`, because `Corrupt` would mean that the volume is corrupt.
     let wrong = |what: String| Error::new(ErrorKind::NotPermitted, what);
     let bytes = content(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
-    // A user's name may contain colons; a key contains no colon.
+    // A user's name may contain colons, so several lines may begin with the name. The right line has a key, which contains no colon.
     let Some(digits) = found.into_iter().find(|key| !key.contains(&b':')) else {
         return Err(Error::new(
             ErrorKind::NotFound,

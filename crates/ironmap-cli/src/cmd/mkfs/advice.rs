@@ -19,7 +19,7 @@ pub(super) fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<St
     let &Needs { inodes, bytes, .. } = needs;
     let (size, count) =
         (made.blocks_count * made.block_size.bytes() as u64, u64::from(made.inodes_count));
-    // The file system itself uses some inodes.
+    // The file system itself uses some inodes, so the volume needs some more.
     let few = inodes + 16 > count;
     let (wanted, inode_size) = (inodes + 64, u64::from(made.inode_size));
     let room = bytes.saturating_add(bytes / 3 + args.journal_size.unwrap_or(0) + 8 * MIB);

@@ -58,7 +58,7 @@ impl<'a> DataRanges<'a> {
             }
             let end = self.data.1.min(longest).min(at.saturating_add(CHUNK));
             if !self.fill(at, end)? {
-                // The file has become shorter. The reader of this range finds the end.
+                // The file has become shorter during the copy. The reader of this range finds the new end.
                 return Ok(Some((start.unwrap_or(at), self.data.1)));
             }
             for block in self.bytes.chunks(BLOCK as usize) {

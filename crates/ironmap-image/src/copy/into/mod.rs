@@ -217,7 +217,7 @@ fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
     }
     let (uid, gid) = (Some(stat.uid), Some(stat.gid));
     let owner = SetAttributes::new().uid(uid).gid(gid);
-    // A change of owner clears set-id bits.
+    // The mode is set after the owner, because a change of owner clears set-id bits.
     let permissions = Some(stat.mode & 0o7777);
     let mode = SetAttributes::new().permissions(permissions);
     let set =

@@ -51,7 +51,7 @@ impl Open {
         // The field is set before the call, because a failed allocation may have allocated a part.
         self.allocated = pos.0 + len;
         match name.fs().writable().and_then(|writer| writer.fallocate(*number, how, pos, len)) {
-            // Files with indirect blocks cannot be preallocated.
+            // A file with indirect blocks cannot be preallocated, which is not an error.
             Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
             made => made.map_err(|error| name.failed(&error))?,
         }

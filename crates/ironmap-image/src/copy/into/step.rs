@@ -83,7 +83,7 @@ pub(super) fn wanted() -> (Wanted, IsWanted) {
 impl Wanted {
     /// Answers that the copy has begun and needs the content.
     pub(super) fn yes(&self) {
-        // The reader may have ended.
+        // An error is ignored: the reader may have ended, and then needs no answer.
         let _ = self.0.send(());
     }
 }

@@ -107,7 +107,7 @@ impl Reader {
         };
         let begun = writer.take(Step::Begin(Box::new(entry)), report);
         if directory {
-            // The walk still visits the entries, and the writer skips them.
+            // After a failure the walk still visits the entries of the directory, and the writer skips them.
             if let Err(failure) = begun {
                 report.error(&failure);
             }

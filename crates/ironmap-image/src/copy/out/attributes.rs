@@ -134,7 +134,7 @@ fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
             continue;
         }
         match rustix_libc::fs::fremovexattr(&fd, list) {
-            // There is no list, or this file or file system does not support lists.
+            // The list does not exist, or this file or file system does not support lists.
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => {}
             Err(errno) => return Err(errno),
         }
