@@ -162,7 +162,7 @@ impl ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// The structure's name in the terms of the field: `superblock`, `extent header`, `directory entry`.
+    /// The usual name of the structure: `superblock`, `extent header`, `directory entry`.
     pub structure: &'static str,
     /// The field's name as the format's documentation gives it, or empty for the whole structure.
     pub field: &'static str,

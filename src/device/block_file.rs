@@ -148,7 +148,7 @@ impl BlockFile {
         })
     }
 
-    /// Opens the device for requests of any alignment, which use the page cache. The notice contains the reason.
+    /// Opens the device for requests of any alignment, which use the page cache. The notice for the user contains the reason `why`.
     fn open_buffered(path: &Path, mode: &OpenMode, why: &str) -> Result<Self> {
         let mut opened = Self::open(path, &OpenMode { direct: false, ..mode.clone() })?;
         opened.notice = Some(format!("{why}: reads and writes go through the page cache"));
@@ -403,7 +403,7 @@ impl BlockFile {
         Some(limits.logical_block).filter(|unit| *unit > self.limits.logical_block)
     }
 
-    /// Reads at least the first `least` bytes of `buf`, and the remaining bytes up to the end of the file.
+    /// Reads until at least the first `least` bytes of `buf` are filled. Fails if the file ends before that.
     fn fill(&self, buf: &mut [u8], at: DevOffset, least: usize) -> Result<()> {
         let at = self.absolute(at);
         let fail = |errno, at| self.failed("read", errno, at);
@@ -460,7 +460,7 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
 }
 
 /// Opens a file. An exclusive open is repeated for a short time, because a process that has just ended may still have the device open: the
-/// kernel removes its io_uring rings after its end.
+/// kernel removes the io_uring rings of a process some time after the process has ended.
 fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
     let open = || rustix::fs::open(path, flags, Mode::empty());
     let in_use = |opened: &Result<_, _>| {

@@ -198,7 +198,7 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
 enum Fate {
     /// The request was issued.
     Issued,
-    /// This entry of the log acknowledged the request. A flush that is issued later makes the request durable.
+    /// The log entry with this index acknowledged the request. A flush that is issued later makes the request durable.
     Acknowledged(usize),
     /// All of the request is durable.
     Durable,

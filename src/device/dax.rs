@@ -43,7 +43,7 @@ struct Mapped {
     skip: usize,
     /// The file for writes, if the mapping is read-only.
     writer: Option<Writer>,
-    /// Declared after the mapping, so that the mapping, which keeps the image open, is removed first.
+    /// This field is declared after the mapping, so that the mapping is removed first. The mapping keeps the image open.
     _hold: Arc<Hold>,
 }
 

@@ -58,7 +58,7 @@ struct Running {
 struct Flushed {
     /// The newest flush that has succeeded.
     done: u64,
-    /// The last flush was so short that a wait for another thread's flush would take longer.
+    /// Whether the last flush was so short that a wait for another thread's flush would take longer.
     cheap: bool,
 }
 
@@ -104,7 +104,7 @@ impl Durability {
     }
 
     /// Flushes the device, and waits for all other flushes that began before this flush ended. Another flush may have failed first and lost
-    /// the writes that this flush should make durable. So this flush succeeds only if all of these flushes succeed.
+    /// the writes that this flush should make durable. So this flush succeeds only if all of the other flushes succeed.
     fn flush_now(&self, state: &mut MutexGuard<'_, State>, device: &dyn Device) -> Result<()> {
         state.begun += 1;
         let number = state.begun;

@@ -151,7 +151,7 @@ impl<L: Layer> Layered<L> {
         &self.below
     }
 
-    /// Carries out a request by a call. `run` transfers the number of bytes that the layer permits.
+    /// Carries out a request by a call. `run` gets the number of bytes that the layer permits, and transfers these bytes.
     fn carry(
         &self,
         request: &Request<'_>,
@@ -325,7 +325,7 @@ impl LayeredQueue {
         result
     }
 
-    /// Carries out a request on borrowed memory. `run` transfers the number of bytes that the layer permits, which is its argument.
+    /// Carries out a request on borrowed memory. `run` gets the number of bytes that the layer permits, and transfers these bytes.
     fn carry(
         &mut self,
         dev: Dev,

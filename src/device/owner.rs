@@ -302,7 +302,7 @@ pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     }
 }
 
-/// Other nodes for bytes of a block device: its disk, its partitions, and the file of a loop device.
+/// Other device nodes that lead to bytes of a block device: its disk, its partitions, and the file of a loop device.
 pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };
     let mut nodes = Vec::new();

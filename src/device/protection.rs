@@ -27,7 +27,7 @@ impl fmt::Display for WrongTuple {
     }
 }
 
-/// The protection information of a device, which stores a tuple with each sector and checks the sector with it.
+/// The protection information of a device, which stores a tuple with each sector and uses the tuple to check the sector.
 ///
 /// The kernel's block layer computes the tuples of each write from the caller's memory and verifies the tuples of each read, unless the
 /// request contains its own tuples. So memory must not change during a write.
@@ -39,9 +39,9 @@ pub struct DeviceProtection {
     pub interval: u32,
     /// The number of bytes of metadata that the device stores with each interval, including the tuple.
     pub metadata: u32,
-    /// The kernel computes the tuples of writes without tuples (`write_generate`).
+    /// Whether the kernel computes the tuples of a write that contains none (`write_generate`).
     pub generated: bool,
-    /// The kernel verifies the tuples of reads without tuples (`read_verify`).
+    /// Whether the kernel verifies the tuples of a read that does not request them (`read_verify`).
     pub verified: bool,
     /// The tuples, if they have a form that this crate computes.
     pub tuples: Option<Protection>,

@@ -1,6 +1,6 @@
-//! A device that logs the requests to the device below: every write, flush and discard, the position of each acknowledgement in the log,
-//! and marks that the application sets between requests. [`Crashes`](super::Crashes) derives from the log the states that a power cut could
-//! have left.
+//! A device that logs the requests to the device below. The log contains every write, flush and discard, the position of each
+//! acknowledgement, and marks that the application sets between requests. [`Crashes`](super::Crashes) derives from the log the states that
+//! a power cut could have left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -114,7 +114,7 @@ impl Part<'_> {
         allocated.map_err(|errno| failed("allocate the space of the image", errno))
     }
 
-    /// Fails before the allocation if there is too little space, so that an image that does not fit does not fill the disk.
+    /// Fails before the allocation if there is too little space, so that a failing allocation does not fill the disk.
     fn expect_space(&self, free: u64) -> Result<()> {
         let stat = rustix::fs::fstat(self.file).map_err(|errno| failed("stat", errno))?;
         let has = (stat.st_blocks as u64).saturating_mul(512);

@@ -119,7 +119,8 @@ pub struct UringQueue<W: Width> {
 #[derive(Clone, Copy)]
 struct Route {
     file: RingFile,
-    /// The file does not support NOWAIT. The kernel would pass each request to a worker thread, so a synchronous request is faster.
+    /// Whether a synchronous request is faster. This is so for a file without NOWAIT, because the kernel would pass each queued request to
+    /// a worker thread.
     at_once: bool,
 }
 

@@ -480,8 +480,8 @@ impl Io<'_> {
             self.state.counted_early.saturating_sub(there(self.state) - before);
     }
 
-    /// Waits until a request has completed that [`wait`] counted too early. After an error no request counts as complete, because the next
-    /// [`wait`] gets the same error and returns it.
+    /// Waits for the completion of a request that [`wait`] counted too early. After an error no request counts as complete, because the
+    /// next [`wait`] gets the same error and returns it.
     #[cold]
     #[inline(never)]
     fn wait_for_counted(&mut self) -> bool {

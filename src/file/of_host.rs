@@ -28,7 +28,7 @@ enum Attempt {
     Done(Result<usize>),
     /// The raw read failed, or its data are not valid. The kernel must read.
     Kernel,
-    /// The queue has no lane for the current tenure of the lease. This is the number of the tenure.
+    /// The queue has no lane for the current tenure of the lease. The field is the number of the tenure.
     Unknown(u64),
 }
 

@@ -328,7 +328,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Does the work of [`checkpoint`](Self::checkpoint). The caller must ensure that no thread is writing the contents of a record home.
+    /// Does the work of [`checkpoint`](Self::checkpoint). The caller must ensure that no thread is writing the contents of a record to
+    /// their final positions.
     pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
         // After a failed flush, the records must stay in the journal, because their data may be lost at home.
         durability.check()?;

@@ -1,8 +1,8 @@
 //! A queue that uses the data device's queue. Reads are verified when they are popped, and writes update the tags.
 //!
 //! The data device's queue (the queue below) receives a bio and returns it unchanged. The bio contains everything that its completion
-//! needs, so a request needs no other memory. Only in journal mode may a write wait for another write. The other write then always belongs
-//! to a running thread, because [`commit`](DeviceQueue::commit) waits for the writes that it submits.
+//! needs, so a request needs no other memory. A write waits for another write only in journal mode. The other write then always belongs to
+//! a running thread, because [`commit`](DeviceQueue::commit) waits for the writes that it submits.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

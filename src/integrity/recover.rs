@@ -136,7 +136,7 @@ impl Replay<'_> {
         self.give_up(tagged)
     }
 
-    /// Counts a sector that could not be written as lost, if the options permit this.
+    /// Counts a failed write of a sector as a lost sector, if the options permit this.
     fn give_up(&mut self, done: Result<()>) -> Result<()> {
         match done {
             Err(_) if self.force => self.lost += 1,

@@ -55,7 +55,7 @@ pub(super) struct Tags {
 #[derive(Debug)]
 struct Shard {
     state: Mutex<Slots>,
-    /// Signalled when a block was loaded or written, or when a write ended for which a thread waits.
+    /// This condition is signalled when a block was loaded or written, or when a write has ended and a thread waits for its end.
     changed: Condvar,
 }
 

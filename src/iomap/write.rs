@@ -109,8 +109,8 @@ impl WriteAt {
 pub struct Snapshot {
     /// The inode's change counter at the time of the read. The snapshot is valid while the counter stays the same.
     pub changes: u64,
-    /// Whether an overwrite of mapped blocks needs only the transfer. This is the case if there is no check to make, no set-id bit to
-    /// remove, no inline data, and no shared block.
+    /// Whether an overwrite of mapped blocks needs only the transfer. It needs more if the file system must check the write, or if the file
+    /// has set-id bits, inline data or shared blocks.
     pub plain: bool,
     /// The size and the map. They do not keep the file open, because queues still have snapshots of closed files.
     pub map: Box<dyn WriteMap>,
@@ -150,7 +150,7 @@ pub trait WriteFile: Send + Sync {
     fn read(&self, intent: WriteIntent) -> Result<Snapshot>;
 
     /// The present mapping of a position in the metadata, and the change counter at the time of the read. This method is for callers that
-    /// need only the layout, so it reads no metadata that only a write needs.
+    /// need only the layout. It does not read the further metadata that a write needs.
     ///
     /// # Errors
     /// The errors of [`MapFile::map`].
@@ -211,7 +211,8 @@ pub trait WriteFile: Send + Sync {
     /// The errors of [`convert`](Self::convert), and of a commit.
     fn sync(&self, data_only: bool) -> Result<()>;
 
-    /// Whether all metadata that a read of the file's blocks needs are durable, so that a write that reaches the medium needs no commit.
+    /// Whether the metadata for reads of the file's blocks are durable. If so, a write needs no commit after its data have reached the
+    /// medium.
     fn is_durable(&self) -> bool;
 
     /// Makes the volume read-only after an error, so that all later changes fail. Calls `then` as soon as changes fail.

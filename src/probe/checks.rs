@@ -12,7 +12,7 @@ pub(super) struct Checked {
 }
 
 const LAST_SECTOR: &[At] = &[At::End { unit: 512, back: 512 }];
-/// The four labels of ZFS, two at each end. The second half of each contains copies of its uberblock.
+/// The four labels of ZFS, two at each end of the device. The second half of each label contains copies of the pool's uberblock.
 const ZFS_LABELS: &[At] = &[
     At::Start(128 << 10),
     At::Start((256 + 128) << 10),

@@ -78,7 +78,7 @@ use crate::open_file::{Owner, Views};
 pub struct Queue {
     pub(crate) device: AnyQueue,
     pub(crate) state: State,
-    /// For host files: their maps. A map is valid for one tenure (one period without interruption) of the lease.
+    /// The maps of host files. A map is valid for one tenure (one period without interruption) of the lease.
     pub(crate) lanes: Option<Box<Lanes>>,
     /// The queue's copies of the sizes and maps of files that can change.
     pub(crate) views: Views,

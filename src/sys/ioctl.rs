@@ -197,8 +197,8 @@ pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Er
 
 /// The number of bytes of metadata that a block device stores for each protection interval. ENOTTY before Linux 6.17.
 pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
-    // struct logical_block_metadata_cap contains flags (32 bits), the interval (16 bits), and then single bytes. The first of them is this
-    // number.
+    // struct logical_block_metadata_cap contains flags (32 bits), the interval (16 bits), and then single bytes. The first of these bytes
+    // is the returned number.
     let mut capability = [0_u8; 16];
     // SAFETY: FS_IOC_GETLBMD_CAP fills 16 bytes.
     unsafe { ioctl(device, FS_IOC_GETLBMD_CAP, &mut capability) }?;

@@ -1,5 +1,5 @@
 //! Memory that is registered with a ring, so that the kernel need not pin its pages for each request: one allocation of the caller, and
-//! bounce buffers, each of which many requests use one after the other.
+//! bounce buffers. Many requests use a bounce buffer, one after the other.
 
 use super::Buffer;
 use super::buffer::Registered;
@@ -63,7 +63,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok(())
     }
 
-    /// The free places of the table of registered memory, which is created first if necessary; `None` if the kernel refuses one.
+    /// The free places of the table of registered memory, which is created first if necessary; `None` if the kernel refuses a table.
     fn free_places(&mut self) -> Option<&mut Vec<u16>> {
         if let Places::Unmade = self.places {
             let made = self.ring.submitter().register_buffers_sparse(REGISTERED_BUFFERS.into());

@@ -51,7 +51,7 @@ impl VolumeOptions {
     }
 
     /// Only for reading: the device of the volume's journal, if the journal is on a separate device and needs recovery. The journal is
-    /// recovered in memory. Without this option, the device is searched by its UUID below `/dev/disk/by-uuid`.
+    /// recovered in memory. Without this option, the device is found by its UUID below `/dev/disk/by-uuid`.
     #[must_use]
     pub fn journal(mut self, device: impl Into<Option<Location>>) -> Self {
         self.journal = device.into();

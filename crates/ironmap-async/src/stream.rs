@@ -13,8 +13,9 @@ use crate::promise::Answer;
 /// The length of the buffer of a stream.
 const BUFFER: usize = 256 << 10;
 
-/// A file with a position: tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`. A read fetches up to 256 KiB, and later reads are served from
-/// them. A write is accepted when its data are copied; a flush waits until it is carried out, and then syncs the file.
+/// A file with a position: tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`. A read fetches up to 256 KiB into a buffer, which also serves
+/// later reads. A write is accepted when its data are copied. A flush waits until the accepted write is carried out, and then syncs the
+/// file.
 pub struct Stream {
     file: AsyncFile,
     pos: u64,

@@ -1,4 +1,4 @@
-//! A thread of the pool: it takes jobs, has them in flight on its queue, and sets their answers.
+//! A thread of the pool: it takes jobs, submits their requests to its queue, and sets their answers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Reads `SOURCE_DATE_EPOCH`, which reproducible builds set. With it, all timestamps are this time, and no value is random.
+//! Reads `SOURCE_DATE_EPOCH`, which reproducible builds set. If the variable is set, all timestamps are this time, and no value is random.
 
 const VARIABLE: &str = "SOURCE_DATE_EPOCH";
 /// The last second that a timestamp of ext4 can store. A timestamp has 34 bits and begins in 1901.

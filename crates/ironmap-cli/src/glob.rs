@@ -112,8 +112,8 @@ enum Element {
     Unknown,
 }
 
-/// Returns whether a unit is in the set at the beginning of `text`, which follows `[`, and the pattern after the set. `None` if the set has
-/// no end. `fold` maps the case of single letters and of ranges, but not of classes.
+/// `text` begins after the `[` of a set. Returns whether a unit is in this set, and the pattern after the set. `None` if the set has no
+/// end. `fold` maps the case of single letters and of ranges, but not of classes.
 fn set(text: &[Unit], unit: Unit, fold: impl Fn(Unit) -> Unit) -> Option<(bool, &[Unit])> {
     let negated = matches!(text.first(), Some(Unit::Char('!' | '^')));
     let mut rest = &text[usize::from(negated)..];

@@ -15,7 +15,7 @@ use crate::stop::Stop;
 
 /// The functions of a job's caller. Several threads call them.
 pub trait Caller: Send + Sync {
-    /// Prints one message: an error, a warning or a note. It may contain any character.
+    /// Prints one message: an error, a warning or a note. The message may contain any character.
     fn print(&self, message: &str);
 
     /// Prints a message about finished work.
@@ -27,7 +27,8 @@ pub trait Caller: Send + Sync {
     /// Starts the progress display of a copy. `None` if the progress is not shown.
     fn show_progress(&self) -> Option<Arc<dyn Bar>>;
 
-    /// Called before a volume is changed. From this call on, a signal must set the job's [`Stop`], and must not end the process.
+    /// This function is called before a volume is changed. From this call on, a signal must set the job's [`Stop`], and must not end the
+    /// process.
     fn catch_signals(&self);
 
     /// Opens a volume.

@@ -26,7 +26,7 @@ pub enum Reason {
 #[derive(Debug)]
 pub struct Failure {
     reason: Reason,
-    /// Empty if the reader of the output has closed its pipe: then there is nothing to report.
+    /// The message is empty if the reader of the output has closed its pipe: then there is nothing to report.
     message: String,
     /// The kind of the library's error.
     kind: Option<ErrorKind>,

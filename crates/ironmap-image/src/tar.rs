@@ -313,7 +313,7 @@ impl Content {
     }
 }
 
-/// The name of a sparse file for programs that do not know this form, and extract the map with the content. The name is shortened to fit
+/// The name of a sparse file for programs that do not know this form and extract the map with the content. The name is shortened to fit
 /// into a header.
 fn placeholder(path: &[u8]) -> Vec<u8> {
     let slash = path.iter().rposition(|byte| *byte == b'/');

@@ -263,7 +263,7 @@ impl Name {
         }
     }
 
-    /// Refuses a slash at the end of the name of a new file that is not a directory, with the error of the kernel.
+    /// Refuses a new file that is not a directory if its name ends with a slash. The error is that of the kernel.
     pub fn check_new_file(&self) -> Result<(), Failure> {
         if !self.wants_directory() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! One launch in one process. The targets take turns: each runs a chunk of the same number of requests. Each thread is pinned to a CPU.
+//! One launch in one process. The targets take turns: each target runs a chunk of the same number of requests. Each thread is pinned to a
+//! CPU.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -82,7 +83,7 @@ pub fn run_on(plan: &Plan, volumes: Vec<(String, Volume)>) -> Result<Vec<Measure
         .enumerate()
         .map(|(index, source)| measured(plan, &jobs, source, index))
         .collect();
-    // All counters are read before the first close, because a close counts handles too.
+    // All counters are read before the first close, because a close changes some of the counters.
     for ((source, before), measured) in sources.iter().zip(before).zip(&mut measured) {
         let verified = source.verified();
         measured.counters.extend(verified.into_iter().map(|(name, count)| (name.into(), count)));

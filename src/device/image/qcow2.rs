@@ -178,7 +178,7 @@ fn header_failed(errno: Errno) -> Error {
     Error::io(errno, "write to the image's header")
 }
 
-/// Converts an error of imago: errors of the file keep their errno, all other errors are errors of the image.
+/// Converts an error of imago. Errors of the file keep their errno. All other errors are errors of the image.
 fn failed(error: &io::Error) -> Error {
     let text = error.to_string();
     match error.raw_os_error() {

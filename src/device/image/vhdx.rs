@@ -1,4 +1,4 @@
-//! A VHDX image, for reading. Supported are fixed and dynamic images without a parent and with an empty log.
+//! A VHDX image, for reading. Fixed and dynamic images are supported if they have no parent and an empty log.
 //!
 //! Source: Microsoft's open specification MS-VHDX.
 

@@ -64,7 +64,7 @@ impl Request {
 #[derive(Debug)]
 pub(super) enum Lost {
     Io(io::Error),
-    /// The server shuts down regularly, and requests that its clients disconnect.
+    /// The server shuts down in an orderly way, and requests that its clients disconnect.
     Shutdown,
     Rule(&'static str),
 }

@@ -55,9 +55,9 @@ impl Link {
         true
     }
 
-    /// Ends the session if the server passes over a request: the request is older than the time-out, and many later requests were answered,
-    /// or it is older than [`SLOWEST`] time-outs. A slow connection alone is not a reason, because few later requests are then answered
-    /// before an older request.
+    /// Ends the session if the server passes over a request. A request is passed over in two cases: it is older than the time-out and many
+    /// later requests were answered, or it is older than [`SLOWEST`] time-outs. A slow connection alone is not a reason, because few later
+    /// requests are then answered before an older request.
     pub(super) fn look(&self, state: &mut State) {
         if state.heard.duration_since(state.looked) < LOOK {
             return;
@@ -144,7 +144,8 @@ impl Link {
         if generation == shared.generation {
             shared.generation += 1;
             self.session.generation.store(shared.generation, Ordering::Release);
-            // A server that shuts down regularly waits until all of its clients have disconnected, including the clients of idle threads.
+            // A server that shuts down in an orderly way waits until all of its clients have disconnected, including the clients of idle
+            // threads.
             for socket in shared.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
                 socket.shutdown();
             }

@@ -48,7 +48,7 @@ pub(super) struct Socket {
 pub(super) struct Ending {
     /// Whether the user has given up the connection. If so, the pump sends no more bytes.
     pub(super) is_given_up: AtomicBool,
-    /// The pump's error. Not set if the server ended the connection regularly.
+    /// The pump's error. It is not set if the server ended the connection with TLS's closing message.
     pub(super) cause: OnceLock<(io::ErrorKind, String)>,
 }
 

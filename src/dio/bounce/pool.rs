@@ -33,8 +33,8 @@ pub(in crate::dio) struct Pool {
     long: usize,
     /// The unused pieces, by the index of their size in [`SIZES`].
     idle: [Vec<Buffer>; SIZES.len()],
-    /// The reserved piece, for repeated reads, which cannot wait for other requests, and for copies that are written before the call
-    /// returns.
+    /// The reserved piece. It serves repeated reads, because they cannot wait for other requests, and copies that are written before the
+    /// call returns.
     last: Option<Buffer>,
 }
 

@@ -118,7 +118,8 @@ impl Fixture {
             }
             let mount = Mount::new(fs, &twin.volume(), &tree)?;
             if fs == FsKind::Xfs && writes.is_none() {
-                // On XFS with reflink, deduplication could move the data of the file. An immutable file cannot be deduplicated.
+                // On XFS with reflink, deduplication could move the data of the file. An immutable file cannot be deduplicated, so the file
+                // is made immutable.
                 run("chattr", &["+i".into(), file.display().to_string()])?;
             }
             Some(Mounted { file, _mount: mount, device: twin })
@@ -366,7 +367,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // After the end of a process that used io_uring, the kernel releases the files of this process with a short delay.
+        // The unmount is retried: the kernel releases the files of a process that used io_uring a short time after the process has ended.
         retry(|| run("umount", &[self.dir.display().to_string()]).is_ok());
     }
 }

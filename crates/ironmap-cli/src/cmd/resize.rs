@@ -83,7 +83,8 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     print(args, &resized)
 }
 
-/// Refuses a volume that cannot be read. This is usually a truncated image, whose truncation an extension would hide.
+/// Refuses a volume that cannot be read. Such a volume is usually in a truncated image, and an extension of the image would hide the
+/// truncation.
 fn check_whole(args: &Args, report: &Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
     let opened =

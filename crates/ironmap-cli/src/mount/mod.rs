@@ -118,7 +118,7 @@ impl Mount {
 
     /// Drops the cached pages of a range after a failed operation that may have changed a part of the range.
     ///
-    /// The notification waits for pages that are being read, so a thread that serves requests must not send it. These errors are rare, so
+    /// The notification waits for pages that are being read, so a thread that serves requests must not send it. Such failures are rare, so
     /// each notification gets its own thread.
     fn forget_pages(&self, inode: InodeNo, pos: u64, len: u64) {
         let notifier = Arc::clone(&self.notifier);

@@ -40,7 +40,7 @@ impl Mount {
     pub(super) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         check(name)?;
         match name {
-            // The kernel sends these two names only to open a file handle (as for NFS). Then `dir` can be any inode, even a freed inode.
+            // The kernel looks up `.` and `..` only to open a file handle (as for NFS). Then `dir` can be any inode, even a freed inode.
             b"." => self.entry_by_number(dir),
             b".." => self.entry_by_number(self.fs().lookup(dir, name)?.number()),
             _ => self.entry(dir, self.fs().lookup(dir, name)?.number()),
@@ -171,8 +171,8 @@ impl Mount {
     }
 
     /// Runs an operation that may remove a name and change the inodes in `also`. If the name was the last name of its inode, the inode is
-    /// kept until the kernel forgets it. The kernel serialises changes of a directory, so the name leads to the same inode until the
-    /// operation.
+    /// kept until the kernel forgets it. The kernel serialises changes of a directory, so the name still leads to the same inode when the
+    /// operation runs.
     fn removing(
         &self,
         dir: InodeNo,

@@ -278,8 +278,8 @@ impl Options {
     }
 }
 
-/// The arguments of `mount.fuse.ironmap VOLUME DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, which `mount(8)` or a user calls,
-/// translated to those of `ironmap mount`. `None` if the program was called by its own name.
+/// Translates the arguments of `mount.fuse.ironmap VOLUME DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]` to those of `ironmap mount`.
+/// `mount(8)` or a user calls the program by this name. `None` if the program was called by its own name.
 pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
     let program = std::path::Path::new(args.first()?).file_name()?.to_str()?;
     if !program.starts_with("mount.") {

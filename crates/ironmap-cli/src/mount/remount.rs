@@ -1,8 +1,8 @@
 //! Requests to a running mount: to become read-only or writable (`mount -o remount`), and to make data durable (`ironmap sync`).
 //!
-//! The kernel passes neither of them to this server as a request of its own. The kernel sends FUSE_SYNCFS only to some kinds of servers,
-//! fuser 0.18 does not support this request, and the protocol has no request for a remount. Both commands therefore read an extended
-//! attribute of the root, and the server acts on the read.
+//! The kernel passes neither of these two requests to this server. The kernel sends FUSE_SYNCFS only to some kinds of servers, fuser 0.18
+//! does not support this request, and the protocol has no request for a remount. Both commands therefore read an extended attribute of the
+//! root, and the server acts on the read.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;

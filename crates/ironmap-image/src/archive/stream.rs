@@ -35,7 +35,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Skips `len` bytes, or fewer if the stream ends before. Returns the number of skipped bytes.
+    /// Skips `len` bytes, or fewer if the stream ends before that. Returns the number of skipped bytes.
     pub(super) fn skip(&mut self, len: u64) -> io::Result<u64> {
         match self {
             Self::Plain(source) => {

@@ -283,7 +283,7 @@ fn make(
     Ok(superblock)
 }
 
-/// The error for a volume that cannot be opened. For a missing image, the error suggests to give a size.
+/// The error for a volume that cannot be opened. For a missing image, the error suggests that the user gives a size.
 fn missing(volume: &Location, error: Error) -> Error {
     match volume.whole_file() {
         Some(path) if error.errno() == Errno::ENOENT && !path.starts_with("/dev") => {

@@ -36,7 +36,7 @@ impl<'a> DataRanges<'a> {
         Ok(Self { fd, size, whole, data: (0, 0), bytes: Vec::new() })
     }
 
-    /// The next range to copy, at or after `pos`, which is the end of the previous range. `None` if only a hole follows.
+    /// The next range to copy, at or after `pos`. `pos` is the end of the previous range. `None` if only a hole follows.
     ///
     /// # Errors
     /// The errors of `lseek` and `pread`.

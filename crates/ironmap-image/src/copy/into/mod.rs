@@ -91,7 +91,7 @@ pub(crate) struct Filler<'a> {
 }
 
 impl<'a> Filler<'a> {
-    /// `total` is the content of the sources, if the caller has counted it.
+    /// `total` is the number of files in the sources and their sizes, if the caller has counted them.
     pub(crate) fn new(
         source: &Rc<Source>,
         owners: Owners,

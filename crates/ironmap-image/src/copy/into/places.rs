@@ -26,7 +26,7 @@ pub(super) struct Places {
     /// The files that the layer has made with the names that AUFS uses for itself (`.wh..wh.`). They are removed when the layer ends,
     /// because later members may be hard links to them.
     aside: Vec<Name>,
-    /// The owner of the directories that the archive lacks. The copy makes them for the files in them.
+    /// The owner of the directories that the archive lacks. The copy makes these directories, because the files in them need a place.
     pub(super) owner: (u32, u32),
 }
 
