@@ -203,8 +203,8 @@ mod sys;
 pub mod units;
 mod volume;
 
-// These modules are public for the program, the fio engine, the tests and the benches, which inspect the library, inject faults and measure each
-// layer. They change with the library's layers. The items that users need are exported below.
+// These modules are public for the program, the fio engine, the tests and the benches, which inspect the library, inject faults and measure
+// each layer. They change with the library's layers. The items that users need are exported below.
 #[doc(hidden)]
 pub mod bio;
 #[doc(hidden)]

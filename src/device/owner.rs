@@ -51,7 +51,8 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -
     attempt()
 }
 
-/// Images that this process has open for writing. A refused lease does not show which process has an image open.
+/// Images that this process has open for writing. These images are not tested by a lease, because the kernel also refuses a lease if this
+/// process itself has the image open.
 static OURS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
 /// The mark that this process has an image open for writing. The mark is removed on drop.

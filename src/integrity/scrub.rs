@@ -24,7 +24,8 @@ pub enum ScrubFinding {
         half: Half,
         /// The first sector.
         sector: u64,
-        /// The number of sectors: one for data; for tags, the compared sectors whose tags are in the unreadable block.
+        /// The number of sectors. For data, this is 1. For tags, it is the number of compared sectors whose tags are in the unreadable
+        /// block.
         count: u64,
         /// The errno of the device.
         errno: Errno,

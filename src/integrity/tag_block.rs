@@ -57,7 +57,7 @@ pub(super) struct TagBlock {
     pub(super) dirty: bool,
     /// The number of changes of the block.
     pub(super) changes: u64,
-    /// Whether the block was used after the search for a block to evict last passed it.
+    /// Whether the block was used after the last search for a block to evict passed it.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
     /// The tuples of the writes in flight, for the sectors whose bits in `busy` are set. If several writes to a sector are in flight, the

@@ -153,8 +153,8 @@ impl Queue {
             .map_err(|errno| Error::io(errno, format!("register {count} buffers of {size} bytes")))
     }
 
-    /// Registers memory of the caller, such as an engine's pool ([`Buffer::from_owner`]), with the kernel, so that requests need not pin its
-    /// pages. Buffers that are split off it are registered too. A queue can register memory once, by this call or by
+    /// Registers memory of the caller, such as an engine's pool ([`Buffer::from_owner`]), with the kernel, so that requests need not pin
+    /// its pages. Buffers that are split off it are registered too. A queue can register memory once, by this call or by
     /// [`register_buffers`](Self::register_buffers), and at most 1 GiB. The memory is released after the queue has been dropped.
     ///
     /// # Errors

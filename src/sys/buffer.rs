@@ -134,8 +134,8 @@ impl Buffer {
     /// Makes a buffer of memory by its address. `owner` is dropped after the last buffer that was cut from the memory.
     ///
     /// # Safety
-    /// The `len` bytes from `base` are initialised, readable and writable until `owner` is dropped. No other code reads or writes them while
-    /// a buffer or a request of this memory exists.
+    /// The `len` bytes from `base` are initialised, readable and writable until `owner` is dropped. No other code reads or writes them
+    /// while a buffer or a request of this memory exists.
     pub unsafe fn from_raw_parts(
         base: NonNull<u8>,
         len: usize,

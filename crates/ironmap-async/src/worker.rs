@@ -60,7 +60,8 @@ struct Worker<'a> {
     shared: &'a Shared,
     index: usize,
     queue: Queue,
-    /// The descriptor of the queue's completions. A polled device has none: then the thread waits for a completion, and takes no job meanwhile.
+    /// The descriptor of the queue's completions. A polled device has none: then the thread waits for a completion, and takes no job
+    /// meanwhile.
     ready: Option<Readiness>,
     /// The requests in flight, by their tokens.
     requests: Vec<Option<InFlight>>,

@@ -1,5 +1,5 @@
-//! Shell patterns with the syntax of `fnmatch(3)` without flags: `*`, `?`, `[a-z]`, `[!a-z]`, `[[:alpha:]]` and `\`. As in `fnmatch`, the locale decides
-//! whether a name consists of UTF-8 characters or of bytes. Ranges compare code points, as in the locale C.UTF-8.
+//! Shell patterns with the syntax of `fnmatch(3)` without flags: `*`, `?`, `[a-z]`, `[!a-z]`, `[[:alpha:]]` and `\`. As in `fnmatch`, the
+//! locale decides whether a name consists of UTF-8 characters or of bytes. Ranges compare code points, as in the locale C.UTF-8.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

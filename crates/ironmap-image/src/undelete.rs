@@ -129,8 +129,8 @@ impl<'a> Root<'a> {
     }
 }
 
-/// Makes a file or directory in a directory, and adds its name to the path. If the name exists, the suffix is appended to it. Another deleted
-/// file may have had the same name.
+/// Makes a file or directory in a directory, and adds its name to the path. If the name exists, the suffix is appended to it. Another
+/// deleted file may have had the same name.
 fn free_name(
     parent: BorrowedFd<'_>,
     name: &[u8],
@@ -152,7 +152,8 @@ fn free_name(
     .map_err(|errno| (path.clone(), errno))
 }
 
-/// Opens a directory, and makes it if it is missing. A new directory is accessible only to its owner, because its original mode is not known.
+/// Opens a directory, and makes it if it is missing. A new directory is accessible only to its owner, because its original mode is not
+/// known.
 fn subdirectory(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}

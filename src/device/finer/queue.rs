@@ -170,7 +170,7 @@ impl FinerQueue {
         if let Ok(count) = done.result {
             let bufs = done.bio.memory.buffers();
             let bufs: Vec<_> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
-            // A call repeats the write. A call obeys no flag except DSYNC, and always transfers all bytes.
+            // The write is repeated by a call, which always transfers all bytes. Calls obey no flag except DSYNC.
             let flags = done.bio.flags & BioFlags::DSYNC;
             done.result = self.write(&bufs, done.bio.at, flags).map(|_| count);
         }

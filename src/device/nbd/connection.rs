@@ -35,7 +35,7 @@ pub(super) struct Request {
     pub(super) len: u32,
     /// Whether a flush follows the write. The request is complete only after both the write and the flush.
     pub(super) flush_after: bool,
-    /// The `len` bytes of data of a read or write; or the received extents of the status of blocks, with [`STATUS`] bytes each.
+    /// The data of a read or write (`len` bytes), or the received extents of a block status ([`STATUS`] bytes each).
     pub(super) memory: Memory,
 }
 

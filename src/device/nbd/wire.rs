@@ -170,9 +170,9 @@ pub(super) enum ReplyKind {
     Data,
     /// A position, and a length of zeros.
     Hole,
-    /// A context, and extents. Each extent is a length and bits, with 32 bits each.
+    /// The number of a context, and extents. Each extent consists of a length and flags, with 32 bits each.
     Status,
-    /// A context, a number of extents, and the extents. Each extent is a length and bits, with 64 bits each.
+    /// The number of a context, the number of extents, and the extents. Each extent consists of a length and flags, with 64 bits each.
     WideStatus,
     /// An error, with a message.
     Error,

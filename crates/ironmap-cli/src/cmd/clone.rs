@@ -228,7 +228,7 @@ impl Copy<'_> {
                 Part::Data(range) => self.copy(range, &mut buffer)?,
                 Part::Zeros(range) => self.zero(range)?,
             }
-            // An error is ignored, because it cannot occur: the receiver outlives the workers.
+            // The receiver outlives the workers, so `send` cannot fail.
             let _ = done.send(len);
         }
         Ok(())

@@ -146,7 +146,8 @@ fn sort(args: &Args, files: &mut [Listed]) {
     }
 }
 
-/// Lists a directory and the directories below it, depth first. Each directory is listed once, even if a damaged volume has several names for it.
+/// Lists a directory and the directories below it, depth first. Each directory is listed once, even if a damaged volume has several names
+/// for it.
 fn list(
     args: &Args,
     top: Listed,
