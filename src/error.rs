@@ -45,7 +45,7 @@ impl fmt::Debug for Errno {
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // std appends " (os error N)"; the symbolic name is clearer and can be searched for.
+        // std appends " (os error N)" to the text. This suffix is removed, because the symbolic name is clearer and can be searched for.
         let text = std::io::Error::from_raw_os_error(self.0).to_string();
         let text = text.split(" (os error").next().unwrap_or_default();
         match self.name() {
@@ -162,7 +162,7 @@ impl ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// The structure's name in the terms of the field: `superblock`, `extent header`, `directory entry`.
+    /// The usual name of the structure: `superblock`, `extent header`, `directory entry`.
     pub structure: &'static str,
     /// The field's name as the format's documentation gives it, or empty for the whole structure.
     pub field: &'static str,
@@ -284,7 +284,7 @@ impl Error {
         Self::new(ErrorKind::Io(errno.into()), what)
     }
 
-    /// Creates the error for a valid value that is not supported, which `what` names.
+    /// Creates the error for a valid value that ironmap does not support. `what` names the value.
     #[cold]
     pub fn unsupported(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unsupported, what)
@@ -330,7 +330,7 @@ impl Error {
     }
 
     /// The error as one line that begins with this name. The line shows the name only once.
-    #[doc(hidden)] // For the program, which knows names that the library does not.
+    #[doc(hidden)] // This function is public for the program, which knows names that the library does not know.
     pub fn shown_at<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
         ShownAt { error: self, name }
     }

@@ -203,8 +203,8 @@ mod sys;
 pub mod units;
 mod volume;
 
-// These modules are public for the program, the fio engine, the tests and the benches, which inspect the library, inject faults and measure each
-// layer. They change with the library's layers. The items that users need are exported below.
+// These modules are public for the program, the fio engine, the tests and the benches, which inspect the library, inject faults and measure
+// each layer. They change with the library's layers. The items that users need are exported below.
 #[doc(hidden)]
 pub mod bio;
 #[doc(hidden)]
@@ -236,9 +236,9 @@ pub use dio::{Completion, DioFlags, Rejected, StablePages};
 pub use error::{Errno, Error, ErrorKind, Result};
 pub use file::{File, FileOptions, ReadAt};
 pub use files::Files;
-#[doc(hidden)] // The files of `ironmap undelete`.
+#[doc(hidden)] // `ironmap undelete` uses this type.
 pub use fs::ext4::undelete::Deleted;
-#[doc(hidden)] // For `tools::resize`.
+#[doc(hidden)] // `tools::resize` uses these types.
 pub use fs::ext4::{NewSize, ResizeOptions, Resized};
 pub use fs::host::{HostFs, Refusal};
 pub use host::{DeviceReport, HostReport};

@@ -76,7 +76,7 @@ impl Host {
 
     fn start(engine: Engine, own: Option<Arc<dyn Device>>) -> Result<Self> {
         if own.is_none() {
-            // An engine that is not available fails here, and not when the first queue is created.
+            // A queue is opened as a test, so that an engine that is not available fails here and not when the first queue is created.
             open_queue(engine, &QueueOptions::new().depth(1))?;
         }
         let keeping = Keeper::start()?;

@@ -149,7 +149,7 @@ mod tests {
     fn a_superblock_that_cannot_be_read_is_an_error() {
         let ram: Arc<dyn Device> = Arc::new(Ram::new(8 << 20));
         make(&*ram, &MkfsOptions::default()).unwrap();
-        // The second half of the superblock. The first half identifies the format.
+        // The second half of the superblock cannot be read. The first half identifies the format.
         let faults = Faults { bad_sectors: [3].into(), ..Faults::default() };
         let sim = Sim::new(ram, faults);
         let found = check_tail(&sim, 1 << 20, TailLoss::DamagedVolume);

@@ -27,7 +27,7 @@ bitflags! {
     /// How a bio is carried out.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct BioFlags: u8 {
-        /// The device fails with EAGAIN instead of waiting (`RWF_NOWAIT`).
+        /// If the device cannot begin the request without waiting, the request fails with EAGAIN (`RWF_NOWAIT`).
         const NOWAIT = 0x1;
         /// The issuer polls for the completion (`RWF_HIPRI`).
         const HIPRI = 0x2;
@@ -43,7 +43,7 @@ bitflags! {
 }
 
 impl BioFlags {
-    /// Whether any of the flags concerns the device.
+    /// Whether the device must obey any of the flags. It ignores only [`REREAD`](Self::REREAD).
     #[inline(always)]
     pub(crate) fn concern_device(self) -> bool {
         self.intersects(Self::all().difference(Self::REREAD))
@@ -77,8 +77,8 @@ bitflags! {
         const DATASYNC = 0x4;
         /// The file is to be synced, as `fsync` does it.
         const SYNC = 0x8;
-        /// The write was made to new blocks that replace shared ones. The map of the file gets the new blocks before the write is reported
-        /// as complete. Until then, reads use the old blocks.
+        /// The write was made to new blocks that replace shared ones. The new blocks enter the file's extent map before the write is
+        /// reported as complete. Until then, reads use the old blocks.
         const REMAP = 0x20;
         /// The write has reserved a range past the end of the file. No append gets this range before the write ends.
         const RESERVED = 0x10;

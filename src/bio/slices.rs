@@ -1,4 +1,5 @@
-//! Cuts the memory of a request. A position counts the bytes of all buffers together, so a caller need not know where a buffer ends.
+//! Cuts ranges of bytes out of the buffers of a request. A position counts the bytes of all buffers together, so a caller need not know
+//! where a buffer ends.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut, Range};
@@ -72,7 +73,8 @@ impl Cutter {
 mod tests {
     use super::*;
 
-    /// Ten bytes are divided into three buffers in every possible way. Each range has the same bytes as in the undivided memory.
+    /// A range contains the same bytes, however the memory is divided into buffers. The test divides ten bytes into three buffers in every
+    /// possible way.
     #[test]
     fn a_range_is_the_same_however_the_memory_is_divided() {
         let whole: Vec<u8> = (0..10).collect();

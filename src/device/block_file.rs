@@ -36,7 +36,8 @@ pub struct OpenMode {
     /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses such requests, they use the page cache, and
     /// [`BlockFile::notice`] returns a line that reports it.
     pub direct: bool,
-    /// Fail if another program has the device mounted, attached or locked. Measurements of the raw device of an open volume turn this off.
+    /// Fail if another program has the device mounted, attached or locked. A measurement of the raw device of an open volume clears this
+    /// field.
     pub exclusive: bool,
     /// Open for reading and writing.
     pub write: bool,
@@ -92,7 +93,7 @@ impl BlockFile {
         }
         let (file, direct) = open_file(path, mode, is_device)?;
         owner::refuse_another(path, &stat, file.as_fd())?;
-        // Linux opens a read-only device for writing without an error, and refuses each write (EPERM).
+        // Linux opens a read-only device for writing without an error, and refuses each write (EPERM). So the open is refused here.
         if is_device && mode.write && is_read_only(file.as_fd()) == Ok(true) {
             return Err(read_only(path));
         }
@@ -147,15 +148,16 @@ impl BlockFile {
         })
     }
 
-    /// Opens the device for requests of any alignment, which use the page cache. The notice contains the reason.
+    /// Opens the device for requests of any alignment, which use the page cache. The notice for the user contains the reason `why`.
     fn open_buffered(path: &Path, mode: &OpenMode, why: &str) -> Result<Self> {
         let mut opened = Self::open(path, &OpenMode { direct: false, ..mode.clone() })?;
         opened.notice = Some(format!("{why}: reads and writes go through the page cache"));
         Ok(opened)
     }
 
-    /// Opens the device for a volume with blocks of `block` bytes. If the shortest direct request is longer than such a block, all requests
-    /// use the page cache, which reads and writes longer units. `block` returns `None` if the device contains no known volume.
+    /// Opens the device for a volume. The function `block` returns the length of the volume's blocks in bytes, or `None` if the device
+    /// contains no known volume. If the shortest direct request is longer than a block, all requests use the page cache, which reads and
+    /// writes longer units.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -185,7 +187,7 @@ impl BlockFile {
         let namespace = Namespace::open(path)?;
         let block = Self::open(namespace.block(), mode)?;
         if !block.limits.direct {
-            // NVMe commands cannot use the page cache.
+            // NVMe commands cannot use the page cache, so a buffered open uses the block device.
             return Ok(block);
         }
         namespace.check_metadata(block.protection.as_ref())?;
@@ -257,7 +259,8 @@ impl BlockFile {
         self.file.as_fd()
     }
 
-    /// The locks on the file and the mark that it is being written, for a device that outlives this file.
+    /// The locks on the file, and the mark that the file is being written. A device that outlives this `BlockFile` keeps a reference to
+    /// them.
     pub(super) fn hold(&self) -> Arc<Hold> {
         Arc::clone(&self.hold)
     }
@@ -356,7 +359,7 @@ impl BlockFile {
         } else {
             Err(Errno::EOPNOTSUPP)
         };
-        // The range may begin or end within a sector of the device. EOPNOTSUPP makes the caller write the zeros.
+        // The kernel refuses a range that begins or ends within a sector of the device. EOPNOTSUPP makes the caller write the zeros.
         let zeroed = zeroed.map_err(|errno| match errno {
             Errno::EINVAL => Errno::EOPNOTSUPP,
             errno => errno,
@@ -400,7 +403,7 @@ impl BlockFile {
         Some(limits.logical_block).filter(|unit| *unit > self.limits.logical_block)
     }
 
-    /// Reads at least the first `least` bytes of `buf`, and the remaining bytes up to the end of the file.
+    /// Reads until at least the first `least` bytes of `buf` are filled. Fails if the file ends before that.
     fn fill(&self, buf: &mut [u8], at: DevOffset, least: usize) -> Result<()> {
         let at = self.absolute(at);
         let fail = |errno, at| self.failed("read", errno, at);
@@ -457,7 +460,7 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
 }
 
 /// Opens a file. An exclusive open is repeated for a short time, because a process that has just ended may still have the device open: the
-/// kernel removes its io_uring rings after its end.
+/// kernel removes the io_uring rings of a process some time after the process has ended.
 fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
     let open = || rustix::fs::open(path, flags, Mode::empty());
     let in_use = |opened: &Result<_, _>| {

@@ -10,7 +10,8 @@ use super::{Device, Entry, Log, Ram};
 use crate::error::{Error, Result};
 use crate::units::DevOffset;
 
-/// The name of a state. The same base, log and name give the same state. The text of a name is `seed:cut:subset`, all hexadecimal.
+/// The name of one state of a device after a power cut. The same base, log and name give the same state. The text of a name is
+/// `seed:cut:subset`, all hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CrashState {
     /// The seed of all random choices.
@@ -181,7 +182,8 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
         if reaches {
             let (start, end) = (from * unit, ((from + run) * unit).min(len));
             let place = DevOffset(at.0.saturating_add(start));
-            // The log also contains bytes past the device's end, which the device refused.
+            // The log also contains writes past the device's end, which the device refused. The image refuses them too, so errors are
+            // ignored.
             let _ = match entry {
                 Entry::Write { data, .. } => image.put(&data[start as usize..end as usize], place),
                 _ => image.discard(place, end - start).map_err(|error| error.errno()),
@@ -196,7 +198,7 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
 enum Fate {
     /// The request was issued.
     Issued,
-    /// This entry of the log acknowledged the request. A flush that is issued later makes the request durable.
+    /// The log entry with this index acknowledged the request. A flush that is issued later makes the request durable.
     Acknowledged(usize),
     /// All of the request is durable.
     Durable,
@@ -351,7 +353,7 @@ mod tests {
             if matches!(entries[of], Entry::Write { fua: true, .. }) {
                 return true;
             }
-            // The flush that ends first determines the state of the write.
+            // If several flushes cover the write, the flush that ends first determines whether the write is durable.
             let decided = entries.iter().find_map(|entry| match *entry {
                 Entry::End { of, ok } if entries[of] == Entry::Flush && of > at => Some(ok),
                 _ => None,
@@ -463,7 +465,8 @@ mod tests {
         }
     }
 
-    /// An acknowledgement that changes no state adds no cut, but the marks after it are not lost.
+    /// If an acknowledgement does not change the possible states, only the cut after it is named, and not the cut before it. A mark that
+    /// follows the acknowledgement still gets a cut of its own.
     #[test]
     fn of_cuts_with_the_same_states_the_last_is_named() {
         let mark = Entry::Mark(5);
@@ -474,7 +477,7 @@ mod tests {
         assert_eq!(names, [(1, 0), (4, 0), (4, 1), (4, 2), (6, 0)]);
     }
 
-    /// Without a volatile cache an acknowledgement makes a write durable, and the unit is a sector of the device.
+    /// On a device without a volatile cache an acknowledged write is durable. A write is torn only between logical blocks of the device.
     #[test]
     fn limits_are_those_of_the_base() {
         let limits =

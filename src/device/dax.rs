@@ -43,7 +43,7 @@ struct Mapped {
     skip: usize,
     /// The file for writes, if the mapping is read-only.
     writer: Option<Writer>,
-    /// Declared after the mapping, so that the mapping, which keeps the image open, is removed first.
+    /// This field is declared after the mapping, so that the mapping is removed first. The mapping keeps the image open.
     _hold: Arc<Hold>,
 }
 
@@ -91,11 +91,11 @@ impl Dax {
                 }
             }
         }
-        // Memory accepts any position, length and address.
+        // A copy from or to a mapping accepts any position, length and address.
         let limits = Limits {
             logical_block: 1,
             dma_align: 1,
-            // A flush syncs the whole mapping.
+            // A flush syncs the whole mapping, so every durable write flushes.
             through_flushes: ThroughFlushes::Always,
             nowait: true,
             poll: false,

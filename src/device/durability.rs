@@ -15,7 +15,8 @@ use super::{Device, Limits, ThroughFlushes};
 use crate::error::{Errno, Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// If flushes take longer than this, waiting threads share a flush. Otherwise each thread flushes, and the flushes overlap.
+/// The longest time of a cheap flush. If flushes take longer, waiting threads share a flush. Otherwise each thread flushes, and the flushes
+/// overlap.
 const CHEAP: Duration = Duration::from_micros(100);
 /// The number of condition variables for the ends of flushes. With a single variable, each end would wake every thread.
 const CONDITIONS: usize = 16;
@@ -43,7 +44,7 @@ struct State {
     /// The flushes under way, in the order of their numbers.
     running: Vec<Running>,
     devices: [Flushed; 2],
-    /// The first failure.
+    /// The first failed flush.
     lost: Option<Lost>,
 }
 
@@ -57,7 +58,7 @@ struct Running {
 struct Flushed {
     /// The newest flush that has succeeded.
     done: u64,
-    /// The last flush was so short that a wait for another thread's flush would take longer.
+    /// Whether the last flush was so short that a wait for another thread's flush would take longer.
     cheap: bool,
 }
 
@@ -88,7 +89,7 @@ impl Durability {
     /// `Io` with the device's errno, from the first failed flush on: writes since the last successful flush may be lost.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
         let mut state = self.cache.state.lock();
-        // A flush that has already begun might not cover the caller's writes.
+        // A flush that has already begun might not cover the caller's writes, so the caller needs the next flush.
         let needed = state.begun + 1;
         while state.devices[self.device].done < needed {
             state.check()?;
@@ -103,7 +104,7 @@ impl Durability {
     }
 
     /// Flushes the device, and waits for all other flushes that began before this flush ended. Another flush may have failed first and lost
-    /// the writes that this flush should make durable. So this flush succeeds only if all of these flushes succeed.
+    /// the writes that this flush should make durable. So this flush succeeds only if all of the other flushes succeed.
     fn flush_now(&self, state: &mut MutexGuard<'_, State>, device: &dyn Device) -> Result<()> {
         state.begun += 1;
         let number = state.begun;
@@ -125,7 +126,7 @@ impl Durability {
         self.cache.ended_of(number).notify_all();
         flushed?;
         let before_its_end = state.begun;
-        // The wait begins with the newest flush, because it usually ends last.
+        // The wait begins with the newest flush, because the newest flush usually ends last.
         while let Some(other) = state.running.iter().rfind(|other| other.number <= before_its_end) {
             state.check()?;
             self.cache.ended_of(other.number).wait(state);
@@ -297,7 +298,7 @@ mod tests {
             let first = scope.spawn(|| durability.flush(&device));
             has_begun.recv().unwrap();
             let later = scope.spawn(|| durability.flush(&device));
-            // The flush panics, because no result can arrive.
+            // No result can arrive after this drop, so the flush in progress panics.
             drop(end);
             assert!(first.join().is_err());
             assert_eq!(later.join().unwrap().unwrap_err().errno(), Errno::EIO);
@@ -319,7 +320,7 @@ mod tests {
             first.join().unwrap().unwrap();
             has_begun.recv().unwrap();
             end.send(Ok(())).unwrap();
-            // A thread that requested its flush after the second flush had begun needs a third flush.
+            // The second flush has begun. A thread that requested its flush after that needs a third flush.
             let mut more = 0;
             while later.iter().any(|thread| !thread.is_finished()) {
                 if has_begun.try_recv().is_ok() {
@@ -438,7 +439,7 @@ mod shuttle_tests {
                 let durability = Arc::clone(&durability);
                 thread::spawn(move || {
                     for number in [number, number + 10] {
-                        // The kernel carries out a write-through request in this way.
+                        // This closure does what the kernel does for a write-through request.
                         let write = |through: bool| {
                             medium.cached.lock().insert(number);
                             thread::yield_now();

@@ -45,7 +45,7 @@ impl Locks {
     fn take(path: &Path, file: &File, is_image: bool, write: bool) -> Result<Self> {
         let copy = rustix::io::fcntl_dupfd_cloexec(file, 0)
             .map_err(|errno| Error::io(errno, path.display().to_string()))?;
-        // Created before the first lock, so that a later failure releases the acquired locks.
+        // The value is created before the first lock, so that it releases the acquired locks if a later step fails.
         let locks = Self(copy);
         if is_image {
             owner::lock_image(path, file, write)?;
@@ -57,7 +57,7 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        // A file system without locks refuses both calls, but it also granted no lock.
+        // Errors are ignored: a file system that refuses to unlock a file has not locked it either.
         let _ = rustix::fs::flock(&self.0, FlockOperation::NonBlockingUnlock);
         let _ = file_locks::release_all(self.0.as_fd());
     }

@@ -88,7 +88,7 @@ fn made_of(device: u64) -> Vec<String> {
 
 fn swaps_of(devices: &[u64]) -> Vec<String> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    // The first line contains headings.
+    // The first line of the table contains headings, and is skipped.
     let swap = |line: &str| {
         let node = unescaped(line.split_whitespace().next()?.as_bytes());
         let stat = rustix::fs::stat(Path::new(OsStr::from_bytes(&node))).ok()?;

@@ -1,5 +1,5 @@
 //! A device over another device. A [`Layer`] receives each request before the device below, and each result after the device below has
-//! returned it. [`Sim`](super::Sim) injects failures, [`Record`](super::Record) logs requests.
+//! returned it. Examples are [`Sim`](super::Sim), which injects failures, and [`Record`](super::Record), which logs requests.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -151,7 +151,7 @@ impl<L: Layer> Layered<L> {
         &self.below
     }
 
-    /// Carries out a request by a call. `run` transfers the number of bytes that the layer permits.
+    /// Carries out a request by a call. `run` gets the number of bytes that the layer permits, and transfers these bytes.
     fn carry(
         &self,
         request: &Request<'_>,
@@ -159,7 +159,7 @@ impl<L: Layer> Layered<L> {
     ) -> Result<()> {
         let verdict = self.layer.begin(request);
         let result = match verdict.error {
-            // A call of the device below continues after a short transfer, so the result is complete or an error.
+            // A call of the device below continues after a short transfer. So its result is complete, or it is an error.
             None => run(&*self.below, request.len()),
             Some(errno) => {
                 if verdict.len > 0 {
@@ -325,7 +325,7 @@ impl LayeredQueue {
         result
     }
 
-    /// Carries out a request on borrowed memory. `run` transfers the number of bytes that the layer permits, which is its argument.
+    /// Carries out a request on borrowed memory. `run` gets the number of bytes that the layer permits, and transfers these bytes.
     fn carry(
         &mut self,
         dev: Dev,
@@ -467,7 +467,7 @@ impl DeviceQueue for LayeredQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // Bios that the device below did not accept are among its completions, with the error.
+        // If the device below has not accepted some bios, these bios are among its completions, with the error.
         self.collect();
         committed
     }

@@ -41,8 +41,8 @@ pub enum ThroughFlushes {
     /// No request.
     #[default]
     Never,
-    /// Requests by system calls, but not queued requests. The kernel does this on block devices with FUA.
+    /// Requests by system calls, but not queued requests. The kernel flushes in this way on block devices with FUA.
     OfCalls,
-    /// All requests, as the kernel does for files and for block devices without FUA.
+    /// All requests. The kernel flushes in this way for files and for block devices without FUA.
     Always,
 }

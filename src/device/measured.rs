@@ -42,7 +42,7 @@ pub(super) fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
         read_only: is_read_only(file.as_fd()) == Ok(true),
         logical_block: if direct { logical_block } else { 1 },
         physical_block: number("physical_block_size").unwrap_or(logical_block),
-        // sysfs reports the mask of the address bits that must be zero.
+        // sysfs reports the mask of the address bits that must be zero. The alignment is this mask plus one.
         dma_align: match number("dma_alignment") {
             _ if !direct => 1,
             mask => mask
@@ -54,7 +54,7 @@ pub(super) fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
             .max(PAGE),
         fua,
         through_flushes: match volatile_cache {
-            // A write-through request also writes other dirty pages back, and gets their errors.
+            // Without direct I/O, a write-through request also writes other dirty pages back, and gets their errors.
             _ if !direct => ThroughFlushes::Always,
             false => ThroughFlushes::Never,
             true if fua && has_own_fua(queue) => ThroughFlushes::OfCalls,
@@ -80,7 +80,7 @@ pub(super) fn file_limits(file: &File, direct: bool) -> Limits {
         logical_block = statx.stx_dio_offset_align;
         dma_align = statx.stx_dio_mem_align;
     }
-    // The file system passes the caller's memory on to the disk.
+    // The file system passes the caller's memory to the disk below it, so the alignment of that disk applies too.
     if direct && let Ok(stat) = rustix::fs::fstat(file) {
         dma_align = dma_align.max(whole_pages::least_align(&whole_pages::disk_of(stat.st_dev)));
     }

@@ -98,8 +98,8 @@ pub trait Device: Send + Sync {
     }
 
     /// Removes and returns the sectors that did not match their tuples in reads since the last call, oldest first. The list contains at
-    /// most the newest 1024; the number is that of the older sectors, which were dropped. A device over other devices also reports the
-    /// sectors of those devices.
+    /// most the newest 1024; the number counts the older sectors, which were dropped. A device over other devices also reports the sectors
+    /// of those devices.
     fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         (Vec::new(), 0)
     }
@@ -244,7 +244,8 @@ impl fmt::Debug for dyn Device + '_ {
 }
 
 /// The fence of a device: a block on the device that records which node uses the device. While a connection is lost, another node may take
-/// the device over. Then writes that this node stored, or that had no reply, would overwrite the other node's data.
+/// the device over. After a reconnection, this node sends its stored and its unanswered writes again. Without a fence, these writes would
+/// overwrite the other node's data.
 pub trait Fence: Send + Sync {
     /// The position of the block on the device, and its length.
     fn place(&self) -> (DevOffset, usize);

@@ -107,7 +107,7 @@ pub struct NullTransfer;
 impl Transfer for NullTransfer {
     #[inline]
     fn read(&mut self, buf: &mut [u8], at: DevOffset, _flags: BioFlags) -> Result<usize, Errno> {
-        // The optimizer must not see that the address is unused.
+        // The address must be computed although it is not used. `black_box` prevents the optimizer from removing the computation.
         std::hint::black_box(at);
         Ok(buf.len())
     }
@@ -128,7 +128,7 @@ impl Transfer for NullTransfer {
         at: DevOffset,
         _flags: BioFlags,
     ) -> Result<usize, Errno> {
-        // The optimizer must not see that the address is unused.
+        // The address must be computed although it is not used. `black_box` prevents the optimizer from removing the computation.
         std::hint::black_box(at);
         Ok(bufs.iter().map(|buf| buf.len()).sum())
     }

@@ -49,7 +49,7 @@ impl Namespace {
         let of_controller = identify(file.as_fd(), None).map_err(failed)?;
         let format = Format::read(&of_namespace).at(|| path.display())?;
         let segments = max_segments(&block).unwrap_or(1);
-        // A range of memory that begins within a page needs one more segment.
+        // A transfer needs one segment for each page, and one more if its memory begins within a page.
         let by_segments = segments.saturating_sub(1).max(1).saturating_mul(PAGE);
         Ok(Self {
             file,
@@ -61,7 +61,8 @@ impl Namespace {
         })
     }
 
-    /// Refuses a namespace whose metadata are not tuples that this crate can compute, because each command must transfer the metadata too.
+    /// Refuses a namespace with metadata other than tuples that this crate can compute, because each command must transfer the metadata
+    /// too.
     pub(super) fn check_metadata(&self, protection: Option<&DeviceProtection>) -> Result<()> {
         let tuples = protection.and_then(|protection| protection.tuples);
         match (self.id.metadata, tuples) {
@@ -95,7 +96,7 @@ impl Namespace {
     /// would split larger requests.
     #[inline]
     pub(super) fn carries(&self, at: u64, len: usize, buffers: usize) -> bool {
-        // Each buffer may begin and end within a page.
+        // Each buffer may begin and end within a page, and then needs up to two more ranges.
         let ranges = || len / PAGE as usize + 2 * buffers;
         carries(self.id, at, len) && (buffers == 1 || ranges() <= self.segments as usize)
     }
@@ -113,7 +114,7 @@ impl Namespace {
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.volatile_cache,
-            // Tuples are computed before the device receives the data.
+            // The tuples of a write are computed before the device receives the data.
             stable_writes: self.id.metadata != 0,
             // A ring submits a command without waiting.
             nowait: true,
@@ -138,7 +139,7 @@ struct Format {
 impl Format {
     fn read(identify: &[u8; 4096]) -> Result<Self> {
         let (count, flbas) = (identify[25], identify[26]);
-        // The upper two bits of the index are used if there are more than 16 formats.
+        // The upper two bits of the format's index are used only if there are more than 16 formats.
         let high = if count >= 16 { usize::from(flbas >> 5 & 0b11) } else { 0 };
         let index = high << 4 | usize::from(flbas & 0b1111);
         let format = &identify[128 + 4 * index..][..4];

@@ -37,9 +37,9 @@ pub(super) fn busy(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Busy, what.to_owned()).at(path.display())
 }
 
-/// Repeats an attempt while the file or lock is in use. The attempts last long enough for two temporary users: a process that has ended,
-/// whose io_uring rings the kernel removes later; and a child of this process, which has all files of this process open until it executes
-/// another program.
+/// Repeats an attempt while the file or lock is in use. The attempts last long enough for two temporary users. The first is a process that
+/// has ended, whose io_uring rings the kernel removes later. The second is a child of this process, which has all files of this process
+/// open until it executes another program.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
     for _ in 1..ATTEMPTS {
         let result = attempt();
@@ -51,7 +51,8 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -
     attempt()
 }
 
-/// Images that this process has open for writing. A refused lease does not show which process has an image open.
+/// Images that this process has open for writing. These images are not tested by a lease, because the kernel also refuses a lease if this
+/// process itself has the image open.
 static OURS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
 /// The mark that this process has an image open for writing. The mark is removed on drop.
@@ -74,8 +75,8 @@ impl Drop for Written {
     }
 }
 
-/// Refuses an image that a program has open or mapped for writing, as far as leases show this. The caller must call this function before it
-/// opens the image for writing, because its own open would also refuse the lease.
+/// Refuses an image that a program has open or mapped for writing, if a lease can detect the program. The caller must call this function
+/// before it opens the image for writing, because this open itself would make the kernel refuse the lease.
 pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
         return Ok(());
@@ -88,7 +89,7 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // A program that uses ironmap has also locked the image. The error for a locked image is more specific.
+    // If the program has also locked the image, for example because it uses ironmap, the error for a locked image is more specific.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),
@@ -101,7 +102,7 @@ fn tells(file: BorrowedFd<'_>) -> bool {
     magic.is_ok_and(|magic| ![NFS, CIFS, SMB2].contains(&magic))
 }
 
-/// Refuses a file that is not the file that `stat` describes, because the path was replaced in between.
+/// Refuses a file that differs from the file that `stat` describes, because the path was replaced in between.
 pub(super) fn refuse_another(path: &Path, stat: &Stat, file: BorrowedFd<'_>) -> Result<()> {
     let opened =
         rustix::fs::fstat(file).map_err(|errno| Error::io(errno, path.display().to_string()))?;
@@ -161,8 +162,9 @@ pub(super) fn refuse_attached(
     Ok(())
 }
 
-/// Whether leases prove that no loop device serves an open file. A loop device has its file open. For reading it is sufficient that no
-/// program has the file open for writing, and a user without the permission for leases is accepted.
+/// Whether leases prove that no loop device serves an open file. A loop device has its file open, so the kernel then refuses a lease. If
+/// ironmap only reads the file, it is sufficient that no program has the file open for writing. A user without the permission for leases
+/// may also read the file.
 fn is_free(file: BorrowedFd<'_>, write: bool) -> bool {
     match lease::is_alone(file) {
         Ok(true) => true,
@@ -286,7 +288,7 @@ impl Claim {
             return true;
         };
         let end = len.saturating_add(offset / 512);
-        // An offset within a sector reduces the length of the loop device by one sector.
+        // A loop device that begins within a sector of its file is one sector shorter than the file.
         let fits = |own: u64| end <= own && (limit != 0 || own - end <= 1);
         own.iter().any(|(_, own)| own.is_none_or(fits))
     }
@@ -301,7 +303,7 @@ pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     }
 }
 
-/// Other nodes for bytes of a block device: its disk, its partitions, and the file of a loop device.
+/// Other device nodes that lead to bytes of a block device: its disk, its partitions, and the file of a loop device.
 pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };
     let mut nodes = Vec::new();

@@ -34,7 +34,7 @@ pub enum DevicePathKind {
 }
 
 impl DevicePathKind {
-    /// The name that programs read.
+    /// The name of the kind in the program's output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -303,7 +303,8 @@ impl<T> fmt::Display for Choice<T> {
     }
 }
 
-/// Tries each device path with `open`, for example [`DevicePath::open`], and chooses a path by the rule of this module.
+/// Tries each device path with `open`, for example [`DevicePath::open`], and chooses a path by the rule that this module's documentation
+/// states.
 pub fn choose<T>(
     device_paths: Vec<DevicePath>,
     mut open: impl FnMut(&DevicePath) -> Result<(T, Option<PageCache>)>,
@@ -354,7 +355,7 @@ mod tests {
             };
             std::os::unix::fs::symlink(&dir, self.0.path().join(link)).unwrap();
             if name.starts_with("nv") || name.starts_with("ng") {
-                // A relative link leads to the controller or subsystem.
+                // The link from a disk to its controller or subsystem is relative.
                 if !files.iter().any(|(file, _)| *file == "partition") {
                     std::os::unix::fs::symlink("..", dir.join("device")).unwrap();
                 }
@@ -446,7 +447,8 @@ mod tests {
     fn a_character_device_of_another_namespace_is_no_device_path() {
         let sysfs = Sysfs::new();
         let size = [("size", "10000")];
-        // A namespace with the right name but another controller; another namespace; a single path of a multipath namespace.
+        // Three devices do not belong to the disk: a namespace with the right name but another controller, another namespace, and a single
+        // path of a multipath namespace.
         sysfs.add("pci/nvme0/nvme0n1", (259, 0), &size).add("pci/nvme1/ng0n1", (241, 0), &[]);
         sysfs.add("pci/nvme1/nvme1n1", (259, 1), &size).add("pci/nvme1/ng1n11", (241, 1), &[]);
         sysfs.add("pci/nvme2/nvme2c0n1", (259, 2), &size).add("pci/nvme2/ng2c0n1", (241, 2), &[]);
@@ -478,7 +480,7 @@ mod tests {
         assert_eq!(sysfs.device_paths((254, 5)).unwrap().len(), 2);
     }
 
-    /// The device path that the rule chooses if the opens have these results, and the reason.
+    /// The device path that the rule chooses, and the reason, if `found` are the results of opening the paths.
     fn taken(found: &[Result<Option<(u64, u64)>, Errno>]) -> (Option<(usize, Reason)>, String) {
         let kinds =
             [DevicePathKind::NvmeChar, DevicePathKind::WholeDisk, DevicePathKind::FileSystem];
@@ -511,18 +513,18 @@ mod tests {
     fn the_rule_is_as_written() {
         let cache = |pages, dirty| Ok(Some((pages, dirty)));
         let rule = |found: &[_]| taken(found).0;
-        // The first empty cache is chosen.
+        // If any cache is empty, the first empty cache is chosen.
         assert_eq!(rule(&[cache(0, 0), cache(0, 0)]), Some((0, Reason::Empty)));
         assert_eq!(rule(&[cache(1, 0), cache(0, 0)]), Some((1, Reason::Empty)));
         assert_eq!(rule(&[Err(Errno::EACCES), cache(0, 0), cache(0, 0)]), Some((1, Reason::Empty)));
         // No cache is empty: the first cache without dirty pages is chosen, regardless of the number of clean pages.
         assert_eq!(rule(&[cache(900, 0), cache(5, 0)]), Some((0, Reason::Clean)));
         assert_eq!(rule(&[cache(2, 1), cache(900, 0)]), Some((1, Reason::Clean)));
-        // All caches are dirty, or not counted.
+        // All caches contain dirty pages, or the kernel does not count the pages: the first path is chosen.
         assert_eq!(rule(&[cache(9, 9), cache(1, 1)]), Some((0, Reason::First)));
         assert_eq!(rule(&[Ok(None), Ok(None)]), Some((0, Reason::First)));
         assert_eq!(rule(&[Ok(None), cache(1, 0)]), Some((1, Reason::Clean)));
-        // No path can be opened.
+        // If no path can be opened, none is chosen.
         assert_eq!(rule(&[Err(Errno::EACCES), Err(Errno::ENOENT)]), None);
         assert_eq!(rule(&[]), None);
     }

@@ -81,7 +81,7 @@ impl Protected {
         let mut ring = Ring::new(ring).map_err(failed)?;
         let namespace = self.file.protected_namespace();
         let to = ring.register_file(namespace.map_or(self.file.fd(), |namespace| namespace.fd()));
-        // One more than the largest number of bios in flight, because a synchronous request needs tuples too.
+        // There is one set of tuples more than bios can be in flight, because a synchronous request needs tuples too.
         let free = Tuples::slab(ring.room() + 1).map_err(failed)?;
         Ok(ProtectedQueue {
             to: namespace.map_or(to, |namespace| to.with_namespace(namespace.id())),
@@ -131,7 +131,7 @@ struct Carried {
 impl Passenger for Carried {
     #[inline]
     fn tuples(&mut self) -> Option<&mut Tuples> {
-        // A flush has no tuples.
+        // A flush has no data, and so no tuples.
         (!self.tuples.is_empty()).then_some(&mut self.tuples)
     }
 }
@@ -141,7 +141,7 @@ struct ProtectedQueue<W: Width> {
     ring: Ring<Carried, W>,
     to: RingFile,
     free: Vec<Tuples>,
-    /// Memory for an interval that lies in several buffers.
+    /// Memory for the bytes of an interval that is divided among several buffers.
     parted: Vec<u8>,
     /// The bounce buffer for writes from memory that a caller lends. Other threads may change the lent memory, and the tuples would then be
     /// wrong.
@@ -152,7 +152,7 @@ struct ProtectedQueue<W: Width> {
 }
 
 impl<W: Width> ProtectedQueue<W> {
-    /// Tests by reads whether tuples are transferred: a kernel without support does not change their memory.
+    /// Determines by trial reads whether requests transfer tuples. A kernel without support does not change the memory for the tuples.
     fn are_carried(&mut self) -> bool {
         let len = self.limits.logical_block as usize;
         let (Ok(mut block), Some(mut tuples)) = (Buffer::aligned(len), self.free.pop()) else {
@@ -372,7 +372,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.read_carried(&mut carried, flags);
     }
 
-    /// Copies the bytes into a bounce buffer and writes the buffer. Writes at most as many bytes as one request can transfer.
+    /// Copies bytes into a bounce buffer and writes the buffer. Writes at most as many bytes as one request can transfer.
     fn write_now(
         &mut self,
         dev: Dev,
@@ -449,7 +449,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.ring.drain();
         let drained = Drained::with(self.ring.attached().map(|carried| carried.bio.op()));
         if drained != Drained::Ended {
-            // The device stays open until the process ends.
+            // Bios are still in flight, so the device must stay open until the process ends.
             std::mem::forget(Arc::clone(&self.file));
         }
         drained

@@ -27,7 +27,7 @@ impl fmt::Display for WrongTuple {
     }
 }
 
-/// The protection information of a device, which stores a tuple with each sector and checks the sector with it.
+/// The protection information of a device, which stores a tuple with each sector and uses the tuple to check the sector.
 ///
 /// The kernel's block layer computes the tuples of each write from the caller's memory and verifies the tuples of each read, unless the
 /// request contains its own tuples. So memory must not change during a write.
@@ -39,14 +39,14 @@ pub struct DeviceProtection {
     pub interval: u32,
     /// The number of bytes of metadata that the device stores with each interval, including the tuple.
     pub metadata: u32,
-    /// The kernel computes the tuples of writes without tuples (`write_generate`).
+    /// Whether the kernel computes the tuples of a write that contains none (`write_generate`).
     pub generated: bool,
-    /// The kernel verifies the tuples of reads without tuples (`read_verify`).
+    /// Whether the kernel verifies the tuples of a read that does not request them (`read_verify`).
     pub verified: bool,
     /// The tuples, if they have a form that this crate computes.
     pub tuples: Option<Protection>,
-    /// Requests contain tuples, which are computed from the caller's memory and verified against it. Otherwise the kernel computes and
-    /// verifies the tuples, so the protection does not include the path between kernel and caller.
+    /// Requests contain tuples, which are computed from the caller's memory or compared with it. Otherwise the kernel computes and verifies
+    /// the tuples, so the protection does not include the path between kernel and caller.
     pub carried: bool,
 }
 
@@ -69,7 +69,8 @@ impl DeviceProtection {
         if matches!(format.as_str(), "" | "none" | "nop") {
             return None;
         }
-        // Type 3 does not define reference tags; a guard of the type IP is not a CRC.
+        // Formats of type 3 are excluded, because type 3 does not define reference tags. Formats with guards of the type IP are excluded,
+        // because such a guard is not a CRC.
         let kind = match format.as_str() {
             "T10-DIF-TYPE1-CRC" => Some(TupleKind::T10),
             "EXT-DIF-TYPE1-CRC64" => Some(TupleKind::Nvme64),

@@ -87,7 +87,7 @@ pub struct OneFile<'a>(pub(super) &'a BlockFile);
 
 const RWF_ATOMIC: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x40);
 
-/// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues; without them the flag is cleared without an error.
+/// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues; without poll queues the flag is cleared, and no error is returned.
 pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
     let mut result = ReadWriteFlags::empty();
     result.set(ReadWriteFlags::NOWAIT, flags.contains(BioFlags::NOWAIT));
@@ -135,7 +135,7 @@ impl Transfer for OneFile<'_> {
         {
             return nvme::read_now(namespace.fd(), namespace.id(), buf, at);
         }
-        // With `pread` the kernel need not copy an iovec.
+        // `pread` needs no iovec, which the kernel would have to copy.
         uninterrupted!(rustix::io::pread(fd, &mut *buf, at))
     }
 

@@ -15,7 +15,7 @@ use super::owner::{self, busy};
 use crate::error::{Errno, Error, Result};
 use crate::sys::file_locks;
 
-/// The first byte of the locks that record a use, and of the locks that exclude a use.
+/// The first byte of the locks that record a use (`USES`), and of the locks that exclude a use (`EXCLUDES`).
 const USES: u32 = 100;
 const EXCLUDES: u32 = 200;
 /// The uses: to read consistent data, to write, to resize.

@@ -77,7 +77,7 @@ pub trait DeviceQueue {
         flags: BioFlags,
     ) -> Result<usize, Errno>;
 
-    /// Reads several parts, concurrently if the device can.
+    /// Reads several parts. The device reads them concurrently if it can.
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags);
 
     /// Writes once. The transfer may be short.
@@ -164,8 +164,8 @@ pub trait DeviceQueue {
         true
     }
 
-    /// An eventfd that is signalled for completions, which the caller then collects by [`commit`](Self::commit) and [`pop`](Self::pop). If
-    /// the device completes every bio in `submit`, the eventfd is signalled from the beginning.
+    /// An eventfd that is signalled when bios complete. The caller then collects the completions by [`commit`](Self::commit) and
+    /// [`pop`](Self::pop). If the device completes every bio in `submit`, the eventfd is signalled from the beginning.
     ///
     /// # Errors
     /// EOPNOTSUPP if completions are found only by polling the device; EMFILE if the process has too many open files.

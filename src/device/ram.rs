@@ -91,7 +91,7 @@ impl Ram {
     pub fn resized(&self, size: u64) -> Self {
         let mut chunks = self.content.read_chunks().clone();
         chunks.resize(size.div_ceil(CHUNK as u64) as usize, None);
-        // The remaining bytes of the last chunk are beyond the end of the device.
+        // The bytes of the last chunk that are beyond the new end of the device must be zeroed.
         let cut = (size % CHUNK as u64) as usize;
         if let (true, Some(Some(last))) = (cut > 0 && size < self.content.size, chunks.last_mut()) {
             Arc::make_mut(last)[cut..].fill(0);
@@ -99,7 +99,7 @@ impl Ram {
         Self::of(self.content.limits, size, chunks)
     }
 
-    /// Writes bytes at any alignment, unlike a request.
+    /// Writes bytes at any position. Unlike a request, this write need not be aligned.
     pub(super) fn put(&self, bytes: &[u8], at: DevOffset) -> Result<(), Errno> {
         self.content.put(bytes, at)
     }

@@ -1,6 +1,6 @@
-//! A device that logs the requests to the device below: every write, flush and discard, the position of each acknowledgement in the log,
-//! and marks that the application sets between requests. [`Crashes`](super::Crashes) derives from the log the states that a power cut could
-//! have left.
+//! A device that logs the requests to the device below. The log contains every write, flush and discard, the position of each
+//! acknowledgement, and marks that the application sets between requests. [`Crashes`](super::Crashes) derives from the log the states that
+//! a power cut could have left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,7 +35,7 @@ pub enum Entry {
         /// The number of bytes.
         len: u64,
     },
-    /// The issuer of an earlier entry received its completion.
+    /// An earlier request ended: its issuer received the completion.
     End {
         /// The entry's index.
         of: usize,
@@ -263,7 +263,7 @@ mod tests {
         for at in [0, 512, 0] {
             let done = queue.pop().unwrap();
             assert_eq!(done.result, Ok(512));
-            // The bio contains the issuer's own token.
+            // The popped bio contains the issuer's own token again.
             assert!(matches!(done.bio.end, BioEnd::Whole { token, .. } if token == at + 7));
         }
         queue.submit(bio(BioOp::Flush, 0, 0, BioFlags::empty())).unwrap();

@@ -23,7 +23,7 @@ pub struct Faults {
     pub bad_sectors: BTreeSet<u64>,
     /// The requests from this number on fail.
     pub fail_after: Option<u64>,
-    /// The request with this number fails, and no other request.
+    /// Only the request with this number fails.
     pub fail_at: Option<u64>,
     /// The errno of failing requests; EIO if not set.
     pub errno: Option<Errno>,

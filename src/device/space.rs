@@ -39,10 +39,10 @@ impl Part<'_> {
                 Some(hole) if hole < end => hole,
                 _ => break,
             };
-            // No data follow: the hole extends to the end of the file.
+            // If no data follow, the hole extends to the end of the file.
             at = self.seek(SeekFrom::Data(hole))?.map_or(end, |data| data.min(end));
             if at <= hole {
-                // The file was changed during the search.
+                // Another program has changed the file during the search.
                 break;
             }
             holes.push((hole, at));
@@ -82,7 +82,7 @@ impl Part<'_> {
         let stat = rustix::fs::fstatfs(self.file).map_err(|errno| failed("statfs", errno))?;
         let magic = stat.f_type as u32;
         if magic == RAMFS {
-            // ramfs has no limit except the free memory.
+            // ramfs has no limit except the free memory, so no space is reserved.
             return Ok(true);
         }
         let free = stat.f_bavail.saturating_mul(stat.f_bsize as u64);
@@ -95,7 +95,7 @@ impl Part<'_> {
             return Ok(true);
         }
         let holes = self.holes()?;
-        // A tmpfs without a limit reports no blocks.
+        // A tmpfs without a limit reports 0 blocks in total, so its space is not checked.
         if !holes.is_empty() && stat.f_blocks != 0 {
             self.expect_space(free)?;
         }
@@ -114,7 +114,7 @@ impl Part<'_> {
         allocated.map_err(|errno| failed("allocate the space of the image", errno))
     }
 
-    /// Fails before the allocation if there is too little space, so that an image that does not fit does not fill the disk.
+    /// Fails before the allocation if there is too little space, so that a failing allocation does not fill the disk.
     fn expect_space(&self, free: u64) -> Result<()> {
         let stat = rustix::fs::fstat(self.file).map_err(|errno| failed("stat", errno))?;
         let has = (stat.st_blocks as u64).saturating_mul(512);
@@ -128,7 +128,7 @@ impl Part<'_> {
         self.start.saturating_add(self.len)
     }
 
-    /// Seeks. `None` if there is no such position before the end of the file.
+    /// Searches for the next data or the next hole. `None` if there is none before the end of the file.
     fn seek(&self, to: SeekFrom) -> Result<Option<u64>> {
         match rustix::fs::seek(self.file, to) {
             Ok(at) => Ok(Some(at)),

@@ -1,4 +1,4 @@
-//! The methods of a device that are calls of its open file.
+//! The methods of a device that only call its open file.
 
 /// The methods of a [`Device`](super::Device) over the open file in its field `file`. These methods are the same in all engines; only the
 /// queues differ.

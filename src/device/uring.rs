@@ -19,7 +19,7 @@ use crate::error::{Errno, Error, Result};
 use crate::sys::{Passenger, Request, Ring, RingFile, RingOp, RingOptions, Transfer, Width};
 use crate::units::DevOffset;
 
-/// The number of transfers of one call that need no allocation.
+/// A call that makes at most this number of transfers allocates no memory.
 const TOGETHER: usize = 64;
 
 /// The options of a ring.
@@ -119,7 +119,8 @@ pub struct UringQueue<W: Width> {
 #[derive(Clone, Copy)]
 struct Route {
     file: RingFile,
-    /// The file does not support NOWAIT. The kernel would pass each request to a worker thread, so a synchronous request is faster.
+    /// Whether a synchronous request is faster. This is so for a file without NOWAIT, because the kernel would pass each queued request to
+    /// a worker thread.
     at_once: bool,
 }
 
@@ -153,9 +154,9 @@ impl<W: Width> UringQueue<W> {
         rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
     }
 
-    /// Whether a request to a namespace must be sent to its block device instead. One reason is that a command cannot describe the request.
-    /// The other reason is a write to a device that was opened read-only, which must fail: root may send any command, regardless of the
-    /// open mode of the character device.
+    /// Whether a request to a namespace is sent to its block device instead of as a command. This is true in two cases. In the first case,
+    /// a command cannot describe the request. In the second case, the device was opened read-only and the request is a write, which must
+    /// fail: root may send any command, regardless of the open mode of the character device.
     #[inline]
     fn is_no_command(file: &BlockFile, bio: &Bio) -> bool {
         file.namespace().is_some_and(|namespace| {

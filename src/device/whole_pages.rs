@@ -22,7 +22,7 @@ pub(super) fn least_align(dir: &Path) -> u32 {
 fn takes_whole_pages(dir: &Path, depth: usize) -> bool {
     let Ok(mut dir) = dir.canonicalize() else { return false };
     if dir.join("partition").exists() {
-        // The directory of the disk lists the devices that the disk uses.
+        // The directory of the partition does not list the devices that the disk uses; the directory of the disk does.
         dir.pop();
     }
     if dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"zram")) {

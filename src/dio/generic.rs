@@ -61,7 +61,7 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
             }
             Some(Ok(span.count))
         }
-        // The general loop continues a short transfer, and repeats a transfer that failed with EAGAIN.
+        // If the transfer was short or failed with EAGAIN, the general loop continues or repeats it.
         Ok(_) => None,
         Err(Errno::EAGAIN) if !request.is_nowait() => None,
         Err(Errno::EILSEQ) if target.geometry.rereads() => {

@@ -145,8 +145,8 @@ impl Geometry {
         self.has_none(self.dma_mask, pos, bufs)
     }
 
-    /// Whether the request's memory needs no copy, if one mapping covers the complete request. `copied` contains the address bits that
-    /// require a copy.
+    /// Whether a request that one mapping covers completely needs no copy of its memory. `copied` contains the address bits that require a
+    /// copy.
     pub(super) fn is_direct(
         &self,
         copied: usize,

@@ -137,7 +137,7 @@ pub(crate) struct State {
     stats: Stats,
     /// Requests of several bios.
     splits: Slab<SplitRequest>,
-    /// Requests that need only a copy.
+    /// Requests of the short path, which copies their data through one bounce buffer.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
     /// Whether, since the last [`Self::take_fresh`], a completion was popped that did not come from the device's queue.
@@ -261,7 +261,7 @@ impl State {
                 "the request would have to wait for the device",
             );
         }
-        // The request obeyed the limits that the device had when it was opened, so the limits may have changed.
+        // The request obeyed the limits that the device had when it was opened. If it is refused now, the limits may have changed.
         let why = if errno == Errno::EINVAL {
             ", which the device does not support, or no longer supports"
         } else {
@@ -273,8 +273,8 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // The device has completed these requests, or they are leaked. Their callers get no completions. But their locks and reserved
-        // ranges are released here, because other requests may wait for the locks.
+        // These requests are complete or leaked, and their callers get no completions. Their locks and reserved ranges must still be
+        // released, because other requests may wait for the locks.
         let shorts = self.shorts.iter().filter_map(Short::completing);
         let splits = self.splits.iter().filter_map(SplitRequest::completing);
         splits.chain(shorts).for_each(|completing| self.files.abandon(completing));
@@ -307,7 +307,8 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
-            // The paths below get copies. A value that is passed by reference must be in memory, and a copy is stored only on this path.
+            // The paths below get copies of the target and the request. A value that is passed by reference must be in memory. With a copy,
+            // only these paths store the value in memory, and the simple path keeps it in registers.
             let target = *target;
             let Request { pos, flags, .. } = *request;
             if target.geometry.copies_reads()
@@ -356,7 +357,7 @@ pub(crate) fn place_lent<M: MapFile>(
     }
 }
 
-/// Carries out reads whose [places](place_lent) are known, together.
+/// Carries out several reads together. Their [places](place_lent) are known.
 #[inline(always)]
 pub(crate) fn read_parts_now<Q: DeviceQueue>(
     queue: &mut Q,
@@ -473,13 +474,14 @@ impl Io<'_> {
         let there = |state: &State| state.finished.len() + state.files.unsynced();
         let before = there(self.state);
         self.complete(done);
-        // Requests that `complete` has completed can be popped, at once or after a sync, so they are not counted twice.
+        // Requests that `complete` has completed can be popped immediately or after a sync. They are subtracted here, so that they are not
+        // counted twice.
         self.state.counted_early =
             self.state.counted_early.saturating_sub(there(self.state) - before);
     }
 
-    /// Waits until a request has completed that [`wait`] counted too early. After an error no request counts as complete, because the next
-    /// [`wait`] gets the same error and returns it.
+    /// Waits for the completion of a request that [`wait`] counted too early. After an error no request counts as complete, because the
+    /// next [`wait`] gets the same error and returns it.
     #[cold]
     #[inline(never)]
     fn wait_for_counted(&mut self) -> bool {
@@ -525,8 +527,8 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
     // on the others.
     let copies = state.pool.has_long();
     if state.splits.is_empty() && !copies {
-        // In this case each bio in flight is a whole request, so the device's queue can count the requests. `pop` continues a transfer that
-        // the device cut short.
+        // Without split requests and long copies, each bio in flight is a whole request, so the device's queue can count the requests.
+        // `pop` continues a transfer that the device cut short.
         let missing = min.saturating_sub(state.finished.len());
         return queue.wait(missing).map_err(hand_over_failed);
     }
@@ -536,7 +538,7 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
         if missing == 0 {
             return queue.commit().map_err(hand_over_failed);
         }
-        // Each missing request has at least one bio in flight.
+        // Each missing request has at least one bio in flight, so the wait can end.
         queue.wait(if copies { 1 } else { missing }).map_err(hand_over_failed)?;
     }
 }

@@ -56,7 +56,7 @@ pub(super) fn to_memory(mut buffers: Buffers) -> Memory {
     }
 }
 
-/// Joins parts, which are in order, to buffers of the form that the caller submitted.
+/// Joins parts to buffers of the form that the caller submitted. The parts are in order.
 pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory {
     let mut joined: Vec<Buffer> = Vec::new();
     for part in parts {

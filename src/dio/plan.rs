@@ -85,8 +85,8 @@ pub(super) fn is_direct<M: MapFile>(
 }
 
 impl<M: MapFile> Target<'_, M> {
-    /// The number of these bytes that one bounce buffer can receive without a misaligned cut. If a cut could be misaligned, the result is
-    /// the length of the first mapping. Otherwise it is `len`.
+    /// The number of bytes, at most `len`, that one bounce buffer can receive without a misaligned cut. If a cut could be misaligned, the
+    /// result is the length of the first mapping. Otherwise it is `len`.
     pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
         if !self.geometry.cuts_can_be_misaligned() {
             return len;
@@ -139,7 +139,7 @@ pub(super) fn check_room(
     Ok(())
 }
 
-/// The flags for the bios of a plan. If there are several bios, none is polled. If there are several for a write, none has NOWAIT: the
+/// The flags for the bios of a plan. If there are several bios, none is polled. If there are several bios for a write, none has NOWAIT: the
 /// device could carry out one bio and refuse another, and only a part of the data would be written.
 pub(super) fn bio_flags<M>(
     target: &Target<'_, M>,

@@ -66,7 +66,7 @@ fn whole<M>(target: &Target<'_, M>, at: DevOffset, memory: Memory, request: &Req
     Bio { op: BioOp::Read, flags, dev: target.dev, at, memory, end }
 }
 
-/// Starts a read of any range. Not inlined, because a program has a copy of this code for each kind of device and of map.
+/// Starts a read of any range. The function is not inlined, because a program has a copy of this code for each kind of device and of map.
 #[inline(never)]
 pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -76,7 +76,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     request: &Request,
 ) -> Result<(), Box<Rejected>> {
     if target.geometry.copies_reads() {
-        // The operation of this copy is a constant, so the compiler removes later tests of it.
+        // In this copy of the request the operation is a constant, so the compiler removes later tests of the operation.
         let read = Request { op: BioOp::Read, ..*request };
         match short::submit(queue, state, target, memory, &read) {
             Ok(()) => return Ok(()),

@@ -87,7 +87,7 @@ fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOff
 }
 
 /// The gate for a write. Memory whose address has one of the bits `copied` does not pass, because such memory must be copied. The write can
-/// be as long as one bio. The extent can be unwritten. Then it must be converted after the write.
+/// be as long as one bio. An unwritten extent must be converted after the write.
 #[inline(always)]
 pub(super) fn gate_write<M: MapFile>(
     state: &State,
@@ -125,7 +125,7 @@ fn gate_request<M>(
         return Err(rare(NotSimple::Flags));
     }
     let length = len as u64;
-    // A length of 0 wraps around to a value above every limit.
+    // A length of 0 is refused too, because the subtraction wraps around to a value above every limit.
     if length.wrapping_sub(1) >= most {
         return Err(rare(NotSimple::Length));
     }

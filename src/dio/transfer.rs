@@ -35,7 +35,7 @@ impl Next {
     ) -> Self {
         match result {
             Ok(count) if count == len => return Self::Complete,
-            // The transfer is past the end of the device.
+            // A result of 0 means that the transfer begins past the end of the device.
             Ok(0) => return Self::Fail(Errno::EIO),
             Ok(count) => match count & !(sector_mask as usize) {
                 0 => {}

@@ -162,7 +162,7 @@ pub(crate) fn write_now<M: MapFile>(
     let copied = target.geometry.copied.writes_of(request.source);
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
     let direct = plan::is_direct(target, copied, request, addresses);
-    // A direct transfer needs neither slots nor bounce buffers.
+    // A direct transfer needs neither slots nor bounce buffers, so only other transfers are checked.
     if !direct {
         plan::check_room(queue, state, &plan, request, direct)?;
         state.stats.bounced += 1;

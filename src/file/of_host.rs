@@ -28,7 +28,7 @@ enum Attempt {
     Done(Result<usize>),
     /// The raw read failed, or its data are not valid. The kernel must read.
     Kernel,
-    /// The queue has no lane for the current tenure of the lease. This is the number of the tenure.
+    /// The queue has no lane for the current tenure of the lease. The field is the number of the tenure.
     Unknown(u64),
 }
 
@@ -89,7 +89,7 @@ impl HostHandle {
         self.judge(queue, tenure, result)
     }
 
-    /// The place of a raw read for a batch; `None` if the read must be carried out alone.
+    /// The place on the device of one raw read of a batch; `None` if the read must be carried out alone.
     #[inline(always)]
     pub(super) fn place(
         &self,
@@ -112,7 +112,7 @@ impl HostHandle {
         })
     }
 
-    /// Whether a raw read counts: its tenure has not ended.
+    /// Whether the data of a raw read are valid: the tenure of the lease has not ended.
     #[inline(always)]
     pub(super) fn stayed_valid(&self, state: &mut State, tenure: u64) -> bool {
         let valid = self.open.is_valid_for(tenure);
@@ -160,7 +160,7 @@ impl HostHandle {
         }
         match lanes.learn(device, state, &self.open, tenure) {
             Ok(()) => true,
-            // The tenure has ended in the meantime.
+            // The tenure has ended in the meantime, so the kernel must serve the request.
             Err(Errno::EAGAIN) => false,
             Err(errno) => {
                 self.open
@@ -281,7 +281,8 @@ impl HostHandle {
                 map: &Straight { size },
                 dev,
                 geometry: &descriptor.geometry,
-                // A failure is not reported as an event, because the range is then read again: perhaps the file has only become shorter.
+                // A failure is not reported as an event, because the kernel then reads the range again: perhaps the file has only become
+                // shorter.
                 inode: UNTOLD,
                 size,
                 strict: &true,

@@ -112,7 +112,7 @@ impl VolumeFile {
         dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
     }
 
-    /// The place of a read for a batch; `None` if the read must be carried out alone.
+    /// The place on the device of one read of a batch; `None` if the read must be carried out alone.
     #[inline(always)]
     pub(super) fn place(
         &self,
@@ -127,7 +127,8 @@ impl VolumeFile {
         (owner == self.volume).then_some(Placed { dev: target.dev, at, most, proof: Proof::Always })
     }
 
-    /// Each path converts the memory itself. A common conversion would cost the frequent path one more move of the value.
+    /// Starts a read. Each path converts the memory itself, because a common conversion would cost the frequent path one more move of the
+    /// value.
     #[inline(always)]
     pub(super) fn submit_read(
         &self,

@@ -5,7 +5,7 @@ use crate::fs::KeepSetId;
 use crate::setters::options;
 
 /// Options for opening a file. By default a file is opened for reading only. The names are those of [`std::fs::OpenOptions`]. The value is
-/// copied when it is used, so it can open many files.
+/// copied when it is used, so one value can open many files.
 ///
 /// ```
 /// use ironmap::FileOptions;

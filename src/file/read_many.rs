@@ -1,7 +1,7 @@
 //! Batches of reads into borrowed memory. The reads of a batch are in flight together, and the call returns after the last one.
 //!
-//! Each read passes the same gate as a read on the simple path, except that it may be as long as one bio. A read that does not pass the gate,
-//! and a read whose transfer was not clean, is carried out alone after the batch.
+//! Each read passes the same gate as a read on the simple path, except that it may be as long as one bio. A read is carried out alone after
+//! the batch if it does not pass the gate, or if its transfer failed or was short.
 
 use std::io::IoSliceMut;
 
@@ -43,7 +43,7 @@ impl<'a> ReadAt<'a> {
 pub(super) enum Proof<'q> {
     /// The map never changes.
     Always,
-    /// The read holds the content of the file.
+    /// The read holds a lock on the content of the file.
     Content { _inside: Inside<'q> },
     /// The mapping is valid if the lease's tenure has not ended when the read is complete.
     Tenure(u64),
@@ -74,7 +74,7 @@ struct Batch<'q, 'b> {
     dev: Dev,
     reads: SmallVec<[InFlight<'q, 'b>; IN_FLIGHT]>,
     parts: SmallVec<[LentPart<'b>; IN_FLIGHT]>,
-    /// The bits of the reads that must be carried out alone.
+    /// One bit for each read. A read whose bit is set must be carried out alone.
     alone: u64,
 }
 
@@ -128,7 +128,7 @@ impl Queue {
             let mut alone = self.read_together(reads, flags, merge);
             while alone != 0 {
                 let ReadAt { file, pos, buf, result } = &mut reads[alone.trailing_zeros() as usize];
-                // This function is shared by all kinds of devices, so it is small.
+                // `read_vectored_at` is shared by all kinds of devices, so this call adds little code.
                 let bufs = &mut [IoSliceMut::new(buf)];
                 *result = file.read_vectored_at(self, bufs, *pos, flags);
                 alone &= alone - 1;
@@ -136,7 +136,7 @@ impl Queue {
         }
     }
 
-    /// Carries out the reads that pass the gate. Returns the bits of the others.
+    /// Carries out the reads that pass the gate. Returns a bit for each read that must be carried out alone.
     fn read_together(&mut self, reads: &mut [ReadAt<'_>], flags: DioFlags, merge: bool) -> u64 {
         let Self { device, state, lanes, views, .. } = self;
         let (lanes, views) = (lanes.as_deref(), &*views);
@@ -168,7 +168,7 @@ impl Queue {
 }
 
 impl<'q, 'b> Batch<'q, 'b> {
-    /// Adds a read to the last transfer if both are adjacent and may be merged, and otherwise as a new transfer.
+    /// Adds a read to the batch: to the last transfer if both are adjacent and may be merged, otherwise as a new transfer.
     fn add(
         &mut self,
         read: usize,
@@ -193,8 +193,8 @@ impl<'q, 'b> Batch<'q, 'b> {
         self.reads.push(InFlight { read, part, file, len, result, proof });
     }
 
-    /// Carries out the transfers, and records the results of their reads. Not inlined: this code is large, because it exists for each kind of
-    /// device, and it runs once in a batch.
+    /// Carries out the transfers, and records the results of their reads. The function is not inlined: its code is large, because it exists
+    /// for each kind of device, and it runs once in a batch.
     #[inline(never)]
     fn complete<Q: DeviceQueue>(&mut self, queue: &mut Q, state: &mut State, flags: DioFlags) {
         dio::read_parts_now(queue, state, self.dev, &mut self.parts, flags);

@@ -119,7 +119,7 @@ impl OpenFile {
         let Request { pos, len, flags, .. } = *request;
         let mut rw_flags = ReadWriteFlags::empty();
         rw_flags.set(ReadWriteFlags::NOWAIT, flags.contains(DioFlags::NOWAIT));
-        // The loop below advances these slices. The caller's slices stay unchanged.
+        // The loop below advances the slices in this list. The caller's slices stay unchanged.
         let mut slices: SmallVec<[_; 2]> =
             bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
         let mut left = &mut slices[..];
@@ -152,7 +152,7 @@ impl OpenFile {
                     failed = true;
                     direct = descriptor;
                 }
-                // If a part was read, the result is the short count, as in the kernel.
+                // If a part of the range was read before EAGAIN, the result is the short count, as in the kernel.
                 Err(OsErrno::AGAIN) if done > 0 => break,
                 // The file system does not support NOWAIT, so the read could wait.
                 Err(OsErrno::OPNOTSUPP) if flags.contains(DioFlags::NOWAIT) => {

@@ -1,5 +1,5 @@
-//! The state of host files in one queue: the map of each file in the last tenure of its lease that the queue saw, and the requests in
-//! flight.
+//! The state of host files in one queue: the requests in flight, and for each file the map that was valid in the last tenure that the queue
+//! has used.
 //!
 //! A read needs its map until it completes, although a break of the lease may replace the map in the meantime. If all threads shared one
 //! reference count of the map, every read would write to this count twice. So each queue has its own reference count.

@@ -1,5 +1,5 @@
-//! The layer below a queue for files of mounted file systems (host files): the devices of these file systems, each opened once, the keeper
-//! of the leases, and the lanes, by which a queue reads the files.
+//! The layer below a queue for files of mounted file systems (host files). It contains the devices of these file systems, each opened once,
+//! and the keeper of the leases. A queue reads the files through its lanes.
 
 mod kernel;
 mod lanes;

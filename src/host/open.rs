@@ -16,7 +16,7 @@ pub(crate) struct OpenFile {
     pub(crate) stable_pages: Option<StablePages>,
     /// The descriptor for direct reads by the kernel, opened at first use; `None` if direct reads are impossible.
     descriptor: OnceLock<Option<Descriptor>>,
-    /// Must be dropped after `file`. Fields are dropped in the order of their declarations.
+    /// This field must be dropped after `file`. Fields are dropped in the order of their declarations.
     _closing: Closing,
     shared: Arc<Shared>,
 }

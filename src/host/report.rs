@@ -1,4 +1,4 @@
-//! The report on how a host file is read at present: from the device, or by the kernel and why.
+//! The report on how a host file is read at present: from the device, or by the kernel for a reason that the report contains.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::HostDevice;
 use crate::device::path::DevicePathKind;
 use crate::fs::host::{HostFile, HostFs, Refusal};
 
-/// How a host file is read at present: from the device, or by the kernel and why.
+/// How a host file is read at present: from the device, or by the kernel for a reason that the report contains.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HostReport {

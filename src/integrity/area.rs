@@ -163,19 +163,20 @@ impl Superblock {
     /// Reads the superblock of the tag area on a device. With `tail` the area is at the end of the device.
     pub(super) fn read(device: &dyn Device, tail: bool) -> Result<Self> {
         match Self::copies(device, tail)? {
-            // After a crash, only one copy may contain a new identity of the data device.
+            // A crash may have interrupted a change of the data device's identity, so that only one copy contains the new identity.
             [Ok(one), Ok(two)]
                 if one.info == (Info { data_uuid: one.info.data_uuid, ..two.info }) =>
             {
                 Ok(if one.sequence > two.sequence { one } else { two })
             }
-            // A second format was interrupted after it had written one copy. The sequences of two devices cannot be compared.
+            // The copies belong to two integrity devices: a second format was interrupted after it had written one copy. The sequences of
+            // different devices cannot be compared.
             [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
                 .field("uuid")
                 .corrupt("the two copies of the superblock belong to different devices")),
             [Ok(one), Err(_)] => Ok(one),
             [Err(_), Ok(two)] => Ok(two),
-            // The error of the copy that is read first is more useful.
+            // If neither copy can be used, the error of the copy that is read first is more useful to the user.
             [Err(first), Err(last)] => Err(if tail { last } else { first }),
         }
     }

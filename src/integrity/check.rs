@@ -32,7 +32,7 @@ pub struct CheckedArea {
 pub enum Problem {
     /// One copy of the superblock cannot be used, but the other copy can.
     Superblock {
-        /// Which of the two copies.
+        /// Which of the two copies cannot be used.
         copy: &'static str,
         /// The reason.
         why: String,

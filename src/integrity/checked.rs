@@ -72,7 +72,7 @@ impl Checked {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         out.0.resize((len >> shift) * size, 0);
         if !bufs.iter().all(|buf| buf.len().is_multiple_of(self.tagging.interval())) {
-            // A sector lies in several buffers.
+            // If a sector lies in several buffers, the buffers are joined first.
             return self.encode(at, &flat(bufs), &mut out.0);
         }
         let (mut pos, mut rest) = (at, &mut out.0[..]);
@@ -89,7 +89,7 @@ impl Checked {
         if !self.info.generations {
             return self.tagging.encode(first, data, 0, tuples);
         }
-        // Each sector has the generation of its region.
+        // Each sector is tagged with the generation of its own region, so the sectors are encoded one by one.
         let sectors = data.chunks_exact(self.tagging.interval());
         let tuples = tuples.chunks_exact_mut(self.tagging.size());
         for ((sector, data), tuple) in (first..).zip(sectors).zip(tuples) {
@@ -285,7 +285,7 @@ impl Checked {
         }
         let late =
             dirty > self.laziness.most || self.cleaned.lock().elapsed() >= self.laziness.after;
-        // The tags of a dirty region need not be durable, because a recovery computes them again.
+        // Otherwise the bits stay set, and the tags need not be written: a recovery computes the tags of dirty regions again.
         if late { self.clean() } else { Ok(()) }
     }
 
@@ -318,7 +318,7 @@ impl Checked {
         let end = (start + self.info.region).min(self.info.data_size);
         let generation = self.regions.generation(start);
         let size = self.tagging.size();
-        // Tags that cannot be read are skipped.
+        // A sector is skipped if its tag cannot be read.
         let tagged = |sector| self.tuple_of(sector).ok().map(|tuple| (sector, tuple));
         let sectors = || (self.sector(start)..self.sector(end)).filter_map(tagged);
         if sectors().any(|(_, tuple)| self.tagging.generation(&tuple) == generation) {

@@ -223,7 +223,7 @@ impl Regions {
         self.wanted.lock().extend(clean());
         let mut map = self.map.lock();
         if clean().next().is_none() {
-            // The previous holder of the lock has set the bits.
+            // If no region is clean, the previous holder of the lock has already set the bits.
             return Ok(());
         }
         if map.closed {

@@ -93,8 +93,8 @@ impl Checked {
     }
 }
 
-/// The outcome for the new tags. A failed discard may have changed some sectors. Their content is not needed, so a read of any content must
-/// succeed.
+/// The outcome of a discard for the new tags. A failed discard may have changed some sectors. Their content is not needed, so a read of any
+/// content must succeed.
 fn outcome(discarded: &Result<()>) -> Outcome {
     match discarded.as_ref().map_err(Error::errno) {
         Err(Errno::EOPNOTSUPP) => Outcome::Nothing,

@@ -36,7 +36,7 @@ pub(super) const STATE_OPEN: u8 = 2;
 pub(super) struct RawSuperblock {
     pub(super) magic: [u8; 8],
     pub(super) version: U32,
-    /// A program that does not support one of these features must not open the device.
+    /// The features that a program must support to open the device.
     pub(super) features: U32,
     pub(super) uuid: [u8; 16],
     /// The identity of the data device, or zeros if the device has no identity.
@@ -63,7 +63,8 @@ pub(super) struct RawSuperblock {
     pub(super) checksum: U32,
 }
 
-/// A block of the dirty map, of the generations, or a head of the journal: its content and its checksum.
+/// A sealed block: a block of the dirty map, a block of the generations, or a head of the journal. It contains its content and its
+/// checksum.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawSealed {
@@ -114,8 +115,8 @@ pub(super) struct RawExtent {
     pub(super) count: U64,
 }
 
-/// A bit in the count of an extent: its sectors were discarded, and may have any content. The record contains neither tuples nor data, and
-/// no other extent.
+/// A bit in the count of an extent: its sectors were discarded, and may have any content. The record contains only this extent, and neither
+/// tuples nor data.
 pub(super) const DISCARDED: u64 = 1 << 63;
 
 const _: () = {

@@ -16,7 +16,7 @@ use crate::protection::TupleKind;
 use crate::setters::setters;
 use crate::units::DevOffset;
 
-/// The data in the tail of a device that may be lost when tags are stored there.
+/// The data that may be lost when tags are stored in the tail of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TailLoss {
@@ -105,7 +105,7 @@ pub fn format(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Info> {
     let (info, area_len) = lay_out(&**data, tags.map(|tags| &**tags), options)?;
-    // Only the tags are written, no data.
+    // Only tags are written, so only the device of the tags must accept requests of a block.
     let (device, _) = Finer::for_blocks(Arc::clone(tags.unwrap_or(data)), |_| Some(BLOCK));
     let device = &device;
     if !options.force
@@ -153,11 +153,11 @@ fn lay_out(
     options: &FormatOptions,
 ) -> Result<(Info, u64)> {
     let device = tags.unwrap_or(data);
-    // The data device is not written if the tags are on another device.
+    // If the tags are on another device, the data device is only read. So only the device of the tags must be writable.
     if !device.is_writable() {
         return Err(Error::new(ErrorKind::ReadOnly, "the tag device is not writable"));
     }
-    // The bytes after the last whole sector have no tag.
+    // The size is rounded down to whole sectors. The bytes after the last whole sector have no tag.
     let unit = if tags.is_some() { u64::from(options.interval.max(1)) } else { BLOCK_LEN };
     let size = data.size() / unit * unit;
     let journal = match options.mode {
@@ -189,7 +189,7 @@ fn lay_out(
             info.region
         )));
     }
-    // The requested values are checked before any of them is a divisor.
+    // The requested values are checked here, before any of them is used as a divisor.
     info.check().map_err(|field| {
         Error::invalid(match field {
             "interval" => format!("the interval is {} bytes, but it must be 512 or 4096", info.interval),
@@ -221,7 +221,7 @@ fn tag_all(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
     let (tagging, size) = (Tagging::new(info), info.kind.bytes());
-    // The tuples of a chunk fill whole blocks.
+    // A chunk has so many sectors that their tuples fill whole blocks.
     let chunk = CHUNK.max(info.tuples_per_block() * u64::from(info.interval));
     let mut content = Buffer::aligned(chunk as usize)?;
     let most = (chunk / u64::from(info.interval)) as usize * size;

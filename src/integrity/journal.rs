@@ -63,7 +63,8 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// A thread holds this lock for reading until all writes of its record are home. A checkpoint waits for these threads.
+    /// A thread holds this lock shared until all writes of its record are home. A checkpoint acquires the lock exclusively, and so waits
+    /// for these threads.
     gate: RwLock<()>,
     /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,
@@ -118,7 +119,8 @@ impl Journal {
 
     /// The largest number of bytes of data in one record.
     pub(super) fn most(info: &Info) -> u64 {
-        // Tuples and extents need less space than the data, so two records fit in the ring.
+        // The data of a record use at most a quarter of the ring. Tuples and extents need less space than the data, so two records fit in
+        // the ring.
         (Self::blocks(info) * BLOCK_LEN / 4).min(MOST_DATA) / BLOCK_LEN * BLOCK_LEN
     }
 
@@ -158,7 +160,7 @@ impl Journal {
                 .corrupt("both heads of the journal are damaged"));
         };
         let mut replayed = Replayed::default();
-        // Each record has at least one block, so there are at most this many records.
+        // Each record has at least one block, so the ring contains at most this many records.
         for _ in 0..Self::blocks(info) {
             let found = match Self::read_record(area, info, sequence, position)? {
                 None if position != 0 => {
@@ -175,7 +177,7 @@ impl Journal {
             sequence += 1;
         }
         let memory = Buffer::aligned(0)?;
-        // A torn record may already have this sequence, so this sequence is skipped.
+        // A torn record of the last use may already have this sequence, so the sequence is skipped.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
@@ -326,7 +328,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Does the work of [`checkpoint`](Self::checkpoint). The caller must ensure that no thread is writing the contents of a record home.
+    /// Does the work of [`checkpoint`](Self::checkpoint). The caller must ensure that no thread is writing the contents of a record to
+    /// their final positions.
     pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
         // After a failed flush, the records must stay in the journal, because their data may be lost at home.
         durability.check()?;

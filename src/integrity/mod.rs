@@ -179,7 +179,7 @@ impl Device for Integrity {
             self.checked.data.read_exact_at(buf, at)?;
             return self.checked.verify(at, buf, false);
         }
-        // All sectors that the range touches are read completely.
+        // A sector can only be verified as a whole, so all sectors that the range touches are read completely.
         let end = at.0 + buf.len() as u64;
         let mut done = at.0;
         while done < end {

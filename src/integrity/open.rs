@@ -32,9 +32,12 @@ pub struct IntegrityOptions {
     /// The identity of the data device, or zeros if the device has no identity. If it differs from the identity for which the tags were
     /// created, the open fails.
     pub data_uuid: [u8; 16],
-    /// Accept a data device with another identity, to which the tags belong from then on. Also let the recovery after a crash skip what it
-    /// cannot read or write: sectors that the replay of the journal cannot write, tags of dirty regions that cannot be read, and blocks of
-    /// the dirty map, whose regions then all count as dirty.
+    /// Accept a data device with another identity. From then on, the tags belong to this device. Also let the recovery after a crash
+    /// continue after the following errors:
+    ///
+    /// - the replay of the journal cannot write a sector;
+    /// - the tags of a dirty region cannot be read;
+    /// - a block of the dirty map cannot be read. All regions of this block then count as dirty.
     pub force: bool,
 }
 
@@ -91,7 +94,7 @@ pub(super) fn open(
     let mut refused = 0;
     let found = Regions::read(&area, &info, !crashed, &mut |error| {
         refused += 1;
-        // If the device was closed, the map is not needed.
+        // If the device was closed, the map is not needed, so an unreadable block of the map is accepted.
         if crashed && !options.force { Err(error.context(GIVE_UP)) } else { Ok(()) }
     })?;
     recovered.bad_map_blocks = found.bad_blocks + refused;

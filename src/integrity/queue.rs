@@ -1,8 +1,8 @@
 //! A queue that uses the data device's queue. Reads are verified when they are popped, and writes update the tags.
 //!
 //! The data device's queue (the queue below) receives a bio and returns it unchanged. The bio contains everything that its completion
-//! needs, so a request needs no other memory. Only in journal mode may a write wait for another write. The other write then always belongs
-//! to a running thread, because [`commit`](DeviceQueue::commit) waits for the writes that it submits.
+//! needs, so a request needs no other memory. A write waits for another write only in journal mode. The other write then always belongs to
+//! a running thread, because [`commit`](DeviceQueue::commit) waits for the writes that it submits.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -70,7 +70,7 @@ impl IntegrityQueue {
             let rest = slices::cut(bufs, done..whole);
             let at = DevOffset(at.0 + done as u64);
             match self.write_below(&rest, at, flags) {
-                // A part is already written. EAGAIN would mean that nothing was written, so it must not be returned.
+                // A part of the data is already written. EAGAIN would mean that nothing was written, so the rest is written without NOWAIT.
                 Err(Errno::EAGAIN) if done > 0 && flags.contains(BioFlags::NOWAIT) => {
                     return self.write_rest(bufs, at, done, flags - BioFlags::NOWAIT);
                 }
@@ -156,7 +156,7 @@ impl IntegrityQueue {
                 let bufs = slices(memory);
                 done.result = self.written(&bufs, at, done.result, flags);
             }
-            // A flush is carried out by a call, not by the queue below.
+            // A flush needs no further work here, because a call carries it out and not the queue below.
             (BioOp::Flush, _) => {}
         }
         done
@@ -240,7 +240,7 @@ impl IntegrityQueue {
         };
         match checked.write_together(journal, &writes, in_place) {
             Ok(results) => results,
-            // One of the writes failed, so no write was carried out. Each write is tried separately.
+            // If one of the writes fails, none of them is carried out. Then each write is tried separately.
             Err(_) if batch.len() > 1 => batch
                 .iter()
                 .flat_map(|bio| self.write_batch(checked, journal, std::slice::from_ref(bio)))

@@ -1,5 +1,5 @@
-//! The recovery of a device that was not closed, after which data and tags agree. Writes in the journal are repeated, and sectors of dirty
-//! regions get tags of their present content.
+//! The recovery of a device that was not closed. It repeats the writes in the journal, and gives the sectors of dirty regions tags of their
+//! present content. After the recovery, data and tags agree.
 
 use std::io::IoSlice;
 
@@ -136,7 +136,7 @@ impl Replay<'_> {
         self.give_up(tagged)
     }
 
-    /// Counts a sector that could not be written as lost, if the options permit this.
+    /// Counts a failed write of a sector as a lost sector, if the options permit this.
     fn give_up(&mut self, done: Result<()>) -> Result<()> {
         match done {
             Err(_) if self.force => self.lost += 1,

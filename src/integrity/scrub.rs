@@ -24,7 +24,8 @@ pub enum ScrubFinding {
         half: Half,
         /// The first sector.
         sector: u64,
-        /// The number of sectors: one for data; for tags, the compared sectors whose tags are in the unreadable block.
+        /// The number of sectors. For data, this is 1. For tags, it is the number of compared sectors whose tags are in the unreadable
+        /// block.
         count: u64,
         /// The errno of the device.
         errno: Errno,
@@ -170,7 +171,7 @@ impl Scrub<'_> {
         let checked = self.checked;
         if let Err(error) = checked.tags.with(piece.block, false, |_| ()) {
             self.refused(Half::Tags, first, piece.count as u64, error)?;
-            // A generation that cannot be read is not reported as missing.
+            // The tags cannot be read, so the region may contain the generation, and the generation is not reported as missing.
             return Ok(true);
         }
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());

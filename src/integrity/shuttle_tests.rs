@@ -106,7 +106,7 @@ impl Model {
         };
         let (below, beside) = (data.clone() as Arc<dyn Device>, tags.clone() as Arc<dyn Device>);
         format(&below, Some(&beside), &options, &mut |_, _| {}).unwrap();
-        // Each access to a block of tags evicts another block, and every flush clears the map.
+        // With these options, each access to a block of tags evicts another block, and every flush clears the map.
         let open = IntegrityOptions {
             cache: 0,
             clean_after: Duration::ZERO,

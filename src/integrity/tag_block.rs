@@ -57,11 +57,11 @@ pub(super) struct TagBlock {
     pub(super) dirty: bool,
     /// The number of changes of the block.
     pub(super) changes: u64,
-    /// Whether the block was used since the last search for a block to evict passed it.
+    /// Whether the block was used after the last search for a block to evict passed it.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
     /// The tuples of the writes in flight, for the sectors whose bits in `busy` are set. If several writes to a sector are in flight, the
-    /// tuple of the newest.
+    /// tuple is that of the newest write.
     pending: Option<Box<[u8; BLOCK]>>,
     busy: [u64; MOST / 64],
     /// The number of writes in flight. The block stays in memory until all of them end.
@@ -342,7 +342,7 @@ mod tests {
         slot.claim(7..8, &[5; 8]);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(!slot.resolve(7, Some(tuple(4)), turns) && slot.is_busy(7));
-        // The same is true if the other writer joined before the last writer called `turns`.
+        // It is also unknown if the other writer had joined before the last writer called `turns`.
         slot.claim(7..8, &[6; 8]);
         let turns = slot.turns(7);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
     }
 
-    /// After a failed write its sectors must be read. A write without effect does not change the tags.
+    /// The sectors of a failed write must be read, because their content is unknown. A write that wrote nothing does not change the tags.
     #[test]
     fn the_tags_of_a_writer_depend_on_its_end() {
         let mut slot = slot();

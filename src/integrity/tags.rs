@@ -55,7 +55,7 @@ pub(super) struct Tags {
 #[derive(Debug)]
 struct Shard {
     state: Mutex<Slots>,
-    /// Signalled when a block was loaded or written, or when a write ended for which a thread waits.
+    /// This condition is signalled when a block was loaded or written, or when a write has ended and a thread waits for its end.
     changed: Condvar,
 }
 
@@ -116,7 +116,7 @@ impl Tags {
         let (per_block, mut before) = (self.per_block, 0);
         std::iter::from_fn(move || {
             let sector = first + before as u64;
-            // The number of tuples in a block is a power of two.
+            // The number of tuples in a block is a power of two, so a mask computes the index.
             let index = (sector & (per_block - 1)) as usize;
             let len = (per_block as usize - index).min(count - before);
             let block = sector >> per_block.trailing_zeros();
@@ -204,7 +204,7 @@ impl Tags {
             }
             match state.victim(self.most) {
                 Victim::Free(at) => break at,
-                // A block that cannot be written stays in memory. That is not an error of this call.
+                // If the block cannot be written, it stays in memory. That is not an error of this call.
                 Victim::Dirty(at) if refused < REFUSED => {
                     refused += u32::from(self.write_slot(shard, state, at).is_err());
                 }

@@ -97,7 +97,7 @@ impl Checked {
             }
             return Ok(());
         }
-        // A sector lies in several buffers.
+        // This sector lies in several buffers, which are joined first.
         let mut flat = Vec::new();
         bufs.iter().for_each(|buf| flat.extend_from_slice(buf));
         self.verify(at, &mut flat, nowait)?;

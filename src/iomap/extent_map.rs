@@ -306,7 +306,7 @@ mod tests {
             ExtentState::Memory,
         ];
         for round in 0..600 {
-            // Most lengths and holes are short. Some have up to this number of bits.
+            // Most lengths of extents and holes are short. Some have up to this number of bits.
             let bits = [4, 12, 32][round % 3];
             let mut extents = Vec::new();
             let mut at = 0;

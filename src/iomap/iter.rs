@@ -38,7 +38,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
     fn current(&self) -> Result<Iomap> {
         let len = self.end.0 - self.pos.0;
         let iomap = match (self.resident, self.writes) {
-            // The new blocks for a write to shared blocks are not in memory.
+            // If the blocks are shared, the new blocks for a write are not in memory, so the mapping cannot be used.
             (true, writes) => {
                 let iomap = self.file.map_resident(self.pos);
                 let shared = |iomap: &Iomap| iomap.flags.contains(IomapFlags::SHARED);
@@ -67,7 +67,7 @@ fn not_resident() -> Error {
 impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
     type Item = Result<Iomap>;
 
-    // Inlined, so that the compiler removes the test of `writes` from the code of reads.
+    // The function is inlined, so that the compiler removes the test of `writes` from the code of reads.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.pos >= self.end {

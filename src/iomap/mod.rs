@@ -97,8 +97,9 @@ impl Iomap {
 
 /// The map of one file, which a file system provides to the direct-I/O core.
 pub trait MapFile {
-    /// The mapping that contains `pos`. The caller needs `len` bytes from `pos` on. The mapping may contain fewer bytes, but at least one,
-    /// or more if that costs nothing. A position at or past the end of the map is in a hole. The call may read metadata from the device.
+    /// The mapping that contains `pos`. The caller needs `len` bytes from `pos` on. The mapping contains at least one byte, and may contain
+    /// fewer or more bytes than the caller needs. A position at or past the end of the map is in a hole. The call may read metadata from
+    /// the device.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.

@@ -72,16 +72,16 @@ pub struct Write {
 /// The part of the program that carries out a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// The device, to the blocks in the file's mappings. If `allocates` is true, holes are first [allocated](WriteFile::allocate).
-    /// Otherwise the file system carries out a write into a hole.
+    /// The device writes to the blocks in the file's mappings. If `allocates` is true, blocks are first [allocated](WriteFile::allocate)
+    /// for holes. Otherwise the file system carries out a write into a hole.
     Direct {
         /// Whether the file can have unwritten blocks.
         allocates: bool,
     },
-    /// The file system ([`WriteFile::write_from`]), because the file has inline data or cannot have unwritten blocks.
+    /// The file system writes ([`WriteFile::write_from`]), because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
-    /// The device, after the rest of the file's last block has been [zeroed](WriteFile::zero_tail). This is necessary because the write
-    /// begins past the end of the file.
+    /// The device writes after the rest of the file's last block has been [zeroed](WriteFile::zero_tail). This is necessary because the
+    /// write begins past the end of the file.
     ZeroTail,
 }
 
@@ -109,8 +109,8 @@ impl WriteAt {
 pub struct Snapshot {
     /// The inode's change counter at the time of the read. The snapshot is valid while the counter stays the same.
     pub changes: u64,
-    /// Whether an overwrite of mapped blocks needs only the transfer. This is the case if there is no check to make, no set-id bit to
-    /// remove, no inline data, and no shared block.
+    /// Whether an overwrite of mapped blocks needs only the transfer. It needs more if the file system must check the write, or if the file
+    /// has set-id bits, inline data or shared blocks.
     pub plain: bool,
     /// The size and the map. They do not keep the file open, because queues still have snapshots of closed files.
     pub map: Box<dyn WriteMap>,
@@ -150,7 +150,7 @@ pub trait WriteFile: Send + Sync {
     fn read(&self, intent: WriteIntent) -> Result<Snapshot>;
 
     /// The present mapping of a position in the metadata, and the change counter at the time of the read. This method is for callers that
-    /// need only the layout, so it reads no metadata that only a write needs.
+    /// need only the layout. It does not read the further metadata that a write needs.
     ///
     /// # Errors
     /// The errors of [`MapFile::map`].
@@ -211,7 +211,8 @@ pub trait WriteFile: Send + Sync {
     /// The errors of [`convert`](Self::convert), and of a commit.
     fn sync(&self, data_only: bool) -> Result<()>;
 
-    /// Whether all metadata that a read of the file's blocks needs are durable, so that a write that reaches the medium needs no commit.
+    /// Whether the metadata for reads of the file's blocks are durable. If so, a write needs no commit after its data have reached the
+    /// medium.
     fn is_durable(&self) -> bool;
 
     /// Makes the volume read-only after an error, so that all later changes fail. Calls `then` as soon as changes fail.

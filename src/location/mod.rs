@@ -75,7 +75,7 @@ impl Location {
     pub fn parse(text: &OsStr) -> Result<Self> {
         if let Some(inner) = text.as_bytes().strip_prefix(NO_LOAD.as_bytes()) {
             let inner = Self::parse(OsStr::from_bytes(inner))?;
-            // A repeated prefix has no further effect.
+            // If the prefix is repeated, the repetition has no effect.
             let there = matches!(inner, Self::NoLoad(_));
             return Ok(if there { inner } else { Self::NoLoad(Box::new(inner)) });
         }

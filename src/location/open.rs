@@ -209,7 +209,7 @@ impl Site {
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let file = match options.engine {
-                    // A DAX mapping accepts requests of any length.
+                    // A DAX mapping accepts requests of any length, so the block size does not matter.
                     Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
                     _ => BlockFile::for_blocks(path, &mode, |device| options.blocks_on(device))?,
                 };
@@ -217,7 +217,7 @@ impl Site {
                 let opened = open_engine(file, options.engine)?;
                 let opened = match options.engine {
                     Engine::Dax => opened,
-                    // An NVMe namespace has no page cache, so `fit` provides short requests.
+                    // An NVMe namespace has no page cache, so `fit` adds a layer that accepts short requests.
                     _ => options.fit(opened),
                 };
                 Ok(OpenSite { opened, identity, fault })
@@ -271,7 +271,7 @@ impl Site {
     /// Whether two sites are on the same device or image, even if their names differ.
     #[must_use]
     pub fn shares_device(&self, other: &Self) -> bool {
-        // A device node is identified by its device number, and an image by its file.
+        // A device node is identified by its device number, so two nodes of one device are equal. An image is identified by its file.
         let id = |path: &Path| match path.metadata() {
             Ok(found) if found.rdev() != 0 => Some((found.rdev(), 0)),
             Ok(found) => Some((found.dev(), found.ino())),

@@ -39,7 +39,7 @@ impl Lane {
         if first {
             self.written.store(true, Relaxed);
             // The fence orders this store before the check for a pending time stamp. A thread that takes the stamp reads this flag
-            // afterwards, so one of the two threads sees the other.
+            // afterwards, so one of the two threads sees the other thread's change.
             fence(SeqCst);
         }
         first
@@ -66,7 +66,7 @@ pub(crate) struct ContentLock {
 #[derive(Debug, Default)]
 struct Within {
     lanes: Vec<Arc<Lane>>,
-    /// Whether a lane was removed that had recorded a write since the last call of `take_written`.
+    /// Whether a removed lane had recorded a write since the last call of `take_written`.
     written: bool,
     /// The claims of ranges in the order of their arrival. If two claims conflict, the later one waits for the earlier one.
     claims: Vec<Claim>,
@@ -135,7 +135,7 @@ impl ContentLock {
     #[inline(always)]
     pub(crate) fn enter(&self, lane: &Lane) -> bool {
         // A thread that wants an exclusive range first increments `wanted`, and then checks the lanes. This function first increments the
-        // count of the lane, and then checks `wanted`. So at least one of the two threads sees the other.
+        // count of the lane, and then checks `wanted`. So at least one of the two threads sees the other thread's change.
         lane.count(1);
         if !self.is_wanted() {
             return true;

@@ -23,7 +23,7 @@ pub(crate) struct FileHandle {
     pub(crate) inode: Arc<OpenInode>,
     /// The options of all writes by this handle.
     pub(crate) intent: WriteIntent,
-    /// Whether writes are made at the position that the caller requests. Then an overwrite needs no check of the handle.
+    /// Whether writes are made at the position that the caller requests. If so, an overwrite needs no check of the handle.
     pub(crate) overwrites: bool,
 }
 
@@ -83,7 +83,7 @@ impl Drop for FileIndex {
     }
 }
 
-/// Keeps the timer running by which a file system commits its changes periodically. The timer must not contain a strong reference to the
+/// Keeps a timer running, by which a file system commits its changes periodically. The timer must not contain a strong reference to the
 /// file system.
 #[derive(Clone)]
 pub struct CommitTimer(

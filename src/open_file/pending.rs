@@ -202,10 +202,10 @@ impl Pending {
         if what.orphan {
             (within.orphan, within.reach) = (false, 0);
         }
-        // A thread that sees no ranges must also see that the metadata have changed.
+        // The change is counted before the flag is cleared: a thread that sees no ranges must also see that the metadata have changed.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);
-        // The exchange fails if the file has grown in the meantime.
+        // If the file has grown in the meantime, the exchange fails, and the larger size stays recorded.
         let _ = self.size.compare_exchange(what.size, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 

@@ -158,7 +158,7 @@ impl QueueFiles {
         keep: impl FnOnce() -> Arc<FileHandle>,
     ) -> Option<&'a OpenInode> {
         let (inode, within) = (&*file.inode, file.by_lane.get());
-        // The request is counted before the check, because most requests pass it.
+        // The request is counted before the check of the lane, because most requests pass this check.
         file.by_lane.set(within + 1);
         let open = if within == 0 { file.enter() } else { !inode.content.is_wanted() };
         if !open {
@@ -302,7 +302,7 @@ impl QueueFiles {
         if file.by_lane.get() + file.by_range.get() == 0 {
             self.in_flight.remove();
             let kept = file.keep.take();
-            // The file may be closed here.
+            // This drop may close the file.
             drop(kept);
         }
     }

@@ -153,10 +153,10 @@ impl View {
         &self.queue_file.inode
     }
 
-    /// Whether all metadata that a read of the overwritten range needs are durable.
+    /// Whether the metadata for reads of the overwritten range are durable.
     pub(crate) fn is_durable(&self) -> bool {
-        // A change of the map or of the size makes the view out of date, so this value can be stored. Pending writes do not make the view
-        // out of date, so they are checked each time.
+        // A change of the map or of the size makes the view out of date, so the result can be stored in the view. Pending writes do not
+        // make the view out of date, so they are checked each time.
         if !self.durable.get() {
             self.durable.set(self.file.upgrade().is_some_and(|file| file.is_durable()));
         }

@@ -84,7 +84,7 @@ fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found)
             break;
         }
         if at * sector + 512 > device.size() {
-            // The device was truncated, and the rest of the chain is lost.
+            // The device was truncated before this table, and the rest of the chain is lost.
             return Ok(());
         }
         found.tables.push(at * sector..(at + 1) * sector);

@@ -70,7 +70,7 @@ impl PartitionTable {
             Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
                 mbr::read(device, 512).map_err(|_| error)?
             }
-            // The partitions exceed the device, so the table may be in units of 512 bytes.
+            // If the partitions exceed the device, the table may be in units of 512 bytes, so it is read again with these units.
             Ok(Some(found)) if sector > 512 && !fit(&found.partitions, device) => {
                 mbr::read(device, 512)?.or(Some(found))
             }
@@ -92,7 +92,8 @@ impl PartitionTable {
             [partition.start, end].into_iter().find(|end| *end > offset)
         });
         let tables = self.tables.iter().map(|table| table.start).filter(|start| *start > offset);
-        // A partition may end past the usable space that the table states.
+        // If a partition contains the offset, only the end of that partition matters: a partition may end past the usable space that the
+        // table states.
         let tables = tables.filter(|_| !self.is_in_partition(offset));
         ends.chain(tables).min().unwrap_or(u64::MAX)
     }
@@ -256,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_damaged_gpt_is_read_from_its_backup_and_never_used() {
-        // Damages a byte of the header's fields, and a byte of the entries. Checksums cover both areas.
+        // The test damages a byte of the header's fields, and then a byte of the entries. A checksum covers each of them.
         for at in [512 + 72, 1024 + 33] {
             let Some(image) = gpt_disk() else { return };
             flip(&image, at);
@@ -276,7 +277,7 @@ mod tests {
                 image.as_file().write_all_at(&[0; 512], *at).unwrap();
             }
         };
-        // The lost sectors, and the expected result: whether the table has a fault, or the error.
+        // Each case contains the lost sectors and the expected result: whether the table has a fault, or the error.
         for (lost, expected) in [
             (&[][..], Ok(false)),
             (&[LAST], Ok(false)),
@@ -349,7 +350,7 @@ mod tests {
         image.as_file().set_len(4 * MIB).unwrap();
         entry(&image, 0, 0, 0x83, 2048, 2048);
         entry(&image, 0, 1, 5, 4096, 32768);
-        // The first logical partition ends past the device, and the table of the second logical partition is lost.
+        // The first logical partition ends past the device. The table of the second logical partition is also past the end, so it is lost.
         entry(&image, 4096, 0, 0x83, 2048, 8192);
         entry(&image, 4096, 1, 5, 16384, 8192);
         let expected = [part(1, MIB, MIB, ""), part(5, 3 * MIB, 4 * MIB, "")];

@@ -12,7 +12,7 @@ pub(super) struct Checked {
 }
 
 const LAST_SECTOR: &[At] = &[At::End { unit: 512, back: 512 }];
-/// The four labels of ZFS, two at each end. The second half of each contains copies of its uberblock.
+/// The four labels of ZFS, two at each end of the device. The second half of each label contains copies of the pool's uberblock.
 const ZFS_LABELS: &[At] = &[
     At::Start(128 << 10),
     At::Start((256 + 128) << 10),
@@ -113,7 +113,7 @@ fn is_minix(bytes: &[u8]) -> bool {
     [false, true].into_iter().any(|swapped| {
         let old = matches!(order(16, swapped), 0x137F | 0x138F | 0x2468 | 0x2478);
         let new = order(24, swapped) == 0x4D5A;
-        // Version 3 has a number of 32 bits before these fields.
+        // In version 3 a number of 32 bits precedes the fields of the other versions.
         let at = if new { 6 } else { 4 };
         let inodes = if new { 1 } else { u32::from(order(0, swapped)) };
         let (inode_map, zone_map) = (order(at, swapped), order(at + 2, swapped));

@@ -119,11 +119,11 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     Error::new(ErrorKind::UnknownFormat, what)
 }
 
-/// Describes the content of a device that a user may still need, as a clause: a format or a partition table. `None` if the content is not
-/// known.
+/// Describes the content of a device that a user may still need: a format or a partition table. The text is a clause of a sentence. `None`
+/// if the content is not known.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
-        // The hint on how to read the content does not matter here.
+        // The text after the name is a hint on how to read the content, which does not matter here.
         let what = what.split([':', ',']).next().unwrap_or(what);
         return Some(format!("contains {what}"));
     }

@@ -1,6 +1,6 @@
 //! Guards: the checksums over a sector's data.
 //!
-//! crc-fast computes them; `cargo bench --bench guard` compares it with the other crates.
+//! The crate crc-fast computes the guards; `cargo bench --bench guard` compares this crate with others.
 
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 

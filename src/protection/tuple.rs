@@ -134,7 +134,7 @@ impl Protection {
     ///
     /// # Panics
     ///
-    /// If `data` are not whole sectors, or `tuples` does not have the length of their tuples.
+    /// Panics if `data` are not whole sectors, or if `tuples` does not have the length of their tuples.
     pub fn encode(self, data: &[u8], first: u64, application: u16, tuples: &mut [u8]) {
         match self.kind {
             TupleKind::T10 => self.encode_as::<T10>(data, first, application, tuples),
@@ -152,7 +152,7 @@ impl Protection {
     ///
     /// # Panics
     ///
-    /// In the cases in which [`encode`](Self::encode) panics.
+    /// Panics in the same cases as [`encode`](Self::encode).
     pub fn verify(
         self,
         data: &[u8],
@@ -170,7 +170,7 @@ impl Protection {
     ///
     /// # Panics
     ///
-    /// In the cases in which [`encode`](Self::encode) panics.
+    /// Panics in the same cases as [`encode`](Self::encode).
     pub fn mismatches(
         self,
         data: &[u8],
@@ -189,7 +189,7 @@ impl Protection {
     ///
     /// # Panics
     ///
-    /// If `tuple` does not have the length of a tuple.
+    /// Panics if `tuple` does not have the length of a tuple.
     pub fn encode_unwritten(self, sector: u64, application: u16, tuple: &mut [u8]) {
         match self.kind {
             TupleKind::T10 => self.encode_unwritten_as::<T10>(sector, application, tuple),
@@ -397,7 +397,7 @@ mod tests {
     }
 
     fn mismatches(protection: Protection, data: &[u8], tuples: &[u8]) -> Vec<Mismatch> {
-        // If tags are generations, the expected tag is unknown.
+        // If tags are generations, the expected tag is unknown, so any tag is accepted.
         let application = (!protection.generation).then_some(APPLICATION);
         let mut found = Vec::new();
         protection.mismatches(data, tuples, FIRST, application, |wrong| found.push(wrong));

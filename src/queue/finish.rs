@@ -10,8 +10,8 @@ use crate::bio::CompletionWork;
 use crate::dio::Unsynced;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// The longest time for which the drop of a lost queue waits until the error of the volume is on the device. A device that does not answer
-/// may never complete that write.
+/// The longest time for which the drop of a lost queue waits until the volume's error is written to the device. A device that does not
+/// answer may never complete this write.
 const NOTED: Duration = Duration::from_secs(1);
 /// The completion work that needs a sync. A sync also converts.
 const SYNCS: CompletionWork = CompletionWork::SYNC.union(CompletionWork::DATASYNC);
@@ -26,7 +26,7 @@ impl Queue {
             let _ = self.alone(|| keep.file.convert());
         }
         let mut unsynced = self.state.files.take_unsynced();
-        // These writes need only a flush of the device. The sync of one file flushes the data of all files.
+        // The writes that this closure accepts need only a flush of the device. The sync of one file flushes the data of all files.
         let flushed = |write: &mut Unsynced| {
             write.left == CompletionWork::DATASYNC && write.keep.file.is_durable()
         };
@@ -96,7 +96,7 @@ impl Queue {
         let ends = Arc::clone(&end);
         match thread::Builder::new().name("ironmap-lost".to_owned()).spawn(move || ends()) {
             Ok(_) => {
-                // The thread owns the sender after this line, so the channel is closed when the thread ends.
+                // After this drop only the thread owns the sender, so the channel is closed when the thread ends.
                 drop(end);
                 let _ = hears.recv();
                 let _ = hears.recv_timeout(NOTED);

@@ -78,7 +78,7 @@ use crate::open_file::{Owner, Views};
 pub struct Queue {
     pub(crate) device: AnyQueue,
     pub(crate) state: State,
-    /// For host files: their maps. A map is valid for one tenure (one period without interruption) of the lease.
+    /// The maps of host files. A map is valid for one tenure (one period without interruption) of the lease.
     pub(crate) lanes: Option<Box<Lanes>>,
     /// The queue's copies of the sizes and maps of files that can change.
     pub(crate) views: Views,
@@ -110,7 +110,7 @@ impl Queue {
     }
 
     /// Switches the simple path on (the default) or off, to measure its effect.
-    #[doc(hidden)] // For measurements only.
+    #[doc(hidden)] // This function is public only for measurements.
     pub fn set_simple(&mut self, on: bool) {
         self.state.set_simple(on);
     }
@@ -153,8 +153,8 @@ impl Queue {
             .map_err(|errno| Error::io(errno, format!("register {count} buffers of {size} bytes")))
     }
 
-    /// Registers memory of the caller, such as an engine's pool ([`Buffer::from_owner`]), with the kernel, so that requests need not pin its
-    /// pages. Buffers that are split off it are registered too. A queue can register memory once, by this call or by
+    /// Registers memory of the caller, such as an engine's pool ([`Buffer::from_owner`]), with the kernel, so that requests need not pin
+    /// its pages. Buffers that are split off it are registered too. A queue can register memory once, by this call or by
     /// [`register_buffers`](Self::register_buffers), and at most 1 GiB. The memory is released after the queue has been dropped.
     ///
     /// # Errors
@@ -255,7 +255,7 @@ impl Readiness {
     /// Makes the descriptor unreadable until the next completion. Without this call a level-triggered wait, such as `poll(2)`, would return
     /// at once.
     pub fn clear(&self) {
-        // The read fails if the eventfd is not signalled. The descriptor is unreadable in that case too.
+        // If the eventfd is not signalled, the read fails. Then the descriptor is unreadable already.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

@@ -63,7 +63,7 @@ impl Condvar {
     fn notify(&self, most: u32) {
         self.told.fetch_add(1, Ordering::Relaxed);
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            // The call fails only if the address is wrong.
+            // An error is ignored, because the call fails only if the address is wrong.
             let _ = futex::wake(&self.told, futex::Flags::PRIVATE, most);
         }
     }

@@ -25,7 +25,7 @@ pub(crate) fn light() {
 pub(crate) fn heavy() {
     fence(Ordering::SeqCst);
     if promise() {
-        // The call cannot fail after the registration.
+        // The result is ignored, because the call cannot fail after the registration.
         membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     }
     fence(Ordering::SeqCst);
@@ -35,7 +35,7 @@ pub(crate) fn heavy() {
 pub(crate) fn promise() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| {
-        // Miri does not support the call, and the model checker runs only one thread at a time.
+        // Miri does not support the call. The model checker runs only one thread at a time, so it needs no barrier.
         let promised = !cfg!(any(miri, shuttle))
             && membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
         PROMISED.store(promised, Ordering::SeqCst);

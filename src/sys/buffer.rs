@@ -93,7 +93,7 @@ pub(crate) struct Registered {
     pub(super) place: u16,
 }
 
-// Two buffers fit in a cache line, because requests are moved several times.
+// Requests are moved several times, so a buffer must be small: two buffers fit in a cache line.
 const _: () = assert!(size_of::<Buffer>() == 32);
 
 // SAFETY: a Buffer owns its range exclusively, like a Box<[u8]>.
@@ -123,7 +123,7 @@ impl Buffer {
     /// Makes a buffer of memory that the caller owns, such as huge pages or a pool of an engine. The owner is dropped after the last buffer
     /// that was cut from it.
     pub fn from_owner(owner: impl MemoryOwner) -> Self {
-        // The address of the bytes is taken after the owner has its final place.
+        // The owner is moved to its final place before the address of its bytes is taken.
         let mut owner = Box::new(owner);
         let bytes = owner.bytes_mut();
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
@@ -134,8 +134,8 @@ impl Buffer {
     /// Makes a buffer of memory by its address. `owner` is dropped after the last buffer that was cut from the memory.
     ///
     /// # Safety
-    /// The `len` bytes from `base` are initialised, readable and writable until `owner` is dropped. No other code reads or writes them while
-    /// a buffer or a request of this memory exists.
+    /// The `len` bytes from `base` are initialised, readable and writable until `owner` is dropped. No other code reads or writes them
+    /// while a buffer or a request of this memory exists.
     pub unsafe fn from_raw_parts(
         base: NonNull<u8>,
         len: usize,
@@ -148,8 +148,8 @@ impl Buffer {
         Self { base, len, region: Arc::new(Region { base, memory }), registered: None }
     }
 
-    /// Makes a buffer of a shared slice that no one else shares at the moment, to read into it. [`into_owner`](Self::into_owner) returns the
-    /// slice.
+    /// Makes a buffer of a slice to which no other reference exists, so that a request can read into the slice.
+    /// [`into_owner`](Self::into_owner) returns the slice.
     ///
     /// # Errors
     /// Returns the slice if another `Arc` or `Weak` of it exists.
@@ -193,7 +193,7 @@ impl Buffer {
     /// Splits off the first `at` bytes into a buffer of their own; `self` keeps the remaining bytes. Nothing is copied.
     ///
     /// # Panics
-    /// If `at` exceeds the length.
+    /// Panics if `at` exceeds the length.
     #[must_use]
     pub fn split_to(&mut self, at: usize) -> Self {
         assert!(at <= self.len, "a buffer of {} bytes cannot be split at {at}", self.len);

@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn pages_are_counted_as_they_are_written() {
         let mut file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).unwrap();
-        // The kernel may not report the number.
+        // A kernel without `cachestat` does not report the number.
         let Some(empty) = PageCache::of(file.as_fd()) else { return };
         assert_eq!(empty, PageCache { pages: 0, dirty: 0 });
         let page = rustix::param::page_size();

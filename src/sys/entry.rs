@@ -154,7 +154,7 @@ impl Request {
             return self.flat::<W>(one.as_mut_ptr(), one.len(), None, tuples);
         }
         let len = bufs.iter().map(|buf| buf.len()).sum();
-        // IoSliceMut is documented as ABI-compatible with iovec.
+        // The documentation of `IoSliceMut` guarantees that it is ABI-compatible with iovec, so the pointer can be cast.
         self.vectored::<W>(bufs.as_ptr().cast(), bufs.len(), len, tuples)
     }
 

@@ -118,7 +118,7 @@ mod tests {
         fifo.vacant().map(|slot| slot.fill(value)).is_some()
     }
 
-    /// The queue returns the same values as a `VecDeque`, for each number of slots up to 5. The values pass the end of the slots many
+    /// The queue returns the same values as a `VecDeque`, for each number of slots up to 5. The test wraps around the end of the slots many
     /// times.
     #[test]
     fn it_holds_what_a_deque_holds() {

@@ -58,7 +58,7 @@ impl<T: Store> imago::Storage for Stored<T> {
     }
 
     fn flush(&self) -> io::Result<()> {
-        // This type buffers no data.
+        // A flush has nothing to write, because this type buffers no data.
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use rustix::io::Errno as OsErrno;
 
 use crate::error::Errno;
 
-// The numbers of the requests contain the sizes of the structures below (Linux's include/uapi).
+// Each request number contains the size of the request's structure below (Linux's include/uapi).
 const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
 const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801C_581F;
 const XFS_IOC_FSGEOMETRY_V4: libc::c_ulong = 0x8070_587C;
@@ -188,7 +188,7 @@ pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
 ///
 /// ENXIO if the loop device serves no file.
 pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Errno> {
-    // struct loop_info64 has 232 bytes. Its first three integers of 64 bits are the three numbers.
+    // struct loop_info64 has 232 bytes. Its first three integers of 64 bits are the returned numbers.
     let mut status = [0_u64; 29];
     // SAFETY: LOOP_GET_STATUS64 fills 232 bytes.
     unsafe { ioctl(device, LOOP_GET_STATUS64, &mut status) }?;
@@ -197,8 +197,8 @@ pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Er
 
 /// The number of bytes of metadata that a block device stores for each protection interval. ENOTTY before Linux 6.17.
 pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
-    // struct logical_block_metadata_cap contains flags (32 bits), the interval (16 bits), and then single bytes. The first of them is this
-    // number.
+    // struct logical_block_metadata_cap contains flags (32 bits), the interval (16 bits), and then single bytes. The first of these bytes
+    // is the returned number.
     let mut capability = [0_u8; 16];
     // SAFETY: FS_IOC_GETLBMD_CAP fills 16 bytes.
     unsafe { ioctl(device, FS_IOC_GETLBMD_CAP, &mut capability) }?;

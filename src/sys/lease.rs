@@ -132,7 +132,7 @@ impl Watch {
         // SAFETY: the call filled it, and every bit pattern is a siginfo_t.
         let info = unsafe { info.assume_init() };
         if info.si_code <= 0 {
-            // A process sent the signal; the kernel's own codes are positive.
+            // The kernel's own codes are positive, so another code means that a process sent the signal.
             return Waited::Woken;
         }
         // The fields of SIGPOLL are si_band (a long), then si_fd. libc does not define them.
@@ -211,14 +211,14 @@ mod tests {
         let file = File::open(&path).unwrap();
         let seen = |file: &File| (has_writers(file.as_fd()), is_alone(file.as_fd()));
         if seen(&file) == (Err(Errno::EINVAL), Err(Errno::EINVAL)) {
-            // The directory for temporary files may be on a file system without leases.
+            // The test is skipped if the directory for temporary files is on a file system without leases.
             return;
         }
         assert_eq!(seen(&file), (Ok(false), Ok(true)));
         let reader = File::open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(false), Ok(false)));
         drop(reader);
-        // If a lease had remained, this open would wait for it.
+        // This open would wait for a lease that had remained.
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(true), Ok(false)));
         drop(file);
@@ -253,7 +253,7 @@ mod tests {
         let watcher = receive.recv().unwrap();
         match watcher.lease(file.as_fd()) {
             Ok(()) => {}
-            // The directory for temporary files may be on a file system without leases.
+            // The test is skipped if the directory for temporary files is on a file system without leases.
             Err(Errno::EINVAL) => return assert!(watcher.wake()),
             Err(errno) => panic!("{errno}"),
         }

@@ -145,7 +145,7 @@ pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
 /// Converts the result of a command of `len` bytes to the result of a system call: the number of bytes, or a negative errno.
 #[inline]
 pub(super) fn outcome(result: i32, len: usize) -> i32 {
-    // The kernel reports EINTR for a command that it cancelled, for example when it resets the controller.
+    // The kernel reports EINTR for a command that it has cancelled, for example because it reset the controller.
     const CANCELLED: i32 = -Errno::EINTR.0;
     match result {
         0 => len as i32,
@@ -282,7 +282,7 @@ mod tests {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!(u64::from_le_bytes(bytes[16..24].try_into().unwrap()), tuples.range().0);
         assert_eq!((word(32), word(36)), (64, 4096));
-        // PRINFO contains bits 26 (reference tag) and 28 (guard).
+        // In the word with PRINFO, bit 26 checks the reference tag, and bit 28 checks the guard.
         assert_eq!((word(48), word(56), word(12)), (7 | 0b101 << 26, 0x2345_6789, 1));
         let without = Command::io(namespace, Action::Read, at, 4096, memory, None);
         assert_eq!(

@@ -1,5 +1,5 @@
 //! Memory that is registered with a ring, so that the kernel need not pin its pages for each request: one allocation of the caller, and
-//! bounce buffers, each of which many requests use one after the other.
+//! bounce buffers. Many requests use a bounce buffer, one after the other.
 
 use super::Buffer;
 use super::buffer::Registered;
@@ -58,12 +58,12 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         };
         registered.map_err(|error| errno(&error))?;
         whole.set_registered(Some(Registered { ring: self.number, place: CALLERS }));
-        // This buffer has no bytes but shares the memory.
+        // This buffer has no bytes, but its reference keeps the memory alive.
         self.registered = Some(whole.split_to(0));
         Ok(())
     }
 
-    /// The free places of the table of registered memory, which is created first if necessary; `None` if the kernel refuses one.
+    /// The free places of the table of registered memory, which is created first if necessary; `None` if the kernel refuses a table.
     fn free_places(&mut self) -> Option<&mut Vec<u16>> {
         if let Places::Unmade = self.places {
             let made = self.ring.submitter().register_buffers_sparse(REGISTERED_BUFFERS.into());

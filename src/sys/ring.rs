@@ -72,7 +72,7 @@ impl<'s, 'a> Transfer<'s, 'a> {
 /// The memory of a request stays in its slot, which only a completion empties. The drop of a ring waits for all requests, and leaks the
 /// requests that a [lost](Self::drain) ring never returns. Only the thread that created a ring may use it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
-    // Dropped explicitly, because the slots may be freed only after the kernel has stopped using their memory.
+    // The ring is dropped explicitly, because the slots may be freed only after the kernel has stopped using their memory.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: Slots<T>,
     /// The number of completions at the head of the kernel's queue that are known to be available.
@@ -179,7 +179,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
         }
-        // The entry was not queued, so the slot is emptied again.
+        // The entry was not queued, so the request is taken out of its slot again.
         self.slots.take_back(index).map_or(Ok(()), Err)
     }
 
@@ -204,7 +204,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     unsafe fn push_entry(&mut self, entry: &W::Submission) -> Result<(), Errno> {
         // SAFETY: by the contract of this function.
         while unsafe { self.ring.submission().push(entry) }.is_err() {
-            // The submission queue is full, so it is submitted.
+            // If the submission queue is full, its entries are submitted to make space.
             self.enter(0)?;
         }
         Ok(())
@@ -216,11 +216,11 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         loop {
             // The kernel does not count the early completions, which were already removed from its queue.
             self.enter(min.saturating_sub(self.slots.early()))?;
-            // A signal, or a partial submission, ends the system call early.
+            // A signal or a partial submission may have ended the system call early. So the number of completions is checked.
             if self.slots.early() + self.ring.completion().len() >= min {
                 return Ok(());
             }
-            // While the completion queue contains an entry, the kernel does not poll for further completions.
+            // The completion queue is emptied here, because the kernel does not poll for further completions while it contains an entry.
             (self.ready, self.fresh) = (0, true);
             for entry in self.ring.completion() {
                 let (index, result) = seen::<T, W>(&self.slots, &entry.into());
@@ -245,7 +245,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 }
                 Err(error) => match errno(&error) {
                     Errno::EINTR => {}
-                    // The kernel temporarily lacks memory, or completions must first be removed from its queue, which the caller does.
+                    // The kernel temporarily lacks memory, or its completion queue is full. The caller removes completions from this queue.
                     Errno::EBUSY | Errno::EAGAIN => return Ok(()),
                     errno => {
                         self.lost = Some(errno);
@@ -279,7 +279,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             }
             if self.enter(1).is_err() {
                 self.refusals += 1;
-                // An older kernel posts completions when the thread returns from a system call.
+                // `yield_now` is a system call. An older kernel posts completions when the thread returns from a system call.
                 std::thread::yield_now();
             }
         }
@@ -338,7 +338,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 break;
             }
             (open, self.lent) = (open + 1, self.lent + 1);
-            // The number of transfers in flight never exceeds the guaranteed size of the completion queue.
+            // Transfers are collected in time, so that no more of them are in flight than the completion queue is guaranteed to hold.
             while open >= self.slots.len() {
                 open -= self.collect_lent(transfers, open);
             }
@@ -515,7 +515,7 @@ mod tests {
         lost(|mut ring, file| {
             for count in [1, 2, 5] {
                 let results = read_now(&mut ring, file, count);
-                // A recent kernel detects that the ring belongs to another thread.
+                // A recent kernel detects that the ring belongs to another thread, and refuses the calls.
                 let refused = results.iter().all(|result| *result == -Errno::EEXIST.0);
                 assert!(refused || results.iter().all(|result| *result == 64), "{results:?}");
             }
@@ -536,7 +536,7 @@ mod tests {
             }
             assert_eq!(popped(&mut ring), Some((1, 64, -Errno::EEXIST.0)));
             assert!(ring.push(request(file), buffer(), 2).is_ok());
-            // The submission queue is full of entries that are never taken.
+            // These reads fill the submission queue with entries that the kernel never takes.
             read_now(&mut ring, file, 5);
             let Err((memory, attached)) = ring.push(request(file), buffer(), 3) else {
                 panic!("the request was queued")

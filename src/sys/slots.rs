@@ -16,7 +16,7 @@ pub(super) struct Slot<T> {
     /// The list of the ranges of the request's memory, or a list of an earlier request. Old kernels may read the list until the request
     /// completes.
     pub(super) iovecs: Vec<libc::iovec>,
-    /// The batch in which the request was queued. A batch is the requests that are submitted together.
+    /// The batch in which the request was queued. A batch consists of the requests that are submitted together.
     batch: u64,
     /// The next free slot, if this slot is free.
     next: u32,
@@ -27,7 +27,7 @@ pub(super) struct Slot<T> {
 /// If requests are in flight when the slots are dropped, all slots are leaked: the kernel may still write to their memory.
 pub(super) struct Slots<T> {
     slots: ManuallyDrop<Box<[Slot<T>]>>,
-    /// The first free slot, which contains the index of the next free slot. Equal to the number of slots if no slot is free.
+    /// The first free slot, which contains the index of the next free slot. The value equals the number of slots if no slot is free.
     free: u32,
     in_flight: usize,
     /// Completions that were seen during the wait for another request.
@@ -44,7 +44,8 @@ impl<T> Slots<T> {
             slots: ManuallyDrop::new(slots),
             free: 0,
             in_flight: 0,
-            // The request of every slot may complete early, and nothing may be allocated while the kernel uses memory that a caller lends.
+            // The queue has its full capacity from the beginning: every request may complete early, and nothing may be allocated while the
+            // kernel uses memory that a caller lends.
             early: VecDeque::with_capacity(count as usize),
             batch: NONE + 1,
         }
@@ -77,7 +78,8 @@ impl<T> Slots<T> {
         if index as usize >= self.slots.len() {
             return Err((memory, attached));
         }
-        // An index borrows only this slot, whereas `get_mut` borrows all slots. The kernel has addresses of memory in other slots.
+        // The kernel has addresses of memory in other slots, so those slots must not be borrowed. An index borrows only this slot, whereas
+        // `get_mut` would borrow all slots.
         let slot = &mut self.slots[index as usize];
         (self.free, self.in_flight) = (slot.next, self.in_flight + 1);
         slot.batch = self.batch;
@@ -198,7 +200,8 @@ mod tests {
         Some((attached, result))
     }
 
-    /// Writes to the memory of a request in flight, as the kernel does. The slots move after the request was put in.
+    /// The memory of a request in flight stays at its address, even if the slots are moved. The test writes to the memory, as the kernel
+    /// does.
     #[test]
     fn memory_stays_where_it_is_until_its_request_ends() {
         let mut slots = Slots::new(4);

@@ -66,12 +66,12 @@ pub(crate) fn rate() -> u64 {
 mod tests {
     use super::*;
 
-    /// If the rate were too high, a check of the leases would be trusted for too long. Threads that compete for processors can be preempted
-    /// at any point.
+    /// The measured rate is never too high, even if other threads compete for the processors. If the rate were too high, a check of the
+    /// leases would be trusted for too long.
     #[test]
     fn the_rate_is_not_too_high_on_a_busy_machine() {
         const THREADS: usize = 8;
-        // This thread may also be preempted between the calls, so the real rate lies between two values.
+        // The thread may be preempted between the calls, so the real rate lies between two values.
         let moment = || (ticks(), Instant::now(), ticks());
         let (first, begin, after_first) = moment();
         let mut rates = std::thread::scope(|scope| {

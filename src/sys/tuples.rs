@@ -69,7 +69,7 @@ impl Tuples {
     /// Prepares the tuples for a request that begins with the interval `first`, and returns their memory of `len` bytes.
     ///
     /// # Panics
-    /// If `len` exceeds [`ROOM`](Self::ROOM).
+    /// Panics if `len` exceeds [`ROOM`](Self::ROOM).
     pub(crate) fn begin(&mut self, first: u64, len: usize, checks: Checks) -> &mut [u8] {
         (self.first, self.len, self.checks) = (first, len, checks);
         &mut self.memory[..len]

@@ -31,8 +31,8 @@ use crate::queue::Queue;
 /// An unmounted file system, opened exclusively. A clone is cheap, and threads can share a volume.
 #[derive(Clone)]
 pub struct Volume {
-    /// Declared before `fs`, and so dropped before it: the thread of the timer must not drop the last reference to the file system. Open
-    /// files share the timer.
+    /// This field is declared before `fs`, so it is dropped before `fs`: the thread of the timer must not drop the last reference to the
+    /// file system. Open files share the timer.
     timer: Option<CommitTimer>,
     fs: Arc<dyn FileSystem>,
     device: Arc<dyn Device>,
@@ -291,7 +291,7 @@ impl Volume {
         if !options.writes() && !options.read {
             return Err(Error::invalid("the options request neither reading nor writing"));
         }
-        // A file that is newly created is empty, so `truncate` has no effect on it.
+        // `truncate` has no effect on a newly created file, which is empty.
         if options.truncate && !options.create_new && (!options.write || options.append) {
             return Err(Error::invalid(
                 "the option truncate needs write, and cannot be combined with append",
@@ -302,7 +302,7 @@ impl Volume {
 }
 
 /// Detects the format of a device. If the superblock is lost and the options name a backup, the result is the first format that has backups
-/// of its superblock. If the options name no backup, the error names one that was found.
+/// of its superblock. If the options name no backup, the error names a backup that was found.
 fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     let found = if device.size() < SMALLEST { None } else { find_format(device)? };
     if let Some(format) = found {

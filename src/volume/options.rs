@@ -51,7 +51,7 @@ impl VolumeOptions {
     }
 
     /// Only for reading: the device of the volume's journal, if the journal is on a separate device and needs recovery. The journal is
-    /// recovered in memory. Without this option, the device is searched by its UUID below `/dev/disk/by-uuid`.
+    /// recovered in memory. Without this option, the device is found by its UUID below `/dev/disk/by-uuid`.
     #[must_use]
     pub fn journal(mut self, device: impl Into<Option<Location>>) -> Self {
         self.journal = device.into();
@@ -120,7 +120,7 @@ impl VolumeOptions {
         };
         let mut volume = Volume::open_on(device, how)?;
         volume.faults = faults;
-        // A file system without a writer has no changes to commit.
+        // If the file system has no writer, there are no changes to commit.
         if let (true, false, Some(writer)) = (self.write, self.commit.is_zero(), volume.fs.writer())
         {
             volume.timer = Some(writer.commit_in_time(self.commit)?);
@@ -138,7 +138,7 @@ impl VolumeOptions {
     }
 
     /// The options for opening the device of the volume.
-    #[doc(hidden)] // For programs that open the device themselves.
+    #[doc(hidden)] // This function is public for programs that open the device themselves.
     #[must_use]
     pub fn location_options(&self) -> LocationOptions {
         let (engine, write, truncated) = (self.engine, self.write, self.truncated);

@@ -343,7 +343,7 @@ impl Volume {
                     path = Path::new(std::ffi::OsStr::from_bytes(parent)).join(target);
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => match make(&path) {
-                    // Another thread has created the file in the meantime.
+                    // Another thread has created the file in the meantime, so the loop looks it up again.
                     Err(error) if error.kind() == ErrorKind::Exists => {}
                     made => return made,
                 },

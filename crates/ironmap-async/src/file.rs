@@ -1,4 +1,4 @@
-//! A file of a pool.
+//! A file whose requests are carried out by the threads of a pool.
 
 use std::fmt;
 use std::future::Future;

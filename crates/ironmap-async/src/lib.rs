@@ -1,7 +1,7 @@
 //! Files of volumes and mounted file systems for async programs.
 //!
-//! A [`Queue`](ironmap::Queue) belongs to one thread, so a task that moves between threads cannot have one. A [`Pool`] has a few threads with
-//! a queue each, and its handles are `Send`, `Sync` and `Clone`. Its futures need no particular executor.
+//! A [`Queue`](ironmap::Queue) belongs to one thread, so a task that moves between threads cannot have one. A [`Pool`] has a few threads
+//! with a queue each, and its handles are `Send`, `Sync` and `Clone`. Its futures need no particular executor.
 //!
 //! ```
 //! # async fn read() -> Result<(), Box<dyn std::error::Error>> {

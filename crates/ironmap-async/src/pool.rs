@@ -29,7 +29,7 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// Two threads, each with a queue of 64 requests.
+    /// Creates options for two threads, each with a queue of 64 requests.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -62,14 +62,14 @@ impl PoolOptions {
 #[derive(Clone)]
 pub struct Pool {
     shared: Arc<Shared>,
-    /// The last handle closes the pool.
+    /// Closes the pool when the last handle is dropped.
     _close: Arc<Close>,
 }
 
 /// The state that handles and threads share.
 pub(crate) struct Shared {
     jobs: Mutex<Jobs>,
-    /// The threads that wait, or are about to wait, for a job. A job rings only for these.
+    /// The number of threads that wait, or are about to wait, for a job. A new job rings the bells of only these threads.
     waiting: AtomicUsize,
     /// The number of threads that have not ended.
     threads: AtomicUsize,
@@ -80,9 +80,9 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Jobs {
     queued: VecDeque<Job>,
-    /// No handle exists any more.
+    /// Whether the last handle was dropped.
     closed: bool,
-    /// No thread exists any more.
+    /// Whether the last thread has ended.
     dead: bool,
 }
 
@@ -229,7 +229,7 @@ impl Shared {
         let bell = &self.bells[index];
         self.waiting.fetch_add(1, Ordering::SeqCst);
         bell.announce();
-        // A job that was pushed before the announcement has not rung.
+        // A job that was pushed before the announcement has not rung the bell, so the thread must look for jobs before it waits.
         let has_jobs = {
             let jobs = self.jobs();
             !jobs.queued.is_empty() || jobs.closed && completions.is_none()
@@ -241,7 +241,8 @@ impl Shared {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Records the end of a thread. After the last one, which panicked if the pool is open, no job is carried out: its answer is lost.
+    /// Records the end of a thread. If the pool is open when the last thread ends, that thread has panicked. Then no further job is carried
+    /// out, and the answers of the queued jobs are lost.
     pub(crate) fn thread_ended(&self) {
         if self.threads.fetch_sub(1, Ordering::SeqCst) == 1 {
             let dropped = {
@@ -276,7 +277,7 @@ impl Drop for Close {
         let own = std::thread::current().id();
         for thread in self.threads().drain(..) {
             if thread.thread().id() != own {
-                // A thread that panicked has lost its answers, which their futures report.
+                // An error of the join is ignored: the thread has panicked, and the futures of its requests report the lost answers.
                 let _ = thread.join();
             }
         }

@@ -1,4 +1,4 @@
-//! A file as tokio reads and writes it: from a position that advances.
+//! A file with a position that advances, as tokio reads and writes it.
 
 use std::io::{Error, ErrorKind, Result, SeekFrom};
 use std::pin::Pin;
@@ -13,8 +13,9 @@ use crate::promise::Answer;
 /// The length of the buffer of a stream.
 const BUFFER: usize = 256 << 10;
 
-/// A file with a position: tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`. A read fetches up to 256 KiB, and later reads are served from
-/// them. A write is accepted when its data are copied; a flush waits until it is carried out, and then syncs the file.
+/// A file with a position: tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`. A read fetches up to 256 KiB into a buffer, which also serves
+/// later reads. A write is accepted when its data are copied. A flush waits until the accepted write is carried out, and then syncs the
+/// file.
 pub struct Stream {
     file: AsyncFile,
     pos: u64,
@@ -75,7 +76,7 @@ impl Stream {
         }
     }
 
-    /// Takes the buffer; unread bytes of it are forgotten.
+    /// Takes the buffer. Unread bytes in the buffer are dropped.
     fn buffer(&mut self) -> Result<Buffer> {
         let kept = match std::mem::replace(&mut self.state, State::Idle(None)) {
             State::Idle(buffer) => buffer,
@@ -104,7 +105,7 @@ impl AsyncRead for Stream {
                     into.put_slice(&buffer[*from..*from + count]);
                     *from += count;
                     this.pos += count as u64;
-                    // A short read was the end of the file, where a later read looks again.
+                    // A short read has reached the end of the file. A later read tries again, because the file may have grown.
                     if *from == *to {
                         let buffer = this.buffer()?;
                         this.state = State::Idle(Some(buffer));
@@ -158,7 +159,7 @@ impl AsyncWrite for Stream {
         let mut buffer = self.buffer()?;
         buffer[..count].copy_from_slice(&bytes[..count]);
         if count < BUFFER {
-            // A request writes a whole buffer, so a shorter write has a buffer of its own.
+            // A request writes a whole buffer, so a shorter write gets a buffer of its own length.
             let mut short = Buffer::aligned(count)?;
             short.copy_from_slice(&buffer[..count]);
             buffer = short;

@@ -1,4 +1,4 @@
-//! A thread of the pool: it takes jobs, has them in flight on its queue, and sets their answers.
+//! A thread of the pool: it takes jobs, submits their requests to its queue, and sets their answers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,8 @@ struct Worker<'a> {
     shared: &'a Shared,
     index: usize,
     queue: Queue,
-    /// The descriptor of the queue's completions. A polled device has none: then the thread waits for a completion, and takes no job meanwhile.
+    /// The descriptor of the queue's completions. A polled device has none: then the thread waits for a completion, and takes no job
+    /// meanwhile.
     ready: Option<Readiness>,
     /// The requests in flight, by their tokens.
     requests: Vec<Option<InFlight>>,
@@ -93,7 +94,7 @@ impl Worker<'_> {
         self.requests.len() - self.free.len()
     }
 
-    /// Submits a job, or carries it out if it cannot be in flight.
+    /// Submits a job. A job that cannot be in flight is carried out before the call returns.
     fn begin(&mut self, job: Job) {
         match job {
             Job::Read { file, buffer, pos, promise } => {
@@ -159,7 +160,7 @@ impl Worker<'_> {
             // A completion after this call makes the descriptor readable again.
             ready.clear();
         }
-        // After a permanent error, the requests that the kernel has not accepted are popped with this error.
+        // An error is ignored: after a permanent error, the requests that the kernel has not accepted are popped with this error.
         let _ = self.queue.poll();
         let mut count = 0;
         while let Some(Completion { token, memory, result, .. }) = self.queue.pop() {
@@ -240,7 +241,7 @@ impl Bell {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Rings if the thread waits; returns whether it did.
+    /// Rings the bell if the thread waits. Returns whether the bell was rung.
     pub(crate) fn ring_if_waiting(&self) -> bool {
         let waits = self.waits.swap(false, Ordering::SeqCst);
         if waits {
@@ -249,7 +250,7 @@ impl Bell {
         waits
     }
 
-    /// Announces that the thread is about to wait. A job that is pushed from now on rings.
+    /// Announces that the thread is about to wait. From then on, a job that is pushed rings the bell.
     pub(crate) fn announce(&self) {
         self.waits.store(true, Ordering::SeqCst);
     }
@@ -260,11 +261,11 @@ impl Bell {
         let mut both =
             [PollFd::new(&self.event, PollFlags::IN), PollFd::new(&other, PollFlags::IN)];
         let fds = if completions.is_some() { &mut both[..] } else { &mut both[..1] };
-        // An interrupted wait is a wake-up without a reason, after which the thread looks again.
+        // A signal may interrupt the wait. The thread then looks for jobs and completions, as after any other end of the wait.
         let _ = poll(fds, None);
     }
 
-    /// Ends the wait.
+    /// Ends the wait, and resets the bell.
     pub(crate) fn answer(&self) {
         self.waits.store(false, Ordering::SeqCst);
         let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);

@@ -1,4 +1,4 @@
-//! Reads `SOURCE_DATE_EPOCH`, which reproducible builds set. With it, all timestamps are this time, and no value is random.
+//! Reads `SOURCE_DATE_EPOCH`, which reproducible builds set. If the variable is set, all timestamps are this time, and no value is random.
 
 const VARIABLE: &str = "SOURCE_DATE_EPOCH";
 /// The last second that a timestamp of ext4 can store. A timestamp has 34 bits and begins in 1901.
@@ -7,7 +7,7 @@ const LAST: i64 = (3 << 32) + i32::MAX as i64;
 /// The time in seconds since 1970, or `None` if the variable is not set.
 ///
 /// # Errors
-/// The variable is set, but is not a number of seconds that a volume can store.
+/// Fails if the variable is set, but is not a number of seconds that a volume can store.
 pub(crate) fn source_date() -> Result<Option<i64>, String> {
     let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
     let seconds = text.to_str().and_then(|text| text.parse().ok());

@@ -1,5 +1,5 @@
-//! Shell patterns with the syntax of `fnmatch(3)` without flags: `*`, `?`, `[a-z]`, `[!a-z]`, `[[:alpha:]]` and `\`. As in `fnmatch`, the locale decides
-//! whether a name consists of UTF-8 characters or of bytes. Ranges compare code points, as in the locale C.UTF-8.
+//! Shell patterns with the syntax of `fnmatch(3)` without flags: `*`, `?`, `[a-z]`, `[!a-z]`, `[[:alpha:]]` and `\`. As in `fnmatch`, the
+//! locale decides whether a name consists of UTF-8 characters or of bytes. Ranges compare code points, as in the locale C.UTF-8.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -112,8 +112,8 @@ enum Element {
     Unknown,
 }
 
-/// Returns whether a unit is in the set at the beginning of `text`, which follows `[`, and the pattern after the set. `None` if the set has
-/// no end. `fold` maps the case of single letters and of ranges, but not of classes.
+/// `text` begins after the `[` of a set. Returns whether a unit is in this set, and the pattern after the set. `None` if the set has no
+/// end. `fold` maps the case of single letters and of ranges, but not of classes.
 fn set(text: &[Unit], unit: Unit, fold: impl Fn(Unit) -> Unit) -> Option<(bool, &[Unit])> {
     let negated = matches!(text.first(), Some(Unit::Char('!' | '^')));
     let mut rest = &text[usize::from(negated)..];
@@ -244,7 +244,7 @@ mod tests {
         Glob::in_locale(pattern.as_bytes(), false, false).matches(text.as_bytes())
     }
 
-    /// The results of fnmatch(3) of glibc.
+    /// The expected results are those of fnmatch(3) of glibc.
     #[test]
     fn patterns_match_as_those_of_a_shell() {
         let yes: [(&str, &str); 24] = [
@@ -296,7 +296,7 @@ mod tests {
         for (pattern, text) in no {
             assert!(!matches(pattern, text), "{pattern} {text}");
         }
-        // The number of steps grows with the number of stars times the length of the text, not exponentially.
+        // The test would not end in time if the number of steps grew exponentially with the number of stars.
         assert!(!matches(&"a*".repeat(40), &"a".repeat(39)));
     }
 

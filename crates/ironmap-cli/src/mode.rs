@@ -9,7 +9,7 @@ pub(crate) struct ModeChange(Vec<Step>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
-    /// The mode bits of the affected users. 0 means all users, except the bits of the umask.
+    /// The mode bits of the affected users. 0 means all users; then the bits of the umask are not changed.
     who: u32,
     how: How,
     what: What,

@@ -109,12 +109,12 @@ impl Clock {
         Self(TimeZone::system())
     }
 
-    /// `2026-11-21 10:05`, as `ls --time-style=long-iso`.
+    /// A timestamp in the format of `ls --time-style=long-iso`: `2026-11-21 10:05`.
     pub(crate) fn minutes(&self, at: Timestamp) -> String {
         self.format(at, "%Y-%m-%d %H:%M")
     }
 
-    /// `2026-11-21 10:05:09.123456789 +0000`, as `stat`.
+    /// A timestamp in the format of `stat`: `2026-11-21 10:05:09.123456789 +0000`.
     pub(crate) fn full(&self, at: Timestamp) -> String {
         self.format(at, "%Y-%m-%d %H:%M:%S.%9f %z")
     }

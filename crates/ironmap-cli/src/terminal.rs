@@ -42,7 +42,8 @@ impl Out {
         }
     }
 
-    /// Text with the `special` bytes in octal, as `getfattr` writes them. For a terminal, control characters and bytes that are not UTF-8 are in octal too.
+    /// Text with the `special` bytes in octal, as `getfattr` writes them. For a terminal, control characters and bytes that are not UTF-8
+    /// are in octal too.
     pub(crate) fn octal(&self, text: &[u8], special: &[u8]) -> Vec<u8> {
         octal(text, special, self.terminal)
     }

@@ -31,7 +31,7 @@ impl Whole {
     /// must not contain a known format. The error message suggests `instead`.
     ///
     /// # Errors
-    /// The existing file must not be replaced, or an operation of the host failed.
+    /// Fails if the existing file must not be replaced, or if an operation of the host fails.
     pub(crate) fn create(
         path: &Path,
         spared: &Spared,
@@ -65,7 +65,7 @@ impl Whole {
         let part = path.with_file_name(part_name());
         let file = match File::create_new(&part) {
             Ok(file) => file,
-            // The user may write to the file, but not to its directory.
+            // The user may write to the existing file but cannot create files in its directory, so the file is written directly.
             Err(error) if there.is_some() && is_of_directory(&error) => {
                 let file = File::options().write(true).truncate(true).open(&path);
                 return Self::itself(path, file.map_err(failed)?, true).map_err(failed);

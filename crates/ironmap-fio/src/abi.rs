@@ -66,7 +66,7 @@ pub(crate) struct RawEnd {
     error: i32,
 }
 
-// shim.h asserts the same sizes.
+// shim.h contains assertions of the same sizes.
 const _: () = assert!(size_of::<RawJob>() == 56);
 const _: () = assert!(size_of::<RawLayout>() == 40);
 const _: () = assert!(size_of::<RawRequest>() == 40);

@@ -150,8 +150,8 @@ impl Job {
         }
     }
 
-    /// Runs a request in fio's memory, and waits for its completion. Inlined, because each return after a system call costs time
-    /// (docs/BENCHMARKS.md).
+    /// Runs a request in fio's memory, and waits for its completion. The function is inlined, because each return after a system call costs
+    /// time (docs/BENCHMARKS.md).
     #[inline(always)]
     pub(crate) fn run(&mut self, request: &Request, memory: &mut [u8]) -> Queued {
         let file = self.files.get(request.file).and_then(Option::as_ref);

@@ -38,7 +38,7 @@ fn request(op: Op, file: usize, block: u64) -> Request {
     Request { op, index: 0, file, pos, address: 0, len: BLOCK }
 }
 
-/// Queued and synchronous requests, holes and syncs, and the error of a missing file.
+/// A job carries out queued and synchronous requests, holes and syncs on files of any format, and reports a missing file.
 #[test]
 fn a_job_reads_and_writes_files_of_another_format() {
     let fs = MemFs::new(Arc::new(Ram::new(8 << 20)), Kind::WHOLE);

@@ -43,7 +43,7 @@ impl Store {
         }
     }
 
-    /// Opens a file. If the kernel serves the reads of a host file, this is reported, because the figures then measure the kernel.
+    /// Opens a file. Reports if the kernel serves the reads of a host file, because the figures then measure the kernel.
     pub(crate) fn open_file(&self, path: &[u8], options: FileOptions) -> Result<File> {
         match self {
             Self::Volume(lent) => {

@@ -2,13 +2,13 @@
 
 use std::ffi::CStr;
 
-/// The version, such as fio-3.33. Empty if the engine was built without fio's source.
+/// The version, such as fio-3.33. The text is empty if the engine was built without fio's source.
 pub(crate) const BUILT_FOR: &str = env!("FIO_VERSION");
 
 /// Compares the version of the running fio with the version of the header, because fio's structures differ between versions.
 ///
 /// # Errors
-/// The message for the user.
+/// The error is the message for the user.
 pub(crate) fn check() -> Result<(), String> {
     compare(BUILT_FOR, running().as_deref())
 }

@@ -136,7 +136,7 @@ impl Ahead {
             return self.read_one_by_one(queue, file, range, failed, take);
         }
         let result = self.read_in_order(queue, file, range, failed, take);
-        // The remaining reads are beyond the end of the file, or follow an error.
+        // The remaining reads are past the end of the file, or they follow an error. Their memory is collected.
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
         for completion in std::mem::take(&mut self.done).into_values() {
             if let Memory::Flat(buffer) = completion.memory {

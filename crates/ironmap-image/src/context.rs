@@ -15,19 +15,20 @@ use crate::stop::Stop;
 
 /// The functions of a job's caller. Several threads call them.
 pub trait Caller: Send + Sync {
-    /// Prints one message: an error, a warning or a note. It may contain any character.
+    /// Prints one message: an error, a warning or a note. The message may contain any character.
     fn print(&self, message: &str);
 
     /// Prints a message about finished work.
     ///
     /// # Errors
-    /// `BrokenPipe`: the reader of these messages has closed its pipe.
+    /// `BrokenPipe` if the reader of these messages has closed its pipe.
     fn say(&self, message: &str) -> io::Result<()>;
 
     /// Starts the progress display of a copy. `None` if the progress is not shown.
     fn show_progress(&self) -> Option<Arc<dyn Bar>>;
 
-    /// Called before a volume is changed. From this call on, a signal must set the job's [`Stop`], and must not end the process.
+    /// This function is called before a volume is changed. From this call on, a signal must set the job's [`Stop`], and must not end the
+    /// process.
     fn catch_signals(&self);
 
     /// Opens a volume.
@@ -53,8 +54,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// `source_date` is the time of a reproducible build, in seconds since 1970. With it, all timestamps are this time, and nothing is random. If it is
-    /// an error, only jobs that need the time fail.
+    /// `source_date` is the time of a reproducible build, in seconds since 1970. If the time is set, all timestamps are this time, and no
+    /// value is random. If `source_date` is an error, only jobs that need the time fail.
     pub fn new(
         caller: Box<dyn Caller>,
         stop: Stop,
@@ -73,7 +74,7 @@ impl Context {
     /// The time of a reproducible build, in seconds since 1970. `None` if it is not set.
     ///
     /// # Errors
-    /// The time is set, but its text is not a time.
+    /// Fails if the time is set, but its text is not a time.
     pub fn source_date(&self) -> Result<Option<i64>, Failure> {
         self.source_date.clone().map_err(Failure::usage)
     }

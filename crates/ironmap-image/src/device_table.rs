@@ -49,7 +49,7 @@ impl Node {
 /// The files of a table, in the order of its lines.
 ///
 /// # Errors
-/// The table cannot be read, or a line is invalid.
+/// Fails if the table cannot be read, or if a line is invalid.
 pub(crate) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|error| Failure::host(path.display(), error))?;

@@ -28,7 +28,7 @@ pub enum Reason {
 #[derive(Debug)]
 pub struct Failure {
     reason: Reason,
-    /// Empty if the reader of the output has closed its pipe: then there is nothing to report.
+    /// The message is empty if the reader of the output has closed its pipe: then there is nothing to report.
     message: String,
     /// The kind of the library's error.
     kind: Option<ErrorKind>,
@@ -60,7 +60,7 @@ impl Failure {
         Self { reason, message: message.into(), kind: None, too_small: None }
     }
 
-    /// Arguments that request something impossible.
+    /// The failure for arguments that request something impossible.
     pub fn usage(what: impl Display) -> Self {
         Self::with(Reason::Usage, what.to_string())
     }
@@ -76,11 +76,11 @@ impl Failure {
         Self { kind: Some(error.kind()), ..Self::with(reason, error.to_string()) }
     }
 
-    /// A failed operation on a file of a volume. The message ends with the errno of Linux for the error.
+    /// The failure of an operation on a file of a volume. The message ends with the errno of Linux for the error.
     pub fn at(place: impl Display, error: &Error) -> Self {
         let reason = if is_corrupt(error) { Reason::Corrupt } else { Reason::Failed };
         let (place, text) = (place.to_string(), error.to_string());
-        // The message must not name the last component of the path twice.
+        // The error's text may already begin with the place or its last component, which the message must not name twice.
         let name = place.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&place);
         let named = [place.as_str(), name].into_iter().find_map(|name| text.strip_prefix(name));
         let rest = named.and_then(|rest| rest.strip_prefix(": "));
@@ -131,12 +131,12 @@ impl Failure {
         self.reason == Reason::Unread
     }
 
-    /// The metadata of a volume is inconsistent in a way that the library does not check.
+    /// The failure for inconsistent metadata of a volume, which the library itself does not detect.
     pub fn corrupt(place: impl Display, what: &str) -> Self {
         Self::with(Reason::Corrupt, format!("{place}: {what}"))
     }
 
-    /// A signal with this number ended the job.
+    /// The failure of a job that a signal with this number has ended.
     pub fn interrupted(signal: i32) -> Self {
         Self::with(Reason::Stopped(signal), "interrupted")
     }
@@ -146,14 +146,15 @@ impl Failure {
         self.reason
     }
 
-    /// A failed operation of the host on a file of the host.
+    /// The failure of an operation of the host on a file of the host.
     pub fn host(place: impl Display, error: impl Into<io::Error>) -> Self {
         let text = error.into().to_string();
         let text = text.split(" (os error").next().unwrap_or_default();
         Self::new(format!("{place}: {text}"))
     }
 
-    /// A failed write to standard output. If the reader has closed its pipe, nothing is reported, because the reader needs no more output.
+    /// The failure of a write to standard output. If the reader has closed its pipe, nothing is reported, because the reader needs no more
+    /// output.
     pub fn stdout(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::with(Reason::Unread, "");

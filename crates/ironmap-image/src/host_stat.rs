@@ -64,7 +64,7 @@ fn time(seconds: i64, nanoseconds: u32) -> Timestamp {
     Timestamp { seconds, nanoseconds }
 }
 
-/// The inode flags that `lsattr` shows. 0 if the file system has no flags, or the file cannot be opened.
+/// The inode flags that `lsattr` shows. The result is 0 if the file system has no flags, or if the file cannot be opened.
 fn flags(path: &Path, file_type: FileType) -> u32 {
     if !matches!(file_type, FileType::Regular | FileType::Directory) {
         return 0;
@@ -82,7 +82,7 @@ pub fn link(path: &Path) -> Result<Vec<u8>, Errno> {
 /// The kernel's limit for a list of names, and for a value, in bytes.
 const XATTR_MAX: usize = 64 << 10;
 
-/// The extended attributes that the user can read. Empty if the file system does not support any.
+/// The extended attributes that the user can read. The result is empty if the file system does not support extended attributes.
 pub fn xattrs(path: &Path, follow: bool) -> Result<Vec<Xattr>, Errno> {
     let mut reader = XattrReader::default();
     if follow {
@@ -131,7 +131,7 @@ impl XattrReader {
                 Ok(len) => {
                     xattrs.push(Xattr { name: name.to_vec(), value: self.value[..len].to_vec() });
                 }
-                // The attribute has been removed, or only the superuser can read it.
+                // The attribute has been removed in the meantime, or only the superuser can read it. In both cases it is skipped.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
                 Err(errno) => return Err(errno),
             }

@@ -13,7 +13,7 @@ use crate::spared::Spared;
 /// symbolic link, which is followed. Symbolic links below `root` are not followed.
 ///
 /// # Errors
-/// A directory cannot be read, or `visit` failed. The walk ends with the first error.
+/// Fails if a directory cannot be read, or if `visit` fails. The walk ends with the first error.
 pub(crate) fn walk_host(
     root: &Path,
     follow: Follow,

@@ -7,7 +7,8 @@ use crate::progress::Total;
 /// The maximum length of a symbolic link's target that is stored in the inode.
 const IN_INODE: u64 = 59;
 
-/// The inodes and the space that a tree needs. The space includes files, directories and extended attributes, but not the blocks that map them.
+/// The inodes and the space that a tree needs. The space includes files, directories and extended attributes, but not the blocks that map
+/// them.
 #[derive(Clone, Debug)]
 pub struct Needs {
     /// The number of inodes: one for each file.

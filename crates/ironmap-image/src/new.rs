@@ -13,7 +13,7 @@ pub fn caller() -> Credentials {
     Credentials::new(uid, gid, umask())
 }
 
-/// The file with a name. If the file does not exist, `create` makes an empty file. Without `create`, the result is then `None`.
+/// The file with a name. If the file does not exist, an empty file is made if `create` is set; otherwise, the result is `None`.
 pub fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failure> {
     if let Some(inode) = name.look(Follow::All)? {
         return Ok(Some(inode));

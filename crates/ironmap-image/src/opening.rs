@@ -15,13 +15,13 @@ use crate::failure::Failure;
 pub struct Opening {
     /// `--noload`: journals are not replayed.
     pub no_load: bool,
-    /// `--superblock`
+    /// The value of `--superblock`.
     pub superblock: Option<u64>,
-    /// `--truncated`
+    /// Whether `--truncated` is given.
     pub truncated: bool,
-    /// `--journal`
+    /// The value of `--journal`.
     pub journal: Option<Location>,
-    /// `--realtime`
+    /// The value of `--realtime`.
     pub realtime: Option<Location>,
 }
 
@@ -34,7 +34,7 @@ impl Context {
     /// Refuses the options that are only for reading. The caller changes the volume itself, not its files.
     ///
     /// # Errors
-    /// One of these options is set.
+    /// Fails if one of these options is set.
     pub fn check_changes(&self, location: &Location) -> Result<(), Failure> {
         let Opening { no_load, superblock, truncated, journal, realtime } = &self.opening;
         let what = if *no_load || matches!(location, Location::NoLoad(_)) {
@@ -120,7 +120,7 @@ impl Context {
             lines.iter().for_each(|line| self.note(format_args!("{location}: {line}")));
         }
         if matches!(location.data().medium, Medium::Image(_)) {
-            // For example: a virtual disk image was not closed.
+            // An example is a virtual disk image that was not closed.
             volume.notices().iter().for_each(|notice| self.note(notice));
         }
         self.tell_faults(location, volume.faults());

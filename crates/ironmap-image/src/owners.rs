@@ -17,7 +17,7 @@ impl Owners {
     /// `all` is one owner for all files. `map` is a file with maps of users and groups, which is ignored if `all` is given.
     ///
     /// # Errors
-    /// The file cannot be read, or a line is not `UID:GID UID:GID`.
+    /// Fails if the file cannot be read, or if a line is not `UID:GID UID:GID`.
     pub fn new(all: Option<(u32, u32)>, map: Option<&Path>) -> Result<Self, Failure> {
         let mut owners = Self { all, ..Self::default() };
         let Some(path) = map else { return Ok(owners) };

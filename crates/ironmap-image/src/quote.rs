@@ -66,7 +66,7 @@ pub fn quoted(name: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// The output of stat -c %N of coreutils 9.1.
+    /// The expected names are the output of stat -c %N of coreutils 9.1.
     #[test]
     fn names_are_quoted_for_a_shell() {
         let shown: [(&[u8], &str); 6] = [
@@ -82,7 +82,7 @@ mod tests {
         }
     }
 
-    /// The output of ls on a terminal, of coreutils 9.1.
+    /// The expected names are the output of ls of coreutils 9.1 on a terminal.
     #[test]
     fn names_have_quotes_where_a_shell_needs_them() {
         for plain in ["a#b", "a~b", "a{b}", "%+,-./:@]_", "é"] {

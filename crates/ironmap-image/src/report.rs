@@ -66,7 +66,7 @@ impl Report {
     /// Calls a function for each of several files. A failure is reported, and the other files are still processed.
     ///
     /// # Errors
-    /// The reader of the output has closed its pipe.
+    /// Fails if the reader of the output has closed its pipe.
     pub fn each<T>(
         &mut self,
         items: &[T],
@@ -96,7 +96,7 @@ impl Report {
     /// continues.
     ///
     /// # Errors
-    /// The line cannot be written.
+    /// Fails if the line cannot be written.
     pub fn say(&self, message: impl Display) -> Result<(), Failure> {
         let said = self.context.say(&message.to_string()).map_err(Failure::stdout);
         said.or_else(|failure| if failure.is_unread() { Ok(()) } else { Err(failure) })

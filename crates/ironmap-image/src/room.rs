@@ -114,7 +114,7 @@ impl NewImage {
 impl Drop for NewImage {
     fn drop(&mut self) {
         if !self.kept && self.has_name() {
-            // After an error, the file remains. A destructor cannot report the error.
+            // An error is ignored, because a destructor cannot report it. The file then remains.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -256,7 +256,7 @@ pub fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
     if !metadata.is_file() || metadata.len() >= size {
         return Ok(Room::Old);
     }
-    // An open for writing fails if another program uses the image.
+    // The image is opened for writing as a test: the open fails if another program uses the image.
     let mode = OpenMode { write: true, ..OpenMode::default() };
     drop(BlockFile::open(path, &mode).map_err(|error| Failure::open(&error))?);
     set_len(path, size).map_err(failed)?;

@@ -37,7 +37,8 @@ impl Source {
         Self::open_at(location, context.source_date()?, context)
     }
 
-    /// Opens a volume for writing. If a time is given, all changes have that time, and the result does not depend on the duration of the job.
+    /// Opens a volume for writing. If a time is given, all changes have that time, and the result does not depend on the duration of the
+    /// job.
     pub fn open_at(
         location: &Location,
         time: Option<i64>,

@@ -321,7 +321,7 @@ fn open(origin: &Origin, stop: &Stop) -> Result<Layer, Failure> {
             return Ok(Layer::Directory(path.clone()));
         }
         if found.is_file() {
-            // A missing or unreadable archive must be reported before the volume is made.
+            // The archive is opened here as a test, so that a missing or unreadable archive is reported before the volume is made.
             return place.archive(stop).map(|_| Layer::File(place.clone()));
         }
     }

@@ -55,7 +55,7 @@ fn paths_of(site: &Site) -> Vec<PathBuf> {
     }
 }
 
-/// The file at a path. For a loop device or its partition, also its image file.
+/// The file at a path. For a loop device or its partition, the result also contains the image file.
 fn files_of(path: &Path) -> Vec<(u64, u64)> {
     let Ok(found) = path.metadata() else { return Vec::new() };
     let mut files = vec![(found.dev(), found.ino())];

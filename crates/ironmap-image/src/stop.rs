@@ -29,10 +29,10 @@ impl Stop {
         self.signal() != 0
     }
 
-    /// Fails if a signal has arrived.
+    /// Checks whether a signal has arrived.
     ///
     /// # Errors
-    /// A signal has arrived.
+    /// Fails if a signal has arrived.
     pub fn check(&self) -> Result<(), Failure> {
         match self.signal() {
             0 => Ok(()),
@@ -56,9 +56,9 @@ impl Stop {
                 return Err(Errno::CANCELED);
             }
             match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&turn)) {
-                // A signal may have interrupted the wait. The next turn checks that, because a read could wait forever.
+                // A signal may have interrupted the wait. The next iteration checks for a signal, because a read could wait forever.
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                // The read reports the error.
+                // The caller's read reports this error.
                 _ => return Ok(()),
             }
         }

@@ -30,8 +30,8 @@ pub struct Output {
 /// Writes a file, or a directory and everything below it, to an archive. With `sparse`, holes are not written.
 ///
 /// # Errors
-/// A file cannot be read, or the archive cannot be written. If a directory cannot be read, the error is reported, and the other files are
-/// written.
+/// Fails if a file cannot be read, or if the archive cannot be written. If a directory cannot be read, the error is reported, and the other
+/// files are written.
 pub fn write(tree: Found, to: Output, sparse: bool, report: &mut Report) -> Result<(), Failure> {
     let (name, file_type) = (&tree.name, tree.inode.file_type());
     let top = if file_type == FileType::Directory { b".".to_vec() } else { name.name.clone() };
@@ -82,7 +82,7 @@ struct Writer {
     above: usize,
     /// The first name of each file with several names.
     links: HashMap<InodeNo, Vec<u8>>,
-    /// Holes are not written.
+    /// Whether holes are omitted from the archive.
     sparse: bool,
 }
 
@@ -144,7 +144,7 @@ impl Writer {
             }
             FileType::Directory if is_empty_lost_and_found(found)? => return Ok(None),
             FileType::Directory => {
-                // The walk reports the error when it enters the directory.
+                // An error is ignored here: the walk reports it when it enters the directory.
                 if self.ahead.reads_together()
                     && let Ok(entries) = found.name.source.entries(&found.inode, found.name.path())
                 {
@@ -313,7 +313,7 @@ impl Content {
     }
 }
 
-/// The name of a sparse file for programs that do not know this form, and extract the map with the content. The name is shortened to fit
+/// The name of a sparse file for programs that do not know this form and extract the map with the content. The name is shortened to fit
 /// into a header.
 fn placeholder(path: &[u8]) -> Vec<u8> {
     let slash = path.iter().rposition(|byte| *byte == b'/');

@@ -27,14 +27,14 @@ pub struct Recovery<'a> {
     pub volume: &'a Location,
     /// The directory that receives the copies.
     pub dir: &'a Path,
-    /// Incomplete files are copied too.
+    /// Whether incomplete files are copied too.
     pub partial: bool,
 }
 
 /// Copies deleted files into a directory. The failure of a file is reported, and the copy continues.
 ///
 /// # Errors
-/// The directory cannot be made.
+/// Fails if the directory cannot be made.
 pub fn recover(files: &[&Deleted], to: &Recovery<'_>, report: &mut Report) -> Result<(), Failure> {
     let root = Root::make(to.dir)?;
     let mut buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
@@ -112,7 +112,7 @@ impl<'a> Root<'a> {
     /// Makes the file for a copy, and the directories above it. An error contains the path too.
     fn place(&self, file: &Deleted) -> Result<(File, PathBuf), (PathBuf, Errno)> {
         let suffix = format!(".inode-{}", file.number());
-        // A path from the library begins with a slash, and has neither `.` nor `..`.
+        // A path from the library begins with a slash and has no `.` or `..`, so only the slash must be removed.
         let path = match &file.path {
             Some(path) => path[1..].to_vec(),
             None => suffix.as_bytes()[1..].to_vec(),
@@ -129,8 +129,8 @@ impl<'a> Root<'a> {
     }
 }
 
-/// Makes a file or directory in a directory, and adds its name to the path. If the name exists, the suffix is appended to it. Another deleted
-/// file may have had the same name.
+/// Makes a file or directory in a directory, and adds its name to the path. If the name exists, the suffix is appended to it. Another
+/// deleted file may have had the same name.
 fn free_name(
     parent: BorrowedFd<'_>,
     name: &[u8],
@@ -152,7 +152,8 @@ fn free_name(
     .map_err(|errno| (path.clone(), errno))
 }
 
-/// Opens a directory, and makes it if it is missing. A new directory is accessible only to its owner, because its original mode is not known.
+/// Opens a directory, and makes it if it is missing. A new directory is accessible only to its owner, because its original mode is not
+/// known.
 fn subdirectory(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}

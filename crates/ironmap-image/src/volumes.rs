@@ -139,7 +139,7 @@ impl Volumes {
 pub struct DestinationIs {
     /// `Some(true)` if DEST must be a directory (`-t`, or several sources); `Some(false)` if DEST is always the new name (`-T`).
     pub directory: Option<bool>,
-    /// A symbolic link to a directory counts as a directory.
+    /// Whether a symbolic link to a directory counts as a directory.
     pub follows: bool,
 }
 
@@ -170,7 +170,7 @@ pub struct Name {
     pub source: Rc<Source>,
     /// The directory.
     pub dir: InodeNo,
-    /// The name in it.
+    /// The name in the directory.
     pub name: Vec<u8>,
     /// The path that the user wrote, or a path that begins with it.
     path: Vec<u8>,
@@ -263,7 +263,7 @@ impl Name {
         }
     }
 
-    /// Refuses a slash at the end of the name of a new file that is not a directory, with the error of the kernel.
+    /// Refuses a new file that is not a directory if its name ends with a slash. The error is that of the kernel.
     pub fn check_new_file(&self) -> Result<(), Failure> {
         if !self.wants_directory() {
             return Ok(());

@@ -17,7 +17,7 @@ pub enum Visit {
     First,
     /// The second visit of a directory, after everything below it.
     Last {
-        /// No visit below it has failed.
+        /// Whether no visit below the directory has failed.
         intact: bool,
     },
 }

@@ -16,7 +16,7 @@ use crate::source::{Shared, Source};
 /// A target with the queue of one thread.
 pub(crate) struct Target {
     route: Route,
-    /// Queued reads of a file are batches of borrowed memory.
+    /// Whether queued reads of a file are batches of reads into borrowed memory.
     many: bool,
     writing: Writing,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Target {
 /// The options of writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writing {
-    /// Each write is durable when it completes.
+    /// Whether each write is durable when it completes.
     dsync: bool,
     /// The number of writes between two syncs.
     sync_every: u64,
@@ -167,7 +167,7 @@ impl Target {
 impl Writing {
     /// Creates the options. A sync follows every `sync_every` writes. If `sync_every` is 0, there are no syncs.
     pub(crate) fn new(dsync: bool, sync_every: u64) -> Self {
-        // A load ends long before it has made this number of writes.
+        // A load ends long before it has made this number of writes, so there is no sync.
         let sync_every = if sync_every == 0 { u64::MAX } else { sync_every };
         Self { dsync, sync_every, until_sync: sync_every }
     }
@@ -385,7 +385,7 @@ fn short() -> Error {
     Error::invalid("a transfer was shorter than the request")
 }
 
-/// Inlined into the caller, because a return after a system call can cost more than the measured request.
+/// This function is inlined into the caller, because a return after a system call can cost more than the measured request.
 #[inline(always)]
 fn sync_loop<C: Course>(
     lane: &mut impl Lane<C>,

@@ -1,4 +1,5 @@
-//! One launch in one process. The targets take turns: each runs a chunk of the same number of requests. Each thread is pinned to a CPU.
+//! One launch in one process. The targets take turns: each target runs a chunk of the same number of requests. Each thread is pinned to a
+//! CPU.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -82,7 +83,7 @@ pub fn run_on(plan: &Plan, volumes: Vec<(String, Volume)>) -> Result<Vec<Measure
         .enumerate()
         .map(|(index, source)| measured(plan, &jobs, source, index))
         .collect();
-    // All counters are read before the first close, because a close counts handles too.
+    // All counters are read before the first close, because a close changes some of the counters.
     for ((source, before), measured) in sources.iter().zip(before).zip(&mut measured) {
         let verified = source.verified();
         measured.counters.extend(verified.into_iter().map(|(name, count)| (name.into(), count)));
@@ -163,7 +164,7 @@ impl Launch<'_> {
                 Ok(())
             });
         }
-        // The queues must be dropped in this thread. Only the results are returned.
+        // The queues must be dropped in this thread, so only the results are returned.
         result.map(|job| job.targets.into_iter().map(Driven::tally).collect())
     }
 
@@ -275,7 +276,7 @@ impl Job {
                 driven.chunk(own.total(), shared, *batch, Watch::Nothing)?;
                 driven.positions = own;
             }
-            // The extra costs of the first requests are not measured.
+            // These requests are not measured, because the first requests have extra costs.
             driven.chunk(64, shared, *batch, Watch::data(*touch))?;
             let start = Instant::now();
             let mut requests = 0;
@@ -296,7 +297,7 @@ impl Driven {
         Tally { counters: self.target.counters(), ..self.tally }
     }
 
-    /// Not inlined, so that all passes share one copy of the code for all kinds of requests.
+    /// This function is not inlined, so that all passes share one copy of the code for all kinds of requests.
     #[inline(never)]
     fn chunk(
         &mut self,
@@ -359,7 +360,7 @@ impl Watch<'_> {
         if touch { Self::Data } else { Self::Nothing }
     }
 
-    /// Not inlined, so that loops without a watch only test one flag per request.
+    /// This function is not inlined, so that loops without a watch only test one flag per request.
     #[inline(never)]
     fn look(&mut self, bytes: &[u8]) {
         match self {
@@ -385,7 +386,8 @@ impl Latency {
     }
 }
 
-/// Inlined. On some machines, a function that made a system call returns slowly to its caller, which would count as latency.
+/// This function is inlined. On some machines, a function that made a system call returns slowly to its caller, which would count as
+/// latency.
 #[inline(always)]
 fn drive(
     target: &mut Target,

@@ -31,7 +31,7 @@ pub struct Plan {
     pub files: usize,
     /// The content to give the files before the measurement.
     pub content: Option<Content>,
-    /// Each write is durable when it completes.
+    /// Whether each write is durable when it completes.
     pub dsync: bool,
     /// The number of writes of a job between two syncs of the file; 0 if the file is never synced.
     pub fsync: u64,
@@ -47,7 +47,7 @@ pub struct Plan {
     pub fixed_buffers: bool,
     /// Whether the data of each completed request are read.
     pub touch: bool,
-    /// For host files on XFS, the caller promises that they share no blocks with other files during the measurement.
+    /// For host files on XFS, the caller promises that these files share no blocks with other files during the measurement.
     pub assume_no_dedupe: bool,
     /// The maximum length of the range that is used, in bytes.
     pub size: Option<u64>,

@@ -71,7 +71,7 @@ pub fn files(plan: &Plan, content: Content) -> Result<()> {
     let wanted = ToWrite::of(plan, content);
     let mut made: Vec<TargetSpec> = Vec::new();
     for target in &plan.targets {
-        // The variants of a target share their files.
+        // The variants of a target share their files, so the files are made only once.
         let same = target.with(Variant::USUAL).unwrap_or_else(|| target.clone());
         if made.contains(&same) {
             continue;
@@ -115,7 +115,7 @@ fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) ->
     let volume = options.open(name)?;
     let fs = volume.fs();
     if !fs.capabilities().contains(Capabilities::METADATA) {
-        // The files must exist already.
+        // The files of this target must exist already.
         return Ok(());
     }
     let mut queue = volume.queue(&QueueOptions::new().depth(1))?;

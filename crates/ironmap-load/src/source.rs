@@ -98,7 +98,7 @@ impl<'a> Opener<'a> {
                 }
             }
         }
-        // The kernel reads the same part of a host file.
+        // The kernel: target of a host file uses the same part of the file.
         let hosts: Vec<Source> =
             sources.iter().filter(|source| source.is_host()).cloned().collect();
         for source in &mut sources {
@@ -249,7 +249,7 @@ impl<'a> Opener<'a> {
             let route = Shared::Host(host, file);
             return Ok(Source { len, engine, notices, ..Source::new(spec, route) });
         }
-        // The engine is the one that raw: and vol: would use on this device.
+        // The kind of the device path determines the engine that raw: and vol: would use on this device.
         let device_path = report.device.as_ref().and_then(|device| device.device_path.as_ref());
         let (engine, mut notices) = match device_path {
             Some((device_path, kind)) if *kind != DevicePathKind::NvmeChar => {

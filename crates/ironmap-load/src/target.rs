@@ -34,11 +34,11 @@ impl From<Integrity> for StablePages {
 /// The options of a target that has several ways to serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
-    /// The simple path is on.
+    /// Whether the simple path is on.
     pub simple: bool,
     /// The method for stable pages. By default, the requirements of the device decide.
     pub integrity: Option<Integrity>,
-    /// Each batch of reads is one call of `Queue::read_many`.
+    /// Whether each batch of reads is one call of `Queue::read_many`.
     pub many: bool,
 }
 

@@ -83,7 +83,7 @@ impl Finer {
         let most = u64::from(limits.max_transfer).min(MOST) / unit * unit;
         let limits = Limits {
             logical_block: limits.logical_block.min(SECTOR),
-            // A write of a part of a unit needs several requests to the device below.
+            // An atomic write is not possible, because a write of a part of a unit needs several requests to the device below.
             atomic_write: 0,
             through_flushes: match limits.through_flushes {
                 // A queued write of a part of a unit is carried out by calls, so it may flush too.
@@ -235,7 +235,7 @@ impl Device for Finer {
             let _locked = self.inner.units.lock(self.inner.around(start, end - start));
             self.inner.below.write_zeroes(DevOffset(start), end - start)?;
         }
-        // The remaining range is shorter than a unit.
+        // Each range before or after the whole units is shorter than a unit.
         let zeros = vec![0; self.inner.unit as usize];
         let zero = |from: u64, to: u64| {
             self.inner.write(

@@ -96,7 +96,7 @@ impl FinerQueue {
         let mut own = Some(bio);
         let sent = self.send(around, |_| match own.take() {
             Some(bio) => Flying::Around(bio),
-            // Not reached, because `send` calls this closure only once.
+            // This arm is not reached, because `send` calls the closure only once.
             None => Flying::Whole { end, ticket: None },
         });
         match (sent, own) {
@@ -170,13 +170,13 @@ impl FinerQueue {
         if let Ok(count) = done.result {
             let bufs = done.bio.memory.buffers();
             let bufs: Vec<_> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
-            // The write is repeated by a call, which supports only DSYNC of the flags and is never short.
+            // The write is repeated by a call, which always transfers all bytes. Calls obey no flag except DSYNC.
             let flags = done.bio.flags & BioFlags::DSYNC;
             done.result = self.write(&bufs, done.bio.at, flags).map(|_| count);
         }
     }
 
-    /// The caller's bio with its part of the units that were read.
+    /// The caller's bio. Its memory gets the requested bytes of the units that were read.
     fn parted(&self, mut bio: Bio, around: &Done) -> Done {
         let skip = (bio.at.0 % self.inner.unit) as usize;
         let [units] = around.bio.memory.buffers() else {
@@ -273,7 +273,7 @@ impl DeviceQueue for FinerQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // Bios that the queue below did not accept are among its completions, with the error.
+        // If the queue below has not accepted some bios, these bios are among its completions, with the error.
         self.collect();
         committed
     }

@@ -25,7 +25,7 @@ impl Layer for Strict {
 
     fn begin(&self, request: &Request<'_>) -> Verdict {
         let fits = |value: u64| value.is_multiple_of(UNIT as u64);
-        // Reads by calls may have any alignment.
+        // A read by a call is accepted at any alignment.
         let fits =
             matches!(request, Request::Read { .. }) || fits(request.at().0) && fits(request.len());
         if !fits {
@@ -171,9 +171,9 @@ fn neighbours_are_not_lost() {
     assert_eq!(content(&finer), [200; 32]);
 }
 
-/// A queued write of whole units is in flight while a call writes a part of one of these units. The call may also write older bytes to the
-/// rest of the unit. After the completion of the queued write its bytes are present. The call does not wait for the queue, whose thread may
-/// pop no completions.
+/// A call and a queued write may change the same unit at the same time, and the call may then write older bytes over the queued write.
+/// After the completion of the queued write its bytes are present. The call does not wait for the queue, whose thread may pop no
+/// completions.
 #[test]
 fn a_queued_write_is_not_lost_to_a_call() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));
@@ -186,7 +186,7 @@ fn a_queued_write_is_not_lost_to_a_call() {
     queue.wait(1).unwrap();
     assert_eq!(queue.pop().unwrap().result, Ok(2 * UNIT));
     assert_eq!(content(&finer)[..16], [5; 16]);
-    // Without such a call the data of a queued write are written only once.
+    // If no call writes these units at the same time, the data of a queued write are written only once.
     queue.submit(bio(BioOp::Write, 0, &[8; 8])).unwrap();
     ram.write_all_at(&[IoSlice::new(&buffer(&[9]))], DevOffset(0), false).unwrap();
     queue.wait(1).unwrap();

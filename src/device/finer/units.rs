@@ -24,7 +24,7 @@ struct State {
 struct Queued {
     ticket: u64,
     units: Range<u64>,
-    /// A call wrote a unit of this write while the write was in flight. The call may have written older bytes.
+    /// Whether a call wrote a unit of this write while the write was in flight. If so, the call may have written older bytes.
     contested: bool,
 }
 

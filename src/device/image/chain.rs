@@ -59,7 +59,7 @@ fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, 
     let shown = path.display();
     let colon = name.iter().position(|byte| *byte == b':');
     let slash = name.iter().position(|byte| *byte == b'/');
-    // QEMU interprets a name as a protocol and an address if a colon precedes the first slash.
+    // QEMU would interpret the name as a protocol and an address, because a colon precedes the first slash.
     if colon.is_some_and(|colon| slash.is_none_or(|slash| colon < slash)) {
         return Err(Error::unsupported(format!(
             "the backing file {shown} is not named by a path, but by a protocol and an address"

@@ -57,7 +57,7 @@ impl ImageFile {
         let mut at = at;
         while bufs.iter().any(|buf| !buf.is_empty()) {
             let most = bufs.len().min(MAX_SEGMENTS);
-            // An offset beyond the kernel's limit is past the end of every file.
+            // An offset beyond the kernel's limit is past the end of every file, so no read is needed.
             let past = i64::try_from(at).is_err();
             let done =
                 if past { Ok(0) } else { rustix::io::preadv(self.fd(), &mut bufs[..most], at) };

@@ -169,8 +169,9 @@ impl Layer {
         Ok(())
     }
 
-    /// Replaces the refcount table by a larger table that imago has written. For this, imago writes a new header. Its other fields must be
-    /// those that imago has received. Otherwise the write is not a header, but a table that wrong refcounts have placed at position 0.
+    /// Replaces the refcount table by a larger table that imago has written. To replace it, imago writes a new header. All other fields of
+    /// the new header must have the values that imago has received. If they differ, the write is not a header, but a table that wrong
+    /// refcounts have placed at position 0.
     fn move_refcounts(&self, order: &mut Order, header: &[u8]) -> Result<(), Errno> {
         let is_header = |seen: [u8; SEEN_LEN]| {
             let known = [0..REFCOUNTS.start, REFCOUNTS.end..header.len()];
@@ -221,7 +222,7 @@ impl Layer {
             }
             order.l2_written = true;
         } else {
-            // Data that imago copies must not be written over a table.
+            // Data that imago copies must not be written over a table. So each target is checked, except writes to the refcounts.
             let is_refcounts = order.refcounts.contains(&at)
                 || order.refcount_blocks.contains(&(at / tables.cluster * tables.cluster));
             if !is_refcounts && !tables.may_hold_data(&order, at..end) {
@@ -282,7 +283,7 @@ impl Store for Layer {
             return Err(os_error(Errno::EIO));
         }
         let result = self.write_table(bufs, at);
-        // A failed write may have written a part of a table.
+        // A failed write may have written a part of a table, so no later write may succeed.
         self.made_durable(result).map_err(os_error)
     }
 

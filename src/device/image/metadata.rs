@@ -1,5 +1,5 @@
-//! The clusters of a qcow2 image that contain its tables. An image is written only if each of these clusters has one use and the refcount
-//! 1. Otherwise an allocation could treat a cluster of a table as free.
+//! The clusters of a qcow2 image that contain its tables. An image is written only if each of these clusters has one use and a refcount of
+//! one. Otherwise an allocation could treat a cluster of a table as free.
 
 use std::collections::{HashMap, HashSet};
 
@@ -29,7 +29,7 @@ impl Metadata {
         let refcounts = Place::new("qcow2 refcount table");
         clusters.add(header.refcounts_at, header.refcounts_len, refcounts)?;
         let blocks = table(file, header.refcounts_at, header.refcounts_len / 8)?;
-        // Without a first block, imago would search for it endlessly.
+        // Without a first refcount block, imago would search for one endlessly.
         if blocks.first().is_none_or(|first| *first == 0) {
             return Err(refcounts
                 .block(FsBlock(0))
@@ -70,7 +70,7 @@ impl Clusters<'_> {
     fn add(&mut self, at: u64, len: u64, place: Place) -> Result<()> {
         let cluster = self.header.cluster();
         let end = at.checked_add(len).filter(|_| at.is_multiple_of(cluster));
-        // The file may end within its last cluster.
+        // The file may end within its last cluster, so the length is rounded up.
         let most = self.file.len().next_multiple_of(cluster);
         let Some(end) = end.filter(|end| *end <= most) else {
             return Err(place.corrupt(format!(

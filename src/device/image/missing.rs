@@ -1,4 +1,4 @@
-//! The replacement for images of virtual machines in a library without the feature `images`.
+//! Replaces the module `image` in a library without the feature `images`. Each function refuses images of virtual machines.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) fn look(address: &Address) -> Result<Arc<dyn Device>> {
 /// Refuses the image.
 ///
 /// # Errors
-/// Always `Unsupported`.
+/// Each call fails with `Unsupported`.
 pub fn describe(address: &Address) -> Result<Description> {
     Err(refusal().at(address))
 }

@@ -1,8 +1,8 @@
 //! An image of a virtual machine as a device: qcow2 through the crate imago, VMDK and VHDX through readers in this module.
 //!
 //! imago maps clusters and allocates them; with its feature `sync` it needs no async runtime. `header` and `chain` read and check the
-//! headers of images, and pass imago a header without the names of backing files. imago accesses an image's file through `layer`, which orders writes, marks the
-//! image as dirty, and refuses writes over tables. imago itself reads only flat VMDK extents, and no VHDX.
+//! headers of images, and pass imago a header without the names of backing files. imago accesses an image's file through `layer`, which
+//! orders writes, marks the image as dirty, and refuses writes over tables. imago itself reads only flat VMDK extents, and no VHDX.
 //!
 //! The calling thread carries out each request during its submission. Image files are read and written through the page cache, because most
 //! requests to them are small.

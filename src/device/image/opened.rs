@@ -83,8 +83,8 @@ impl fmt::Debug for Image {
 impl Image {
     /// Opens an image, and locks it and its backing files against other programs.
     ///
-    /// `Busy` if another program has locked one of the files in a conflicting way: for writing, or, if the image is opened for writing, in
-    /// any way. `ReadOnly` for writing a format that can only be read; `Unsupported` for other features that are refused; `Encrypted`;
+    /// `Busy` if another program has locked one of the files for writing. If the image is opened for writing, any lock of another program
+    /// conflicts. `ReadOnly` for writing a format that can only be read; `Unsupported` for other features that are refused; `Encrypted`;
     /// `Corrupt` for values that contradict the format; `Io`.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         Self::open_as(address, write, true)

@@ -90,7 +90,7 @@ impl Qcow2 {
         }
     }
 
-    /// Runs a change. After a failed write of the tables or a failed flush, no change runs.
+    /// Runs a change of the image. After a failed write of the tables or a failed flush, the change is refused.
     fn change<T>(&self, run: impl FnOnce(&mut Access) -> Result<T>) -> Result<T> {
         let mut access = self.access.write();
         if self.top.is_broken() {
@@ -178,7 +178,7 @@ fn header_failed(errno: Errno) -> Error {
     Error::io(errno, "write to the image's header")
 }
 
-/// Converts an error of imago: errors of the file keep their errno, all other errors are errors of the image.
+/// Converts an error of imago. Errors of the file keep their errno. All other errors are errors of the image.
 fn failed(error: &io::Error) -> Error {
     let text = error.to_string();
     match error.raw_os_error() {
@@ -223,7 +223,7 @@ impl Driver for Qcow2 {
             self.top.begin().map_err(header_failed)?;
             match bufs {
                 [one] => self.write_one(access, one, at),
-                // Each separate write would copy the remaining bytes of its cluster.
+                // The buffers are joined, because each separate write would copy the remaining bytes of its cluster.
                 many => {
                     let all: Vec<u8> = many.iter().flat_map(|buf| buf.iter().copied()).collect();
                     self.write_one(access, &all, at)

@@ -1,4 +1,4 @@
-//! A VHDX image, for reading. Supported are fixed and dynamic images without a parent and with an empty log.
+//! A VHDX image, for reading. Fixed and dynamic images are supported if they have no parent and an empty log.
 //!
 //! Source: Microsoft's open specification MS-VHDX.
 
@@ -19,7 +19,7 @@ const REGIONS_LEN: usize = 64 << 10;
 /// The largest disk of the format.
 const MAX_SIZE: u64 = 64 << 40;
 
-// GUIDs as stored in the file: the first three fields are little-endian.
+// The GUIDs as they are stored in the file. The first three fields of a GUID are little-endian.
 const BAT: [u8; 16] = guid(0x2DC2_7766, 0xF623, 0x4200, 0x9D64_115E_9BFD_4A08);
 const METADATA: [u8; 16] = guid(0x8B7C_A206, 0x4790, 0x4B9A, 0xB8FE_575F_050F_886E);
 const PARAMETERS: [u8; 16] = guid(0xCAA1_6737, 0xFA36, 0x4D43, 0xB3B6_33F0_AA44_E76B);
@@ -64,7 +64,7 @@ impl Vhdx {
         check_header(&file)?;
         let (bat, bat_len, metadata, metadata_len) = regions(&file)?;
         let Items { block, size, sector } = items(&file, metadata, metadata_len)?;
-        // One bitmap describes 2^23 sectors.
+        // One entry for a bitmap follows the entries of the blocks that the bitmap describes. One bitmap describes 2^23 sectors.
         let chunk = (sector << 23) / block;
         let blocks = size.div_ceil(block);
         let entries = blocks + blocks.saturating_sub(1) / chunk;
@@ -86,7 +86,7 @@ impl Vhdx {
         let entry = u64_le(&entry, 0);
         let place = Place::new("VHDX block allocation table").block(FsBlock(block));
         match entry & 7 {
-            // The states: not present, undefined, zero, unmapped.
+            // The block is not present, undefined, zero or unmapped, so it reads as zeros.
             0..=3 => {
                 buf.fill(0);
                 Ok(())

@@ -65,7 +65,7 @@ fn corrupt(what: impl Into<String>) -> Error {
 impl Descriptor {
     fn parse(bytes: &[u8]) -> Result<Self> {
         let mut found = Self::default();
-        // A descriptor that is a part of an extent's file ends with zeros.
+        // If the descriptor is a part of an extent's file, it ends with zeros.
         let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         let text = String::from_utf8_lossy(bytes);
         for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
@@ -95,7 +95,7 @@ impl Descriptor {
 }
 
 impl Line {
-    /// Parses `RW 4192256 SPARSE "disk-s001.vmdk"`, which the offset of a flat extent may follow.
+    /// Parses a line such as `RW 4192256 SPARSE "disk-s001.vmdk"`. In the line of a flat extent, an offset may follow the name.
     fn parse(line: &str) -> Result<Self> {
         let wrong = || corrupt(format!("the extent line {line:?} is not valid"));
         let mut quoted = line.splitn(3, '"');

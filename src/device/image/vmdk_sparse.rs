@@ -1,4 +1,4 @@
-//! A sparse extent of a VMDK image: a directory, which points to tables, which point to grains (the units of allocation). Grains may be
+//! A sparse extent of a VMDK image. Its directory points to tables, and a table points to grains (the units of allocation). Grains may be
 //! compressed.
 //!
 //! Source: VMware's technical note "Virtual Disk Format 1.1".

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// The port that IANA assigns to NBD.
 const PORT: u16 = 10809;
-/// The time without an answer after which a server counts as failed, if the address specifies no other time.
+/// The time without an answer after which a server counts as failed, unless the address specifies another time.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest time-out that an address may specify, in seconds: a day.
 const MAX_TIMEOUT: u64 = 86_400;
@@ -21,8 +21,9 @@ pub(super) const WITHOUT_PSK: &str = "this build of ironmap has no support for p
 /// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and `nbds+unix://`.
 ///
 /// The query (after `?`) can contain further fields. `timeout=SECONDS` is the time for which a request waits for an answer, including
-/// reconnections (60). `flush=none` permits writes to a server that has no flush command; each answered write then counts as durable. TLS
-/// is configured by `tls-certificates=DIR` and `tls-hostname=NAME`, or by `tls-psk-file=FILE` with `USER@` before the host: see [`Tls`].
+/// reconnections; the default is 60. `flush=none` permits writes to a server that has no flush command; each answered write then counts as
+/// durable. TLS is configured by `tls-certificates=DIR` and `tls-hostname=NAME`, or by `tls-psk-file=FILE` with `USER@` before the host:
+/// see [`Tls`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The location of the server.
@@ -42,8 +43,8 @@ pub struct Address {
 pub enum Tls {
     /// The server must have a certificate of a trusted authority.
     Certificates {
-        /// A directory with `ca-cert.pem`, and `ca-crl.pem`, `client-cert.pem` and `client-key.pem` if they exist. Without a directory, the
-        /// authorities of the system are trusted.
+        /// A directory with the file `ca-cert.pem`, and optionally the files `ca-crl.pem`, `client-cert.pem` and `client-key.pem`. Without
+        /// a directory, the authorities of the system are trusted.
         directory: Option<PathBuf>,
         /// The name that the server's certificate must have, if it differs from the name of the host.
         hostname: Option<String>,
@@ -191,7 +192,7 @@ impl TlsFields {
             ("tls-hostname", host) if !host.is_empty() => self.hostname = Some(decoded(host)?),
             ("tls-psk-file", file) if !file.is_empty() => self.keys = Some(decoded(file)?.into()),
             ("tls-type", "x509" | "psk") => self.kind = Some(value.to_owned()),
-            // The server is always verified, so this value changes nothing.
+            // ironmap verifies every server, so this value changes nothing.
             ("tls-verify-peer", "1" | "true") => {}
             ("tls-type", "anon") | ("tls-verify-peer", "0" | "false") => {
                 return refused(
@@ -247,7 +248,7 @@ fn timeout(seconds: &str) -> Result<Duration> {
 
 fn tcp_server(authority: &str) -> Result<Server> {
     let (host, port) = match authority.rsplit_once(':') {
-        // The colons of an IPv6 address are within brackets.
+        // If a bracket follows the last colon, this colon belongs to an IPv6 address, and there is no port.
         Some((host, port)) if !port.contains(']') => {
             let digits = port.bytes().all(|digit| digit.is_ascii_digit()).then_some(port);
             let number = digits.and_then(|digits| digits.parse().ok()).filter(|port| *port > 0);

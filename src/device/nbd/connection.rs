@@ -33,9 +33,9 @@ pub(super) struct Request {
     pub(super) at: u64,
     /// The number of bytes of the device that the request concerns.
     pub(super) len: u32,
-    /// Whether a flush follows after the write. The request is complete only after both the write and the flush.
+    /// Whether a flush follows the write. The request is complete only after both the write and the flush.
     pub(super) flush_after: bool,
-    /// The `len` bytes of data of a read or write; or the received extents of the status of blocks, with [`STATUS`] bytes each.
+    /// The data of a read or write (`len` bytes), or the received extents of a block status ([`STATUS`] bytes each).
     pub(super) memory: Memory,
 }
 
@@ -64,7 +64,7 @@ impl Request {
 #[derive(Debug)]
 pub(super) enum Lost {
     Io(io::Error),
-    /// The server shuts down regularly, and requests that its clients disconnect.
+    /// The server shuts down in an orderly way, and requests that its clients disconnect.
     Shutdown,
     Rule(&'static str),
 }
@@ -98,7 +98,7 @@ pub(super) struct Answered<T> {
 struct InFlight<T> {
     request: Request,
     tag: T,
-    /// The upper half of the request's cookie.
+    /// The upper half of the cookie that identifies the request in the protocol.
     serial: u32,
     received: Received,
     error: Option<Errno>,
@@ -124,7 +124,7 @@ pub(super) struct Connection<S, T> {
     free: Vec<u32>,
     serial: u32,
     unsent: VecDeque<u32>,
-    /// The number of bytes of the first unsent request that were sent.
+    /// The number of bytes already sent of the first request in the send queue.
     sent: usize,
     inbox: Box<[u8]>,
     filled: Range<usize>,
@@ -260,7 +260,7 @@ impl<S: Stream, T> Connection<S, T> {
     /// Receives once, and processes all complete replies. Returns whether any bytes were received. With `wait`, waits a short time for the
     /// first byte.
     pub(super) fn receive(&mut self, wait: bool) -> Result<bool, Lost> {
-        // Only a part of a header remains in the inbox.
+        // At this point the inbox contains only a part of a header, which moves to the front.
         self.inbox.copy_within(self.filled.clone(), 0);
         self.filled = 0..self.filled.len();
         let mut bufs = SmallVec::<[IoSliceMut<'_>; 4]>::new();
@@ -363,7 +363,7 @@ impl<S: Stream, T> Connection<S, T> {
                     let Some((reply, len)) = Reply::parse(self.headers, bytes)? else {
                         return Ok(());
                     };
-                    // The numbers at the beginning of the content are processed together with the header.
+                    // Some kinds of content begin with numbers, which are processed together with the header.
                     let extra = match reply.kind {
                         ReplyKind::Data | ReplyKind::WideStatus => 8,
                         ReplyKind::Hole => 12,
@@ -463,7 +463,7 @@ impl<S: Stream, T> Connection<S, T> {
             }
             entry.forget_old_extents();
         }
-        // If the reply is refused, the request stays in its slot, so that it can be sent again over another connection.
+        // If the reply is refused, the request stays in its slot, so that another connection can send it again.
         let has_all = place.as_ref().is_some_and(|entry| {
             let is_status = entry.request.command == Command::BlockStatus;
             entry.error.is_some() || is_status || entry.received.is_all(entry.request.brings())
@@ -507,7 +507,7 @@ impl<T> InFlight<T> {
         Ok(())
     }
 
-    /// Zeroes the memory that this answer has not filled, because this memory may contain a part of an answer from a lost connection.
+    /// Zeroes the memory that the answer has not filled. A lost connection may have filled it with a part of an earlier answer.
     fn forget_old_extents(&mut self) {
         let end = self.received.0.first().map_or(0, |range| range.end);
         let left = self.request.memory.len().saturating_sub(end);

@@ -222,7 +222,7 @@ fn replies_of_every_form_give_the_data() {
     }
 }
 
-/// Damaged replies are refused or accepted, and no request is lost: each request is answered, or remains to be sent again.
+/// If replies are damaged, no request is lost: each request is answered, or remains to be sent again.
 #[test]
 fn damaged_replies_lose_no_request() {
     let mut refused = 0;
@@ -314,8 +314,8 @@ fn violated_rules_have_names() {
     }
 }
 
-/// Extents of the status of blocks are stored as lengths and bits of the context, in the same form for each width of the reply, as far as
-/// they fit in the memory. A status without blocks is an error of the request. A status that was not requested is refused.
+/// Extents of the status of blocks are stored as lengths and bits of the context. Replies with 32 and with 64 bits are stored in the same
+/// form, up to the size of the memory. A status without blocks is an error of the request. A status that was not requested is refused.
 #[test]
 fn a_status_is_a_list_of_ranges() {
     let structured = |len: u32, bits: u32| [7, len, bits].map(u32::to_be_bytes).concat();
@@ -325,7 +325,7 @@ fn a_status_is_a_list_of_ranges() {
     };
     const ONES: u64 = 0x0101_0101;
     let asks = Command::BlockStatus;
-    // The status belongs to another context.
+    // This status belongs to another context than the requested one.
     let other = [8, 512, 2].map(u32::to_be_bytes).concat();
     let cases = [
         (asks, Headers::Structured, 5, structured(4096, 3), Ok([4096, 3, 0, 0])),
@@ -338,7 +338,7 @@ fn a_status_is_a_list_of_ranges() {
             [structured(512, 1), vec![1; 8]].concat(),
             Ok([512, 1, ONES, ONES]),
         ),
-        // The memory has no space for the third and the later extents.
+        // The memory has space for only two extents, so the third and later extents are skipped.
         (
             asks,
             Headers::Structured,
@@ -388,14 +388,14 @@ fn a_status_is_a_list_of_ranges() {
         let mut connection = connection.with_allocation(Some(7));
         connection.stream.part.set(9000);
         let len = if command == Command::Read { 8192 } else { 2 * STATUS };
-        // The memory contains a part of an answer from another connection.
+        // The memory contains a part of an answer from another connection, which must not remain in it.
         let memory = Memory::Flat(Buffer::from(vec![0xEE; len]));
         let nothing = Request::without_data(command);
         connection.push(Request { at: 4096, len: 8192, memory, ..nothing }, ());
         connection.send().unwrap();
         let asked = &requests(headers, &connection.stream.sent.take())[0];
         let mut reply = chunk(headers, asked, true, kind, &content);
-        // After a reply that is too short, more bytes follow.
+        // If the reply is too short, more bytes follow it.
         if expected.is_err() {
             reply.extend([0; 64]);
         }
@@ -444,7 +444,7 @@ fn errors_are_given_on() {
     connection.stream.replies.borrow_mut().extend([error, last].concat());
     while connection.receive(false).unwrap() {}
     assert_eq!(connection.pop().unwrap().result, Err(Errno::ENOSPC));
-    // The error number of a shutdown is not an answer to the request.
+    // The error number of a shutdown ends the connection, and is not an answer to the request.
     connection.push(Request::without_data(Command::Flush), ());
     connection.send().unwrap();
     let asked = &requests(structured, &connection.stream.sent.take())[0];

@@ -1,7 +1,7 @@
 //! The conditions under which a flush counts as successful. A server that carries out requests concurrently may answer a flush with
 //! success, and report only later that an earlier flush has failed. The data of both flushes may then be lost.
 //!
-//! So a flush counts only when each flush that was sent before its answer was also answered with success. Then the owner of the flush
+//! So a flush counts only when each flush that was sent before its answer was also answered with success. When a flush counts, its owner
 //! receives the answer, and the copies of the data that the flush covers are freed. A request with FUA is treated as a flush, because the
 //! server may flush for it. A failed flush ends the session for all owners.
 //!
@@ -47,7 +47,7 @@ impl Link {
         self.send_now(&mut state);
     }
 
-    /// Sends a request immediately, because the owner may not call again soon. If this fails, the next step reports the error.
+    /// Sends a request immediately, because the owner may not call again soon. If the socket reports an error, the next step returns it.
     fn send_now(&self, state: &mut State) {
         if let Some(connection) = &mut state.connection {
             let _ = connection.send();
@@ -61,8 +61,8 @@ impl Link {
         state.held.push(Held { request, tag, until });
     }
 
-    /// Returns stored flushes to their owners, if each earlier flush was answered. After a failed flush, returns all stored flushes with
-    /// the error.
+    /// Returns each stored flush to its owner after all earlier flushes were answered. After a failed flush, returns all stored flushes
+    /// with the error.
     pub(super) fn release(&self, state: &mut State, own: &Arc<Mailbox>) {
         if state.held.is_empty() {
             return;
@@ -103,8 +103,8 @@ impl Link {
         self.send_now(state);
     }
 
-    /// Receives the answer to the session's flush in a thread of another link. Otherwise no thread might read the answer before too many
-    /// bytes are kept. This function does not detect a server that does not answer; threads that wait for the flush detect it.
+    /// A thread of another link receives the answer to the session's flush. Otherwise no thread might read the answer before too many bytes
+    /// are kept. This function does not detect a server that does not answer; threads that wait for the flush detect such a server.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);

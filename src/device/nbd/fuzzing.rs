@@ -37,7 +37,7 @@ impl Stream for Script<'_> {
 /// the cookie `1 << 32`, the second `2 << 32 | 1`. Then processes `replies`, whose form (simple, structured or extended) depends on `form`.
 ///
 /// # Panics
-/// If a request is lost or answered twice.
+/// Panics if a request is lost or answered twice.
 pub fn take_replies(form: u8, most: usize, reads: &[(u64, u16)], replies: &[u8]) {
     let headers = [Headers::Simple, Headers::Structured, Headers::Extended][usize::from(form % 3)];
     let script = Script { rest: RefCell::new(replies), most: most.max(1) };

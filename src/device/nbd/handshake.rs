@@ -37,7 +37,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The sizes that the protocol specifies for a server that reports no sizes.
+    /// The sizes that the protocol specifies for a server that does not report its own sizes.
     const UNSAID: Self = Self { minimum: 1, preferred: 4096, maximum: 32 << 20 };
 
     fn check(self) -> Result<Self> {
@@ -203,7 +203,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
                 let number = number.filter(|(_, name)| *name == ALLOCATION.as_bytes());
                 chosen = number.map(|(number, _)| u32::from_be_bytes(*number)).or(chosen);
             }
-            // If the error concerns the export, the later choice of the export reports it too.
+            // If the error concerns the export itself, the later choice of the export reports the same error.
             kind if kind & option_reply::ERROR != 0 => return Ok(None),
             kind => {
                 return Err(broken(format!("a reply to an option has the unknown type {kind}")));
@@ -231,7 +231,7 @@ fn greet(talk: &Talk<'_>) -> Result<u16> {
     Ok(greeting)
 }
 
-/// Requests TLS. If the server does not support TLS, that is an error, because the address demands TLS.
+/// Requests TLS. A server without TLS is an error, because the address demands TLS.
 fn start_tls(talk: &Talk<'_>) -> Result<()> {
     talk.ask(option::STARTTLS, &[])?;
     let (kind, content) = talk.reply(option::STARTTLS)?;

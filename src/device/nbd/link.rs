@@ -72,13 +72,13 @@ pub(super) struct State {
     pub(super) generation: u64,
     /// Flushes that were answered with success, but do not count yet.
     pub(super) held: Vec<Held>,
-    /// The time of the last reply, or the time at which the wait for the first reply began.
+    /// The time of the last reply, or the time at which the link began to wait for its first reply.
     pub(super) heard: Instant,
     /// The number of answered requests.
     pub(super) answered: u64,
     /// The time of the last check of the ages of all requests.
     pub(super) looked: Instant,
-    /// The pause before the next attempt to connect. A reply resets it.
+    /// The pause before the next attempt to connect. A reply resets the pause to its shortest length.
     pub(super) pause: Duration,
     /// The mailboxes of queues in event loops.
     pub(super) watchers: Vec<Weak<Mailbox>>,
@@ -89,8 +89,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Restarts the time-out if no owner and no thread is already waiting for a reply. If an owner or a thread is waiting, the time-out
-    /// continues, because otherwise each new request would postpone it.
+    /// Restarts the time-out, unless an owner or a thread is already waiting for a reply. Otherwise each new request would postpone the
+    /// time-out of the requests before it.
     pub(super) fn wake(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let is_idle = self.waiting == 0 && self.held.is_empty();
@@ -189,8 +189,7 @@ impl Link {
         Self { session: Arc::clone(session), common, state: Mutex::new(state) }
     }
 
-    /// Makes a new connection in addition to that of this link, and returns the connection with its generation. `None` if connections were
-    /// lost in the meantime.
+    /// Makes an additional connection. Returns the connection with its generation, or `None` if connections were lost in the meantime.
     pub(super) fn join(&self, since: Instant, until: Instant) -> Result<Option<Joined>> {
         let generation = self.session.generation.load(Ordering::Acquire);
         let connection = self.session.connect(until)?;
@@ -290,7 +289,7 @@ impl Link {
     pub(super) fn awaited(&self) -> Option<(Arc<Socket>, bool)> {
         let mut state = self.state.lock();
         let connection = state.connection.as_mut().filter(|all| all.in_flight() > 0)?;
-        // If this fails, the next step reports the error.
+        // If the socket reports an error here, the next step returns it.
         let _ = connection.send();
         Some((Arc::clone(connection.stream()), connection.has_unsent()))
     }
@@ -329,7 +328,7 @@ impl Link {
             }
             Ok(false) => return self.bear_silence(state),
             Err(lost) => {
-                // Answers that were received before the error are valid.
+                // Answers that were received before the error are valid, so they are delivered first.
                 self.deliver(state, own);
                 self.recover(state, Some(&lost));
             }
@@ -354,13 +353,14 @@ impl Link {
                         self.session.changes.fetch_sub(1, Ordering::AcqRel);
                     }
                     is_due |= self.account(&mut shared, &request, result);
-                    // After the end of the session no request succeeds, in particular no flush.
+                    // After the end of the session every request fails, in particular every flush.
                     result = shared.ended.map_or(result, Err);
                 }
                 is_void
             };
             if is_void {
-                // The next step finds that the connection is old, and sends the request again over another connection.
+                // The next step finds that the connection belongs to an older generation, and sends the request again over a new
+                // connection.
                 connection.push(request, tag);
             } else if request.flush_after && result.is_ok() {
                 let flush = Request::without_data(Command::Flush);
@@ -380,8 +380,8 @@ impl Link {
         }
     }
 
-    /// Stores or frees copies of written data, according to the server's answer. For successful flushes [`release`](Self::release) does
-    /// this. Returns whether the session must flush.
+    /// Stores or frees copies of written data, according to the server's answer. After a successful flush, [`release`](Self::release) frees
+    /// the copies. Returns whether the session must flush.
     fn account(&self, shared: &mut Shared, request: &Request, result: Result<(), Errno>) -> bool {
         match (request.command, result) {
             // A failed flush may have lost data of any queue, and the next flush could succeed. So the session ends for all queues.
@@ -404,7 +404,7 @@ impl Link {
             (Command::Trim, Ok(())) => {
                 shared.retained.forget(request.at, u64::from(request.len));
             }
-            // After a failed write any part of its data may have been written. Data that were kept before remain valid.
+            // After a failed write, any part of its data may have been written. The copies of earlier writes remain valid.
             _ => {}
         }
         false
@@ -418,7 +418,7 @@ impl Link {
         if !is_known {
             state.watchers.retain(|mailbox| mailbox.strong_count() > 0);
             state.watchers.push(Arc::downgrade(mailbox));
-            // For sockets that are already registered the call fails without effect.
+            // If a socket is already registered, the call fails without effect.
             state.each_watch(|epoll, socket, data, flags| {
                 let _ = epoll::add(epoll, socket, data, flags);
             });
@@ -434,8 +434,8 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         let Some(connection) = &mut state.connection else { return };
-        // At most a flush of the session is unanswered, on the common link, and no owner waits for this flush. The disconnect command
-        // informs the server that no request follows.
+        // If a request is unanswered, it is a flush of the session on the common link, and no owner waits for this flush. The disconnect
+        // command informs the server that no request follows.
         connection.push(Request::without_data(Command::Disconnect), Tag::of(None));
         let _ = connection.send();
     }
@@ -459,7 +459,7 @@ pub(super) fn complete(
     }
 }
 
-/// Waits until one of the sockets or the event is ready, if there is a socket to wait for.
+/// Waits until one of the sockets or the event is ready. If no socket is given, returns immediately.
 pub(super) fn wait_for(sockets: &[Option<(Arc<Socket>, bool)>], event: Option<&OwnedFd>) {
     let mut all = SmallVec::<[PollFd<'_>; 3]>::new();
     for (socket, unsent) in sockets.iter().flatten() {
@@ -469,7 +469,7 @@ pub(super) fn wait_for(sockets: &[Option<(Arc<Socket>, bool)>], event: Option<&O
     }
     if !all.is_empty() {
         all.extend(event.map(|event| PollFd::new(event, PollFlags::IN)));
-        // The caller checks the state in every case.
+        // An error is ignored, because the caller checks the state after every return.
         let _ = poll(&mut all, Some(&TICK));
     }
 }

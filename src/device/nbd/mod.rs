@@ -6,9 +6,9 @@
 //!
 //! `connection` implements the protocol: it keeps many requests in flight, and checks each reply. `link` and `recovery` handle lost
 //! connections, and send requests again. The connections of a session have generations, which are numbered. A reply over a connection of an
-//! older generation is ignored, so data that are sent again never overwrite newer acknowledged data. A thread also receives replies for the
-//! other threads of its link; an eventfd wakes the owner of a reply. Before anything is written over a new connection, the volume's
-//! [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
+//! older generation is ignored. So data that are sent again cannot overwrite newer data that were already acknowledged. A thread also
+//! receives replies for the other threads of its link; an eventfd wakes the owner of a reply. Before anything is written over a new
+//! connection, the volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
 
 mod address;
 mod connection;
@@ -84,7 +84,7 @@ impl Default for Known {
     }
 }
 
-/// The first data at or after a position within these extents.
+/// The first range at or after a position that contains data, according to these extents.
 fn data_of(extents: &[Extent], at: DevOffset) -> Range<DevOffset> {
     let rest = extents.iter().skip_while(|extent| extent.range.end <= at.0);
     let mut data = rest.skip_while(|extent| extent.is_zeros);
@@ -127,12 +127,12 @@ impl Export {
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
             through_flushes: match self.has(ExportFlags::SEND_FLUSH) {
-                // The server may flush for a write-through request, and may not report a failure of this flush.
+                // The server may flush for a write-through request without reporting a failure of this flush.
                 true => ThroughFlushes::Always,
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.has(ExportFlags::SEND_FLUSH),
-            // The kernel copies the data before it sends them.
+            // The kernel copies the data of a write before it sends them, so the memory may change.
             stable_writes: false,
             nowait: true,
             poll: false,
@@ -161,7 +161,7 @@ impl Nbd {
             let what = "the server has no flush command, so written data may not be durable: with ?flush=none in the address, each completed write counts as durable";
             return refused(ErrorKind::Unsupported, what);
         }
-        // The last unit of an export may be shorter. Such a unit can be read, but not written.
+        // If the last unit of an export is shorter, it can be read but not written.
         let unit = if write { export.unit() } else { export.blocks.minimum.max(1) };
         let size = export.size / u64::from(unit) * u64::from(unit);
         let link = Arc::new(Link::over(&session, socket));
@@ -297,7 +297,7 @@ impl Device for Nbd {
             match self.call(what, |client| client.status(at, len.min(end.0 - at.0), one)) {
                 Ok(extents) => Ok(Some(extents)),
                 Err(error) if self.session.end().is_some() => Err(error),
-                // If the server cannot answer, all bytes count as data.
+                // If the server cannot report the status of blocks, all bytes count as data.
                 Err(_) => Ok(None),
             }
         };
@@ -319,7 +319,7 @@ impl Device for Nbd {
         // The lock is not held during the request, because the stored answer may be sufficient for other threads.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
-        // The range of the next request is chosen so that the answer has about as many extents as can be stored.
+        // The next request gets a range whose answer has about as many extents as can be stored.
         let covered = extents.last().map_or(0, |extent| extent.range.end - at.0);
         let range = if extents.len() >= MAX_EXTENTS {
             covered

@@ -15,8 +15,8 @@ use crate::device::{DeviceQueue, Drained, LentPart};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The largest numbers of zero bytes in one request. The first is for a server with a fast method. The second is so small that a server can
-/// write the zeros well within the time-out.
+/// The largest numbers of bytes in one request to write zeros. `FAST_ZEROS` is the limit for a server with a fast method. `SLOW_ZEROS` is
+/// so small that any other server can write the zeros well within the time-out.
 const FAST_ZEROS: u64 = 1 << 30;
 const SLOW_ZEROS: u64 = 8 << 20;
 
@@ -100,8 +100,8 @@ impl Client {
             BioOp::Read => Command::Read,
             BioOp::Write => Command::Write,
         };
-        // The last unit of a part may extend into the next part, and a read may include all of it. The last unit of an export may be
-        // shorter, and a read may end there.
+        // The last unit of a part may extend into the next part; a read may include this whole unit. The last unit of an export may be
+        // shorter; a read may end at the end of the export.
         let end = match command {
             Command::Write => end.filter(|end| *end <= self.window.size),
             _ => end,
@@ -218,15 +218,15 @@ impl Client {
         if fua && many { self.flush_now(Dev::OWN) } else { Ok(()) }
     }
 
-    /// Contiguous extents from a position on: at least one extent, and at most `len` bytes in total. With `one` the server reports only the
-    /// first extent.
+    /// Contiguous extents from a position on: at least one extent, and at most `len` bytes in total. If `one` is set, the server reports
+    /// only the first extent.
     pub(super) fn status(
         &mut self,
         at: DevOffset,
         len: u64,
         one: bool,
     ) -> Result<Vec<Extent>, Errno> {
-        // The length of a request has 32 bits, and is a multiple of the unit.
+        // A request covers whole units, and its length has only 32 bits.
         let from = at.0 / self.unit * self.unit;
         let end = (at.0 + len).next_multiple_of(self.unit);
         let count = end.min(self.window.whole - self.window.base) - from;
@@ -245,7 +245,7 @@ impl Client {
         let mut extents = Vec::new();
         let mut start = from;
         for [count, bits] in answer.as_chunks::<8>().0.as_chunks::<2>().0 {
-            // The first extent may begin before the position, and the last may end after the range.
+            // The first extent may begin before the position, and the last extent may end after the requested range.
             let next = start.saturating_add(word(count));
             let range = start.max(at.0)..next.min(at.0 + len);
             if !range.is_empty() {
@@ -267,7 +267,7 @@ impl Client {
         let (start, end) = (at.0.next_multiple_of(self.unit), (at.0 + len) / self.unit * self.unit);
         let mut from = start;
         while from < end {
-            // The length of a request has 32 bits, and is a multiple of the unit.
+            // A request's length has only 32 bits, and must be a multiple of the unit.
             let count = (end - from).min(1 << 30);
             let (at, len) = (self.window.base + from, count as u32);
             self.call(Request { at, len, ..Request::without_data(Command::Trim) }).1?;
@@ -276,8 +276,8 @@ impl Client {
         Ok(())
     }
 
-    /// Zeroes a range. The zeros are durable when this function returns. This is necessary because the session keeps no copy of the zeros,
-    /// which a restarted server may have lost.
+    /// Zeroes a range. The zeros are durable when this function returns. A restarted server may lose zeros that are not durable, and the
+    /// session keeps no copy of them to send again.
     pub(super) fn write_zeroes(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
         if !self.is_writable {
             return Err(Errno::EBADF);
@@ -303,7 +303,7 @@ impl Client {
             match self.call(Request { at, flags, len: count as u32, ..nothing }).1 {
                 Ok(()) => from += count,
                 Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW) if fast != 0 => fast = 0,
-                // The caller writes zeros after this error.
+                // The server refuses the request. With EOPNOTSUPP, the caller writes the zeros itself.
                 Err(Errno::EINVAL | Errno::EOVERFLOW) => return Err(Errno::EOPNOTSUPP),
                 Err(errno) => return Err(errno),
             }
@@ -438,7 +438,7 @@ impl Drop for Client {
 }
 
 impl Attached {
-    /// The attachment of a request whose caller waits for the completion.
+    /// The attachment of a request that a call waits for.
     pub(super) fn of_call() -> Self {
         let end = BioEnd::Part { request: 0, part: 0 };
         let (memory, at) = (Memory::Vectored(Vec::new()), DevOffset(0));

@@ -16,13 +16,13 @@ use super::wire::{Command, ExportFlags, FUA};
 use crate::bio::{Buffer, Memory};
 use crate::error::{Errno, Error};
 
-/// The length of the writes that send kept data again, and the number of these writes in flight.
+/// The length of each write that sends kept data again, and the largest number of these writes in flight.
 const AGAIN: usize = 256 << 10;
 const AGAIN_AT_ONCE: usize = 16;
 /// The first pause between two attempts to connect, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
-/// A request counts as passed over after this number of later answers. If 16 times the number of requests in flight is more, that number
-/// applies.
+/// A request counts as passed over after this number of later answers, or after 16 answers for each request in flight, whichever number is
+/// larger.
 const PASSED_OVER: u64 = 1024;
 /// The time that a request may take while the server answers few other requests, in units of the time-out.
 const SLOWEST: u32 = 10;
@@ -39,7 +39,7 @@ impl Link {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");
         let own = state.connection.as_ref().is_some_and(Connection::has_changes);
-        // If the connection of the common link is given up, all other connections are given up too.
+        // If the common link gives up its connection, all other connections are given up too. So their unanswered changes count here.
         let others = self.common.is_none() && self.session.changes.load(Ordering::Acquire) > 0;
         let changes = own || others;
         if silence < if changes { timeout } else { timeout / 2 } {
@@ -55,9 +55,9 @@ impl Link {
         true
     }
 
-    /// Ends the session if the server passes over a request: the request is older than the time-out, and many later requests were answered,
-    /// or it is older than [`SLOWEST`] time-outs. A slow connection alone is not a reason, because few later requests are then answered
-    /// before an older request.
+    /// Ends the session if the server passes over a request. A request is passed over in two cases: it is older than the time-out and many
+    /// later requests were answered, or it is older than [`SLOWEST`] time-outs. A slow connection alone is not a reason, because few later
+    /// requests are then answered before an older request.
     pub(super) fn look(&self, state: &mut State) {
         if state.heard.duration_since(state.looked) < LOOK {
             return;
@@ -87,7 +87,7 @@ impl Link {
     #[cold]
     fn reconnect(&self, state: &mut State) {
         let Some(connection) = state.connection.take() else { return };
-        // After the shutdown, the pump of a connection with TLS sends no more bytes.
+        // The shutdown stops the pump of a connection with TLS: the pump sends no more bytes.
         connection.stream().shutdown();
         let mut unanswered = connection.into_unanswered();
         unanswered.extend(self.take_held(state));
@@ -98,7 +98,8 @@ impl Link {
             if let Some(errno) = self.session.shared.lock().ended {
                 break Err(errno);
             }
-            // The time-out is checked here because some request may make the server close each connection, and would be repeated for ever.
+            // Each connection may be closed by the server because of the same request, which would then be repeated for ever. So the
+            // time-out is checked here too.
             if Instant::now() >= deadline {
                 break Err(ETIMEDOUT);
             }
@@ -143,7 +144,8 @@ impl Link {
         if generation == shared.generation {
             shared.generation += 1;
             self.session.generation.store(shared.generation, Ordering::Release);
-            // A server that shuts down regularly waits until all of its clients have disconnected, including the clients of idle threads.
+            // A server that shuts down in an orderly way waits until all of its clients have disconnected, including the clients of idle
+            // threads.
             for socket in shared.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
                 socket.shutdown();
             }
@@ -224,7 +226,7 @@ fn answer(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         if let Some(Answered { request, result, .. }) = connection.pop() {
-            // A failed flush ends the session, even if the flush belongs to this request.
+            // If a flush was lost, the session must end, even if the flush belongs to this request.
             return result.map(|()| request.memory).map_err(|errno| (errno, flushes));
         }
         if Instant::now() >= deadline {
@@ -253,7 +255,7 @@ fn restore(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         while let Some(Answered { result, .. }) = connection.pop() {
-            // If the server refuses these writes, acknowledged data are lost.
+            // If the server refuses these writes, acknowledged data are lost, and another attempt is useless.
             result.map_err(|errno| (errno, true))?;
         }
         if Instant::now() >= deadline {

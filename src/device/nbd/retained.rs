@@ -35,7 +35,7 @@ impl Retained {
         self.insert(at, data, self.flushes);
     }
 
-    /// Removes the data of a range, because newer data are durable or the range was discarded.
+    /// Removes the data of a range, because durable data have replaced them or the range was discarded.
     pub(super) fn forget(&mut self, at: u64, len: u64) {
         let end = at.saturating_add(len);
         // Pieces that begin before the end of the range may overlap it. They are examined from the last to the first.
@@ -52,7 +52,7 @@ impl Retained {
             }
             if start < at {
                 data.truncate((at - start) as usize);
-                // The vector is shrunk, because only the length of the data is counted in `bytes`.
+                // The vector is shrunk, because `bytes` counts only the length of the data and not the capacity.
                 data.shrink_to_fit();
                 self.insert(start, data, after);
             }
@@ -98,7 +98,8 @@ mod tests {
     use super::*;
     use crate::bio::Buffer;
 
-    /// The stored data equal those of a model that has a byte and the number of a flush for each position.
+    /// The stored data are those that no flush covers, and the newest of each range. The expected data come from a model that stores a byte
+    /// and the number of a flush for each position.
     #[test]
     fn the_newest_data_of_each_range_are_kept() {
         let mut seed = 0x2545_F491_4F6C_DD1D_u64;
@@ -141,7 +142,7 @@ mod tests {
         }
     }
 
-    /// The memory of data that newer data replace is freed.
+    /// If newer data replace stored data, the memory of the older data is freed.
     #[test]
     fn kept_writes_take_no_more_memory_than_is_counted() {
         let mut kept = Retained::default();

@@ -48,7 +48,7 @@ pub(super) struct Shared {
     pub(super) sockets: Vec<Weak<Socket>>,
     /// Whether a flush of the session is in flight.
     pub(super) flushing: bool,
-    /// The error that ended the session. A retry cannot correct this error.
+    /// The error that ended the session. The session cannot continue after this error, so no request is retried.
     pub(super) ended: Option<Errno>,
     /// The reason for the last lost connection or the last failed attempt to connect, for the user.
     pub(super) why: Option<String>,
@@ -105,7 +105,7 @@ impl Session {
     }
 
     /// # Errors
-    /// `InvalidInput` for an export that differs from the opened one.
+    /// `InvalidInput` if the server's export differs from the export that was opened.
     fn still<'a>(&self, export: &'a Export) -> Result<&'a Export> {
         let needed = self.export.flags & ExportFlags::ABILITIES;
         let refused = export.flags & ExportFlags::READ_ONLY & !self.export.flags;
@@ -149,7 +149,7 @@ fn connect(address: &Address, until: Instant) -> Result<(Socket, Export)> {
         };
         match error.raw_os_error() {
             Some(_) => Error::io(errno, place),
-            // An error of the name look-up contains its own text.
+            // If the name look-up has failed, the error contains its own text.
             None => Error::new(ErrorKind::Io(errno), format!("{place}: {error}")),
         }
     })?;

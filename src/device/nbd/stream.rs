@@ -48,7 +48,7 @@ pub(super) struct Socket {
 pub(super) struct Ending {
     /// Whether the user has given up the connection. If so, the pump sends no more bytes.
     pub(super) is_given_up: AtomicBool,
-    /// The pump's error. Not set if the server ended the connection regularly.
+    /// The pump's error. It is not set if the server ended the connection with TLS's closing message.
     pub(super) cause: OnceLock<(io::ErrorKind, String)>,
 }
 
@@ -71,7 +71,7 @@ impl Socket {
         Ok(Self { fd, pump })
     }
 
-    /// Sends all bytes, and waits for this until the time `until`.
+    /// Sends all bytes. Waits until the time `until` at most.
     pub(super) fn send_all(&self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             in_time(until)?;
@@ -97,8 +97,8 @@ impl Socket {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// The result of a call on the socket. If the call failed, or if it `receives` and the stream has ended, the pump's error replaces the
-    /// result.
+    /// The result of a call on the socket. The pump's error replaces this result if the call has failed, or if a call that `receives` has
+    /// reached the end of the stream.
     fn explained(&self, result: io::Result<usize>, receives: bool) -> io::Result<usize> {
         let has_ended = match &result {
             Ok(count) => receives && *count == 0,
@@ -110,7 +110,7 @@ impl Socket {
         }
     }
 
-    /// Fills the buffer, and waits for this until the time `until`.
+    /// Fills the buffer. Waits until the time `until` at most.
     pub(super) fn receive_all(&self, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             // A server may send single bytes at long intervals, so each call checks the time.
@@ -131,7 +131,7 @@ impl Drop for Socket {
         if pump.is_given_up.load(Ordering::Relaxed) {
             return;
         }
-        // The program may end soon, which also ends the pump. So the drop waits a short time until the pump has sent the remaining bytes.
+        // The end of the program would also end the pump. So the drop waits a short time until the pump has sent the remaining bytes.
         let _ = shutdown(&self.fd, Shutdown::Write);
         let time = Timespec { tv_sec: 0, tv_nsec: LINGER.subsec_nanos().into() };
         let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::empty())], Some(&time));
@@ -195,7 +195,7 @@ fn tcp(host: &str, port: u16, until: Instant) -> io::Result<OwnedFd> {
 
 fn unix(path: &Path) -> io::Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // A server that accepts no connections must not block this call.
+    // The time-out applies to `connect` too: a server that accepts no connections must not block this call.
     set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
     connect(&fd, &SocketAddrUnix::new(path)?)?;
     Ok(fd)

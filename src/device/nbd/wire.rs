@@ -60,7 +60,7 @@ bitflags::bitflags! {
         const SEND_WRITE_ZEROES = 1 << 6;
         const CAN_MULTI_CONN = 1 << 8;
         const SEND_FAST_ZERO = 1 << 11;
-        /// The abilities that the server must still have after a reconnection, because requests use them.
+        /// The abilities that an export must still have after a reconnection, because requests use them.
         const ABILITIES = Self::SEND_FLUSH.bits() | Self::SEND_FUA.bits() | Self::SEND_TRIM.bits()
             | Self::SEND_WRITE_ZEROES.bits() | Self::SEND_FAST_ZERO.bits() | Self::CAN_MULTI_CONN.bits();
         const _ = !0;
@@ -153,9 +153,9 @@ impl Headers {
 pub(super) struct Reply {
     pub(super) cookie: u64,
     pub(super) kind: ReplyKind,
-    /// The number of bytes that follow, as the header states them. A simple reply to a read does not state them.
+    /// The number of bytes of content that the header announces. The header of a simple reply to a read does not announce the data.
     pub(super) len: u64,
-    /// Whether no other part follows.
+    /// Whether this part is the last part of the reply.
     pub(super) is_last: bool,
 }
 
@@ -170,9 +170,9 @@ pub(super) enum ReplyKind {
     Data,
     /// A position, and a length of zeros.
     Hole,
-    /// A context, and extents. Each extent is a length and bits, with 32 bits each.
+    /// The number of a context, and extents. Each extent consists of a length and flags, with 32 bits each.
     Status,
-    /// A context, a number of extents, and the extents. Each extent is a length and bits, with 64 bits each.
+    /// The number of a context, the number of extents, and the extents. Each extent consists of a length and flags, with 64 bits each.
     WideStatus,
     /// An error, with a message.
     Error,

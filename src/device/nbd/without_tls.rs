@@ -1,4 +1,4 @@
-//! The replacement for TLS in a build without the feature `tls`. Addresses with TLS are already refused when they are parsed.
+//! Replaces the module `tls` in a build without the feature `tls`. The parser of addresses has already refused each address with TLS.
 
 use std::convert::Infallible;
 use std::io;

@@ -74,7 +74,7 @@ impl Io<'_> {
 
     /// Submits the queued bios, so that the device works on them while the next piece is copied.
     pub(super) fn hand_over(&mut self) {
-        // If this fails, the requests stay queued, and the next wait returns the error.
+        // If the submission fails, the requests stay queued, and the next wait returns the error.
         let _ = self.queue.commit();
     }
 

@@ -33,8 +33,8 @@ pub(in crate::dio) struct Pool {
     long: usize,
     /// The unused pieces, by the index of their size in [`SIZES`].
     idle: [Vec<Buffer>; SIZES.len()],
-    /// The reserved piece, for repeated reads, which cannot wait for other requests, and for copies that are written before the call
-    /// returns.
+    /// The reserved piece. It serves repeated reads, because they cannot wait for other requests, and copies that are written before the
+    /// call returns.
     last: Option<Buffer>,
 }
 
@@ -70,7 +70,7 @@ pub(in crate::dio) fn room_for(len: usize) -> usize {
 
 /// Restores the full length of a piece, and returns the index of its size.
 fn regain(piece: &mut Buffer) -> usize {
-    // The parts of the piece have been joined again, or dropped.
+    // All parts of the piece have been joined again or dropped, so the full length is available.
     let whole = piece.regain();
     debug_assert!(whole, "a part of a piece is still in use");
     class(piece.len())
@@ -114,7 +114,7 @@ impl Pool {
         self.next(len).max(len.min(2 * PIECE)).min(self.limit)
     }
 
-    /// Takes a piece of `len` bytes, or of the length that [`next`](Self::next) returns if that is smaller. Returns `None` if a further
+    /// Takes a piece of `len` bytes, or of the length that [`next`](Self::next) returns, whichever is shorter. Returns `None` if a further
     /// piece would exceed the limit.
     pub(in crate::dio) fn take(
         &mut self,
@@ -239,7 +239,7 @@ mod tests {
         pool.give(&mut queue, large);
         let again = pool.take(&mut queue, PIECE - 1).unwrap().unwrap();
         assert_eq!((again.address(), again.len()), (address, PIECE - 1));
-        // Unused pieces are freed if a piece of another size is needed.
+        // If a piece of another size is needed, unused pieces are freed.
         small.into_iter().for_each(|piece| pool.give(&mut queue, piece));
         assert!(pool.take(&mut queue, PIECE).unwrap().is_some());
         assert_eq!((pool.bytes(), pool.free()), (2 * PIECE, 0));

@@ -36,7 +36,7 @@ pub(super) struct SplitRequest {
     inode: InodeNo,
     /// The completion work and the content lock; `None` if the file cannot change.
     completing: Option<Completing>,
-    /// The number of bytes that the caller gets if there is no error. Bytes that a read transfers after these are past the end of the file,
+    /// The number of bytes that the caller gets if there is no error. If a read transfers more bytes, these are past the end of the file,
     /// and are zeroed.
     count: usize,
     /// The memory of each part, in order. An entry is empty while the memory is in a bio.
@@ -192,12 +192,12 @@ impl Io<'_> {
             let completion = Completion { token, memory: done.bio.memory, result: Ok(len) };
             return self.state.end(completing, completion);
         }
-        // With any other result the bio becomes a request of one part. The code for such requests handles errors and short transfers.
+        // A bio that failed or was short becomes a request of one part. The code for such requests handles errors and short transfers.
         let request = Request::of(done.bio.op, pos, len).token(token);
         let mut split = SplitRequest::new(request, inode, completing, len);
         split.parts.push(Buffers::new());
         let index = self.state.splits.insert(split);
-        // If the bio is submitted again, it belongs to that request.
+        // If the bio is submitted again, it belongs to the new request of one part.
         done.bio.end = BioEnd::Part { request: index, part: 0 };
         self.complete_part(done, index, 0);
     }

@@ -16,7 +16,7 @@ pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 pub(super) enum Ready {
     /// The file has blocks for the request, so the device can write. The request may be shorter than the write that the caller wants.
     Blocks { request: Request, left: CompletionWork },
-    /// The write is an append, and the end of the file, which is this position, is not at a sector boundary.
+    /// The write is an append, and this position, the end of the file, is not at a sector boundary.
     Unaligned(FilePos),
     /// The file system must write the data, because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
@@ -81,7 +81,8 @@ impl LiveFile {
                 if at != WriteAt::End && left.contains(CompletionWork::GROW) {
                     pending.extends(request.pos.0 + request.len as u64);
                 }
-                // If fewer blocks were allocated than requested, the next append begins after the allocated blocks.
+                // If fewer blocks were allocated than requested, the reserved range is shortened. The next append begins after the
+                // allocated blocks.
                 let end = request.pos.0 + request.len as u64;
                 order.iter().for_each(|order| pending.shorten(order, end));
                 // The flag GROW is not enough to detect a reservation: a later write may already have extended the file past the range of
@@ -142,7 +143,7 @@ impl LiveFile {
             None => {
                 let whole = flags.contains(DioFlags::WHOLE);
                 let reached = handle.file.allocate(pos.0..end, whole)?;
-                // The allocation may have ended before the end of the write, because no more blocks were free.
+                // If no more blocks were free, the allocation has ended before the end of the write, and the write becomes shorter.
                 len = (reached.min(end) - pos.0) as usize;
                 self.current(queue, false)?;
                 false

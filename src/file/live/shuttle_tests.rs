@@ -119,7 +119,7 @@ fn no_reader_takes_what_was_written_for_zeros() {
     });
 }
 
-/// Two threads append while a third punches a hole and syncs.
+/// Concurrent appends never overlap, even while another thread punches a hole and syncs.
 #[test]
 fn appends_do_not_overlap() {
     explore(10, || {

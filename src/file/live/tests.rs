@@ -60,7 +60,7 @@ fn a_write_is_seen_to_be_as_young_as_it_is() {
         }
         assert!(modified() >= before, "round {round}");
         file.write_at(&mut first, &block(), FilePos(0)).unwrap();
-        // The previous write has set the time. The next write only marks the inode.
+        // The write before this line has set the time, so the next write only marks the inode.
         let noted = tick();
         match &mut second {
             Some(second) if round % 2 == 0 => {

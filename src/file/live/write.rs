@@ -184,7 +184,7 @@ impl LiveFile {
         queue.alone(|| self.handle.file.sync(data_only))
     }
 
-    /// Calls [`WriteFile::write_from`](crate::iomap::WriteFile::write_from), by which the file system itself writes the data.
+    /// Calls [`WriteFile::write_from`](crate::iomap::WriteFile::write_from), so that the file system itself writes the data.
     pub(super) fn write_by_file_system(
         &self,
         queue: &mut Queue,

@@ -25,7 +25,7 @@ struct Model {
 struct Present {
     /// The ranges that threads have locked, and whether each lock is exclusive.
     inside: Vec<(Range<u64>, bool)>,
-    /// The claims that have not ended: the number of the ticket, the range, and whether it is exclusive.
+    /// The claims that have not ended: the number of the ticket, the range, and whether the claim is exclusive.
     asked: Vec<(u64, Range<u64>, bool)>,
 }
 

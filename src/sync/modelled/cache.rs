@@ -49,12 +49,12 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         }
     }
 
-    /// Inserts a value. If a load of this key is in progress, its value will not be stored.
+    /// Inserts a value. If a load of this key is in progress, the loaded value will not be stored.
     pub(crate) fn insert(&self, key: K, value: V) {
         self.entries.lock().insert(key, Entry::Resident(value));
     }
 
-    /// Removes a value. If a load of this key is in progress, its value will not be stored.
+    /// Removes a value. If a load of this key is in progress, the loaded value will not be stored.
     pub(crate) fn remove(&self, key: &K) {
         self.entries.lock().remove(key);
     }

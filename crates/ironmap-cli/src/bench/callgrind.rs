@@ -67,7 +67,7 @@ fn collected(plan: &Plan) -> Result<(i64, Vec<Served>)> {
         .zip(served.filter(|served| served.len() == plan.targets.len()))
         .filter(|_| output.status.success())
         .ok_or_else(|| {
-            // The error message of the launch, or the exit status of valgrind if there is no message.
+            // The failure contains the error message of the launch, or the exit status of valgrind if there is no message.
             let own = text.lines().find_map(|line| line.strip_prefix("ironmap: bench: "));
             Error::invalid(format!(
                 "callgrind: {}",

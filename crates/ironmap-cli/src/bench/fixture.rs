@@ -86,7 +86,7 @@ impl Fixture {
         std::fs::create_dir(&tree).map_err(|error| io(&error, tree.display().to_string()))?;
         let free = Device::new(kind, &dir.join("free"))?;
         let mounted = if kind.is_file() {
-            // The volume is not mounted, so mke2fs copies the file into it.
+            // An image file is not mounted, so mke2fs copies the file into it.
             if writes.is_none() {
                 fill(&tree.join("f"), FILE_BYTES)?;
             }
@@ -110,7 +110,7 @@ impl Fixture {
                 let mount = Mount::new(fs, &device.volume(), &tree)?;
                 match writes {
                     None => write_file(&file)?,
-                    // ironmap cannot create files on XFS.
+                    // ironmap cannot create files on XFS, so the kernel creates them.
                     Some(wanted) if fs == FsKind::Xfs => wanted.make(&file)?,
                     Some(_) => {}
                 }
@@ -118,7 +118,8 @@ impl Fixture {
             }
             let mount = Mount::new(fs, &twin.volume(), &tree)?;
             if fs == FsKind::Xfs && writes.is_none() {
-                // On XFS with reflink, deduplication could move the data of the file. An immutable file cannot be deduplicated.
+                // On XFS with reflink, deduplication could move the data of the file. An immutable file cannot be deduplicated, so the file
+                // is made immutable.
                 run("chattr", &["+i".into(), file.display().to_string()])?;
             }
             Some(Mounted { file, _mount: mount, device: twin })
@@ -178,7 +179,7 @@ impl Fixture {
             return vec![TargetSpec::Vol { volume, path, variant: Variant::USUAL }];
         }
         let mut targets = vec![raw(self.free.path().to_owned())];
-        // If the volume is on a partition, raw: uses the disk, and cannot open it while the volume is open.
+        // If the volume is on a partition, raw: uses the whole disk, and cannot open it while the volume is open.
         let is_unwritten = self.writes.is_some_and(|files| files.content == Content::Unwritten);
         if (self.fs == FsKind::Ext4 || !is_unwritten) && volume == self.free.path() {
             let volume = volume.display().to_string();
@@ -242,7 +243,7 @@ struct Over {
     _tags: Device,
 }
 
-// Fields are dropped in order: the file system is unmounted first.
+// The field of the mount is declared first, so that the file system is unmounted before the device is removed.
 struct Mounted {
     file: PathBuf,
     _mount: Mount,
@@ -282,7 +283,7 @@ impl Device {
                 let name = output("losetup", &[scan, &["--find", "--show", &file]].concat())?;
                 let device = Self::Loop { path: name.clone().into(), partitioned };
                 if partitioned {
-                    // addpart passes the partition to the kernel, so the kernel needs no support for partition tables.
+                    // addpart tells the kernel about the partition, so the kernel needs no support for partition tables.
                     let length = (DEVICE_BYTES - PARTITION_START) / SECTOR;
                     let start = (PARTITION_START / SECTOR).to_string();
                     run("addpart", &[name, "1".into(), start, length.to_string()])?;
@@ -327,7 +328,7 @@ impl Drop for Device {
         match self {
             Self::Zram { number, .. } => {
                 retry(|| std::fs::write(format!("/sys/block/zram{number}/reset"), "1").is_ok());
-                // Another program, such as udev, may briefly open a new device.
+                // The removal is retried, because another program, such as udev, may briefly open a new device.
                 let remove = "/sys/class/zram-control/hot_remove";
                 if retry(|| std::fs::write(remove, number.as_str()).is_ok()) {
                     let _ = std::fs::remove_file(format!("{ZRAM_MARKS}/zram{number}"));
@@ -366,7 +367,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // After the end of a process that used io_uring, the kernel releases the files of this process with a short delay.
+        // The unmount is retried: the kernel releases the files of a process that used io_uring a short time after the process has ended.
         retry(|| run("umount", &[self.dir.display().to_string()]).is_ok());
     }
 }

@@ -79,7 +79,7 @@ fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
     let output = output.map_err(|error| failed(io(&error, "launch a child process")))?;
     match output.status.code() {
         Some(0) => {}
-        // The child process has already reported its failure.
+        // The child process has already reported its failure, so this process only passes the exit code on.
         Some(code) => return Err(reported(code)),
         None => {
             return Err(Failure::new(format!(

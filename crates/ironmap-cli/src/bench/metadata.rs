@@ -1,5 +1,5 @@
-//! Measures operations on names instead of data: files are created, looked up and removed, and many threads sync. ironmap and the kernel's ext4
-//! take turns on the same device.
+//! Measures operations on names instead of data: files are created, looked up and removed, and many threads sync. ironmap and the kernel's
+//! ext4 take turns on the same device.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

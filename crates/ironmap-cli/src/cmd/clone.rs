@@ -231,7 +231,7 @@ impl Copy<'_> {
                 Part::Data(range) => self.copy(range, &mut buffer)?,
                 Part::Zeros(range) => self.zero(range)?,
             }
-            // The receiver outlives the workers.
+            // The receiver outlives the workers, so `send` cannot fail.
             let _ = done.send(len);
         }
         Ok(())
@@ -272,7 +272,7 @@ impl Copy<'_> {
         read.map_err(|error| Failure::at(&self.args.source, &error))?;
         let whole = len.next_multiple_of(self.unit as usize);
         if whole > len {
-            // The source ends within the last unit. The rest of this unit keeps the content of the target.
+            // If the source ends within the last unit, the rest of this unit keeps the content of the target.
             let rest = self.target.read_exact_at(&mut buffer[len..whole], DevOffset(range.end));
             rest.map_err(|error| self.of_target(&error))?;
         }

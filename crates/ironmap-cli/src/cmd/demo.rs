@@ -111,7 +111,7 @@ impl Taken {
                         .and_then(|target| symlink(target, to.join(&path)));
                     copied.map_err(host(&path))?;
                 } else if found.is_file() && self.bytes + found.size() <= MAX_BYTES {
-                    // A file that cannot be read is skipped.
+                    // If a file cannot be read, it is skipped.
                     if fs::copy(from.join(&path), to.join(&path)).is_ok() {
                         self.file(path, found.size());
                     }
@@ -134,7 +134,7 @@ impl Taken {
 }
 
 fn make_image(tree: &Path, image: &Path, bytes: u64, files: usize) -> Result<(), Failure> {
-    // Each file may waste a part of its last block, and the metadata needs space.
+    // The image needs more space than the content: each file may waste a part of its last block, and the metadata needs space.
     let size = bytes + files as u64 * 4096 * 2 + (64 << 20);
     let made = fs::File::create(image).and_then(|file| file.set_len(size));
     made.map_err(host(image))?;

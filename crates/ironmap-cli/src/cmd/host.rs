@@ -148,7 +148,7 @@ fn print(record: &HostRecord, report: &HostReport) -> std::io::Result<()> {
         let shared = if report.shared { ", some shared with other files" } else { "" };
         line("Extents", &format!("{extents}{shared}"))?;
     }
-    // If the device cannot be read, the reason has been printed already.
+    // The device is shown only if it could be read. Otherwise, the reason has been printed already.
     if let Some(DeviceRecord { base, choice, .. }) = &record.device
         && !matches!(report.refusal, Some(Refusal::Device(_)))
     {

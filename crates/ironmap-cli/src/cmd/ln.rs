@@ -138,7 +138,7 @@ fn replace(
         if found.name.dir == name.dir && found.name.name == name.name {
             return Err(Failure::new(format!("'{}' and '{name}' are the same file", found.name)));
         }
-        // Both names already belong to the same file.
+        // Both names already belong to the same file, so nothing needs to be done.
         return Ok(());
     }
     // A symbolic link must not replace the file that it leads to: the link would lead to itself, and the file would be lost.

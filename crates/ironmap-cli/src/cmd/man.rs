@@ -34,7 +34,7 @@ const OTHERS: [(&str, &[&str]); 10] = [
     ("stat", &["stat(1)", "lsattr(1)", "getfacl(1)"]),
     ("umount", &["umount(8)"]),
 ];
-/// Commands that have the name of another program. The page of this program is in section 1.
+/// Commands that have the name of another program. The manual page of that program is in section 1.
 const NAMESAKES: [&str; 20] = [
     "cat",
     "chattr",
@@ -188,7 +188,7 @@ fn section(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
         }
         match line {
             "" => writeln!(page, ".PP")?,
-            // `\&` prevents that roff reads the line as a request.
+            // With `\&`, roff does not read the line as a request.
             line => writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?,
         }
     }

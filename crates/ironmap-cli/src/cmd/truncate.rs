@@ -116,7 +116,7 @@ fn resize(args: &Args, name: &Name, base: Option<u64>) -> Result<(), Failure> {
 mod tests {
     use super::Size;
 
-    /// The results of `truncate` of coreutils 9.1 for a file of 10 bytes.
+    /// The expected sizes are the results of `truncate` of coreutils 9.1 for a file of 10 bytes.
     #[test]
     fn sizes_are_absolute_or_relative() {
         for (text, expected) in [

@@ -81,7 +81,8 @@ impl Filesystem for Server {
             // The kernel looks up "." and ".." to open a file handle whose inode it has forgotten.
             InitFlags::FUSE_EXPORT_SUPPORT,
         ];
-        // The kernel follows a cached symbolic link without a request, so the access time of the link would not be updated.
+        // With strictatime, the kernel must not cache symbolic links: it follows a cached link without a request, so the access time of the
+        // link would not be updated.
         if self.mount.options.atime != Atime::Strict {
             wanted.push(InitFlags::FUSE_CACHE_SYMLINKS);
         }
@@ -459,7 +460,7 @@ impl Filesystem for Server {
             return reply_value(&self.mount, self.mount.getxattr(inode, name), room, reply);
         }
         let answer = move |synced: Result<(), Errno>| match synced {
-            // The value is empty.
+            // The attribute has an empty value: the read itself is the request.
             Ok(()) => send_value(&[], room, reply),
             Err(errno) => reply.error(errno),
         };
@@ -536,7 +537,7 @@ impl Filesystem for Server {
             return work(&self.mount);
         }
         // Data that the kernel has cached and not yet sent must not be reported as a hole. So this work waits until the kernel has sent its
-        // dirty pages. It runs in its own thread, because a thread of the pool must not wait for writes that the pool serves.
+        // dirty pages. The work runs in its own thread, because a thread of the pool must not wait for writes that the pool serves.
         let mount = Arc::clone(&self.mount);
         let _ = thread::Builder::new().spawn(move || {
             mount.wait_for_pages(inode, offset);

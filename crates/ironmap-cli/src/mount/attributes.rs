@@ -1,4 +1,4 @@
-//! The attributes that the kernel receives of an inode, and the changes that it requests.
+//! The attributes of an inode for the kernel, and the changes of attributes that the kernel requests.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -15,8 +15,8 @@ use crate::terminal::one_line;
 /// The message that the background process sends after the mount.
 const MOUNTED: &[u8] = b"mounted\n";
 
-/// Starts the background process, and shows its errors until it serves the volume. If the background process ends before, this program ends
-/// with the same exit code.
+/// Starts the background process, and shows its errors until it serves the volume. If the background process ends before that, this program
+/// ends with the same exit code.
 pub(super) fn start() -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::host("continue in the background", error);
     let program = env::current_exe().map_err(failed)?;
@@ -69,7 +69,7 @@ impl Ready {
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         log.enter_background();
-        // The call fails if this process is already the leader of a process group.
+        // The result is ignored: the call fails only if this process is already the leader of a process group.
         let _ = rustix::process::setsid();
         env::set_current_dir("/")
     }

@@ -1,7 +1,7 @@
 //! Ends a mount without an unmount by the user: after a signal, or because the volume cannot be served.
 //!
-//! The connection to the kernel always ends first. Then there are no requests, and the loop that reads requests ends as after an unmount.
-//! The volume is closed only after this loop, so no request uses it.
+//! The connection to the kernel always ends first. Then there are no more requests, and the loop that reads requests ends as after an
+//! unmount. The volume is closed only after this loop, so no request uses it.
 
 use std::fs;
 use std::io;

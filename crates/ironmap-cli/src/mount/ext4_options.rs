@@ -80,7 +80,7 @@ pub(super) fn number(text: &str) -> Option<u32> {
         None if text.starts_with('0') => (text, 8),
         None => (text, 10),
     };
-    // The standard library would accept a second sign.
+    // The standard library would accept a plus sign here, so a second sign is refused.
     u32::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))
 }
 
@@ -96,7 +96,7 @@ const WITH_VALUE: &[(&str, &str)] = &[
 /// Whether an option of ext4 is accepted. `None` if ext4 has no option with this name.
 ///
 /// # Errors
-/// The option is refused. The text suggests what to use instead.
+/// Fails if the option is refused. The text of the error suggests what to use instead.
 pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String>> {
     let taken = match value {
         None => WITHOUT_VALUE.contains(&name),

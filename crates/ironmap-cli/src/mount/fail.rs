@@ -13,7 +13,7 @@ use crate::failure::print;
 #[derive(Debug)]
 pub(super) struct Fail {
     errno: Errno,
-    /// The error of the library, if the failure is one.
+    /// The error of the library, if the library refused the request.
     cause: Option<Box<Error>>,
 }
 

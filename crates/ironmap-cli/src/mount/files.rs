@@ -231,7 +231,7 @@ impl Mount {
             self.fs().writable().and_then(|writer| writer.fallocate(inode, how, FilePos(pos), len));
         if let Err(error) = &done {
             self.forget_pages(inode, pos, len);
-            // The file keeps the part that was written.
+            // If no space is left, the file keeps the part that was written, and the result is this short count.
             if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) {
                 return Ok(done?);
             }
@@ -313,7 +313,7 @@ impl Mount {
             self.read_stamp(&source.held);
         }
         if let Err(error) = copied {
-            // Bytes after the reported count may have been written too.
+            // Bytes after the reported count may have been written too, so the cached pages of this range are dropped.
             self.forget_pages(inode, to.1 + done, len - done);
             if done == 0 {
                 return Err(error.into());

@@ -17,7 +17,7 @@ pub(super) struct OpenFile {
     pub(super) no_atime: bool,
     /// Writes are durable when they return, with the metadata that is needed to read the data.
     pub(super) sync: bool,
-    /// The `O_SYNC` and `O_DSYNC` flags of `open`. Of the later requests, only a write contains them again.
+    /// The `O_SYNC` and `O_DSYNC` flags of `open`. Of the later requests, only a write contains these flags too.
     pub(super) sync_flags: i32,
     /// The file for cached I/O, whose requests may have any position and length.
     pub(super) file: File,

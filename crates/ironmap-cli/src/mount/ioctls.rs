@@ -47,7 +47,7 @@ impl Mount {
                 let (flags, project) = self.fs().inspect(inode, |inode| Ok(of(inode)))?;
                 let is_set = |(flag, _): &&(InodeFlags, u32)| flags.contains(*flag);
                 let bits = ATTRIBUTES.iter().filter(is_set).fold(0, |all, (_, bit)| all | bit);
-                // The sizes and the number of extents are not reported, and the rest is reserved.
+                // The sizes and the number of extents are not reported. The other fields are reserved.
                 Ok([bits, 0, 0, project, 0, 0, 0].map(u32::to_ne_bytes).concat())
             }
             SET_FLAGS => {
@@ -102,8 +102,8 @@ impl Mount {
             .volume
             .ext4()
             .map_or(end, |ext4| u64::from(ext4.superblock().blocks_per_group) * block);
-        // EINVAL as in the kernel's ext4: a range outside of the volume, a range shorter than a block, or a minimum length larger than a
-        // group.
+        // As in the kernel's ext4, EINVAL is the error for a range outside of the volume, for a range that is shorter than a block, and for
+        // a minimum length that is larger than a group.
         if from >= end || len < block || least > group {
             return Err(Fail::new(Errno::EINVAL));
         }

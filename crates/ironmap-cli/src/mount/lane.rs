@@ -17,7 +17,7 @@ pub(super) struct Lane {
 }
 
 thread_local! {
-    /// The process serves only one volume.
+    /// One lane for each thread is enough, because the process serves only one volume.
     static LANE: RefCell<Option<Lane>> = const { RefCell::new(None) };
 }
 

@@ -111,14 +111,14 @@ impl Mount {
     /// kept.
     fn forget_attributes(&self, inode: InodeNo) {
         if let Some(notifier) = self.notifier.get() {
-            // The kernel may have forgotten the inode already.
+            // An error is ignored, because the kernel may have forgotten the inode already.
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), -1, 0);
         }
     }
 
     /// Drops the cached pages of a range after a failed operation that may have changed a part of the range.
     ///
-    /// The notification waits for pages that are being read, so a thread that serves requests must not send it. These errors are rare, so
+    /// The notification waits for pages that are being read, so a thread that serves requests must not send it. Such failures are rare, so
     /// each notification gets its own thread.
     fn forget_pages(&self, inode: InodeNo, pos: u64, len: u64) {
         let notifier = Arc::clone(&self.notifier);

@@ -40,7 +40,7 @@ impl Mount {
     pub(super) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         check(name)?;
         match name {
-            // The kernel sends these two names only to open a file handle (as for NFS). Then `dir` can be any inode, even a freed inode.
+            // The kernel looks up `.` and `..` only to open a file handle (as for NFS). Then `dir` can be any inode, even a freed inode.
             b"." => self.entry_by_number(dir),
             b".." => self.entry_by_number(self.fs().lookup(dir, name)?.number()),
             _ => self.entry(dir, self.fs().lookup(dir, name)?.number()),
@@ -51,8 +51,8 @@ impl Mount {
     fn entry_by_number(&self, inode: InodeNo) -> Result<Entry> {
         let mut entry = self.entry(inode, inode)?;
         if inode == self.fs().root() {
-            // The kernel would take another node number for another inode. Programs must not see this number, so the entry must not be
-            // cached.
+            // The node number of the root is 1; the kernel would treat any other node number as another inode. Programs must not see this
+            // number as the inode number of the root, so the entry must not be cached.
             entry.attr.ino = fuser::INodeNo(PROTOCOL_ROOT);
             entry.valid = Duration::ZERO;
         }
@@ -171,8 +171,8 @@ impl Mount {
     }
 
     /// Runs an operation that may remove a name and change the inodes in `also`. If the name was the last name of its inode, the inode is
-    /// kept until the kernel forgets it. The kernel serialises changes of a directory, so the name leads to the same inode until the
-    /// operation.
+    /// kept until the kernel forgets it. The kernel serialises changes of a directory, so the name still leads to the same inode when the
+    /// operation runs.
     fn removing(
         &self,
         dir: InodeNo,

@@ -165,7 +165,7 @@ impl Nodes {
 mod tests {
     use super::*;
 
-    /// After a change during the check of an access time, the next read updates the access time.
+    /// If an inode changes while its access time is being checked, the next read updates the access time.
     #[test]
     fn a_change_while_the_last_read_is_asked_for_counts() {
         let node = Node::new(Manner::default());

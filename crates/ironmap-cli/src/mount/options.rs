@@ -109,7 +109,7 @@ impl Options {
             "noatime" => self.atime = Atime::Never,
             "atime" | "relatime" => self.atime = Atime::Relative,
             "strictatime" => self.atime = Atime::Strict,
-            // Without strictatime and noatime the mount is relatime, the default of Linux.
+            // Without strictatime the mount is relatime, which is Linux's default.
             "nostrictatime" if self.atime == Atime::Strict => self.atime = Atime::Relative,
             "nostrictatime" | "norelatime" => {}
             "diratime" => self.no_directory_atime = false,
@@ -199,7 +199,7 @@ impl Options {
                 all.push(on);
             }
         }
-        // A comma would start another option.
+        // A comma in the name would start another option, so commas are replaced.
         all.push(MountOption::FSName(name.replace(',', "_")));
         all.push(MountOption::CUSTOM("subtype=ironmap".to_owned()));
         all.push(MountOption::DefaultPermissions);
@@ -278,8 +278,8 @@ impl Options {
     }
 }
 
-/// The arguments of `mount.fuse.ironmap VOLUME DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, which `mount(8)` or a user calls,
-/// translated to those of `ironmap mount`. `None` if the program was called by its own name.
+/// Translates the arguments of `mount.fuse.ironmap VOLUME DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]` to those of `ironmap mount`.
+/// `mount(8)` or a user calls the program by this name. `None` if the program was called by its own name.
 pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
     let program = std::path::Path::new(args.first()?).file_name()?.to_str()?;
     if !program.starts_with("mount.") {
@@ -297,7 +297,7 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
                     && flags[1..].bytes().all(|flag| b"sfnvrw".contains(&flag))
                     && flags.starts_with('-') =>
             {
-                // There is no mtab, so -n changes nothing.
+                // The flag -n has no effect, because there is no mtab.
                 let own_flags = flags[1..].chars().filter_map(|flag| match flag {
                     's' => Some("--sloppy"),
                     'f' => Some("--fake"),
@@ -458,7 +458,7 @@ mod tests {
             flags("remount,ro", FOLLOWS_NO_LINKS),
             MountFlags::NOSYMFOLLOW | MountFlags::RDONLY
         );
-        // Flags without an option are not changed.
+        // Flags that no option names are not changed.
         let mut options = Options::default();
         options.parse("remount,noexec").unwrap();
         let expected = MountFlags::RDONLY | MountFlags::NOEXEC;

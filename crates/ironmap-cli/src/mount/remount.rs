@@ -1,8 +1,8 @@
 //! Requests to a running mount: to become read-only or writable (`mount -o remount`), and to make data durable (`ironmap sync`).
 //!
-//! The kernel passes neither of them to this server as a request of its own. The kernel sends FUSE_SYNCFS only to some kinds of servers,
-//! fuser 0.18 does not support this request, and the protocol has no request for a remount. Both commands therefore read an extended
-//! attribute of the root, and the server acts on the read.
+//! The kernel passes neither of these two requests to this server. The kernel sends FUSE_SYNCFS only to some kinds of servers, fuser 0.18
+//! does not support this request, and the protocol has no request for a remount. Both commands therefore read an extended attribute of the
+//! root, and the server acts on the read.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -90,7 +90,7 @@ impl Syncs {
         drop(waiting);
         let mut served = Served { syncs: Arc::clone(self), ended: false };
         let mount = Arc::clone(mount);
-        // If no thread can be started, the closure is dropped.
+        // If no thread can be started, the closure is dropped, and the waiting requests fail.
         let _ = thread::Builder::new().spawn(move || {
             while let Some(answers) = served.next() {
                 let synced = mount.sync_all().map_err(|fail| mount.report(&fail));
@@ -124,7 +124,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // The thread panicked, or could not be started.
+        // If the thread did not end regularly, it has panicked or could not be started.
         if !self.ended {
             let mut waiting = self.syncs.lock();
             waiting.served = false;

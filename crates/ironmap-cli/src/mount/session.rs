@@ -292,7 +292,7 @@ fn check_changes(options: &Options, volume: &Volume) -> Result<(), Error> {
     Err(Error::new(ErrorKind::ReadOnly, what))
 }
 
-/// Warns a user whose volume has another owner that most accesses will be denied, because the kernel checks permissions as on every file
+/// If the user is not the owner of the volume, warns that most accesses will be denied. The kernel checks permissions as on every file
 /// system.
 fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
     let fs = volume.fs();

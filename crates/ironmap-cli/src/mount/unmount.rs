@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     wait_for_copies(dir, &ending, device, report).map_err(failed)?;
     let mut message = String::new();
     ending.read_to_string(&mut message).map_err(|error| Failure::host(dir.display(), error))?;
-    // The server keeps its files open until it ends.
+    // The server keeps its files open until it ends. So this command waits for the end of the process.
     poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
     match message.as_str() {
         CLOSED => Ok(()),
@@ -352,7 +352,7 @@ pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
 fn busy(dir: &Path) -> Failure {
     /// The maximum number of programs to name.
     const NAMED: usize = 8;
-    // Paths are compared as text: the server of the mount may not answer.
+    // Paths are compared as text. An access to the mount could block, because its server may not answer.
     let place = absolute(dir).ok();
     let is_there = |link: PathBuf| {
         let path = fs::read_link(link).ok();

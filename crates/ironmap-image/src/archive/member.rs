@@ -40,7 +40,7 @@ pub(crate) struct Member {
     /// The target of a symbolic link.
     pub(crate) target: Option<Vec<u8>>,
     pub(crate) xattrs: Vec<Xattr>,
-    /// The member has an access control list in text form, which is not read.
+    /// Whether the member has an access control list in text form. Such a list is not read.
     pub(crate) access_list: bool,
     /// The positions and lengths of the ranges that are in the archive.
     pub(crate) data: Vec<(u64, u64)>,
@@ -70,7 +70,7 @@ impl Archive {
     /// Opens an archive. The name is for messages.
     ///
     /// # Errors
-    /// The archive cannot be read, or its compression is not supported.
+    /// Fails if the archive cannot be read, or if its compression is not supported.
     pub(crate) fn new(
         name: String,
         open: impl FnOnce() -> io::Result<Input>,
@@ -104,7 +104,7 @@ impl Archive {
     /// Reads the next member. Unread content of the last member is skipped.
     ///
     /// # Errors
-    /// The next bytes are not a member, or the archive ends before its end mark.
+    /// Fails if the next bytes are not a member, or if the archive ends before its end mark.
     pub(crate) fn next(&mut self) -> Result<Option<Member>, Failure> {
         if self.ended {
             return Ok(None);
@@ -116,7 +116,7 @@ impl Archive {
     /// Fills `bytes` with the next content of the last member.
     ///
     /// # Errors
-    /// The archive or the member's content ends before `bytes` is full.
+    /// Fails if the archive or the member's content ends before `bytes` is full.
     pub(crate) fn read(&mut self, bytes: &mut [u8]) -> Result<(), Failure> {
         let position = self.position;
         let read = match self.content.checked_sub(bytes.len() as u64) {

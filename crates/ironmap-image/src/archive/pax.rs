@@ -13,7 +13,7 @@ pub(super) struct Overrides {
     pub(super) modified: Option<Timestamp>,
     pub(super) accessed: Option<Timestamp>,
     pub(super) xattrs: Vec<Xattr>,
-    /// The member has an access control list in text form, which is not read.
+    /// Whether the member has an access control list in text form. Such a list is not read.
     pub(super) access_list: bool,
     pub(super) sparse: Sparse,
 }

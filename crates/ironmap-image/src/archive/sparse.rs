@@ -7,7 +7,8 @@ pub(super) const MOST: usize = 1 << 20;
 /// The block size of an archive, in bytes.
 const BLOCK: usize = 512;
 
-/// Checks a map, and returns the ranges that are not empty. The ranges must be in order, within the file, and as long as the content in total.
+/// Checks a map, and returns the ranges that are not empty. The ranges must be in order and within the file, and their total length must be
+/// that of the content.
 pub(super) fn checked(
     map: &[(u64, u64)],
     size: u64,

@@ -35,7 +35,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Skips `len` bytes, or fewer if the stream ends before. Returns the number of skipped bytes.
+    /// Skips `len` bytes, or fewer if the stream ends before that. Returns the number of skipped bytes.
     pub(super) fn skip(&mut self, len: u64) -> io::Result<u64> {
         match self {
             Self::Plain(source) => {
@@ -109,9 +109,9 @@ fn unpacked(mut source: BufReader<impl Read + Send + 'static>) -> io::Result<Box
 /// A file. A signal interrupts its reads, even while they wait for data.
 pub(crate) struct Input {
     file: File,
-    /// The request to stop. Only for a file whose reads may wait for data.
+    /// The request to stop. It is set only for a file whose reads may wait for data.
     waits: Option<Stop>,
-    /// The open file has other readers, so reads do not use the position of the descriptor.
+    /// Whether the open file has other readers. If so, reads do not use the position of the descriptor.
     is_shared: bool,
     at: u64,
     /// The end of the bytes to read, if the file can be read at any position.
@@ -126,7 +126,7 @@ impl Input {
         let kind = file.metadata().map(|found| found.file_type());
         let ends = kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device());
         let end = ends.then(|| file.seek(SeekFrom::End(0)).ok()).flatten();
-        // Files of /proc report a size of 0.
+        // Files of /proc report a size of 0, so this size does not limit the reads.
         let end = end.filter(|end| *end > 0 && file.seek(SeekFrom::Start(at)).is_ok());
         Self { file, waits: None, is_shared: false, at, end }
     }
@@ -187,7 +187,7 @@ impl Read for Input {
         while let Some(stop) = &self.waits {
             stop.wait(&self.file, || true).map_err(|_| io::Error::other("interrupted"))?;
             match self.file.read(bytes) {
-                // Another process has read the available bytes, so wait again.
+                // Another process has read the available bytes, so this read waits again.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
@@ -202,7 +202,8 @@ impl Read for Input {
     }
 }
 
-/// Reads the members of a gzip file in order. Zeros after the last member are ignored, as by gzip(1), because tapes pad their blocks with zeros.
+/// Reads the members of a gzip file in order. Zeros after the last member are ignored, as by gzip(1), because tapes pad their blocks with
+/// zeros.
 struct Gzip<R> {
     /// Always `Some` between two reads.
     decoder: Option<GzDecoder<R>>,
@@ -225,7 +226,7 @@ impl<R: BufRead> Read for Gzip<R> {
 /// Whether another gzip member follows. Zeros up to the end of the file are skipped.
 ///
 /// # Errors
-/// Bytes of another kind follow. gzip(1) ignores them with a warning, and tar(1) fails.
+/// Fails if bytes of another kind follow. gzip(1) ignores such bytes with a warning, and tar(1) fails.
 fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
     let mut padded = false;
     loop {

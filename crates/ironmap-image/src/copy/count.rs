@@ -65,9 +65,9 @@ impl Tree {
 /// Selects the names to count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counted {
-    /// The copy includes directories.
+    /// Whether the copy includes directories.
     pub(crate) recurses: bool,
-    /// Further names of a file become hard links, which copy no content.
+    /// Whether further names of a file become hard links, which copy no content.
     pub(crate) links: bool,
     /// The files to skip.
     pub(crate) spared: Spared,

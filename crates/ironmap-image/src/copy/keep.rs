@@ -53,7 +53,7 @@ impl Keep {
     }
 
     /// Whether an attribute is kept. Access control lists count as a part of the mode. XFS also shows these lists to root as attributes in
-    /// a form of its own, which are skipped.
+    /// its own form; these attributes are skipped.
     pub(super) fn xattr(self, name: &[u8]) -> bool {
         if is_access_list(name) {
             self.mode

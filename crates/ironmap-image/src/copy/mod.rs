@@ -70,7 +70,7 @@ impl CopyOptions {
 /// Copies to a destination: a directory to copy into, or the name of the copy. The failure of a file is reported, and the copy continues.
 ///
 /// # Errors
-/// The options contradict each other, or the destination cannot be reached.
+/// Fails if the options contradict each other, or if the destination cannot be reached.
 pub fn copy(options: &CopyOptions, dest: &Subject, report: &mut Report) -> Result<(), Failure> {
     match dest {
         Subject::Volume(dest) => into::run(options, dest, report),

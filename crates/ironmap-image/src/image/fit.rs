@@ -100,7 +100,7 @@ impl<'a> Fit<'a> {
             self.size = self.size.next_multiple_of(STEP);
             self.image.empty(self.size)?;
             let made = match make(self.size) {
-                // The size is too small even for the metadata of the volume.
+                // The size is too small even for the metadata of the volume, so a larger size must be tried.
                 Err(failure) if failure.is_for_space() => None,
                 made => Some(made?),
             };

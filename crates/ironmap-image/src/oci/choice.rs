@@ -73,7 +73,7 @@ pub(super) struct Candidate<'a, T> {
     /// The digest as `algorithm:encoded`.
     pub(super) digest: String,
     pub(super) platform: Option<Platform>,
-    /// The image is an index, which may name further images.
+    /// Whether the image is an index, which may name further images.
     pub(super) is_index: bool,
     pub(super) image: T,
 }
@@ -160,7 +160,8 @@ fn list<T>(images: &[Candidate<'_, T>]) -> String {
 mod tests {
     use super::*;
 
-    /// An image is chosen by each of its names, by its digest or the beginning of its digest, and by its platform. A choice that fits several images fails.
+    /// An image is chosen by each of its names, by its digest or the beginning of its digest, and by its platform. A choice that fits
+    /// several images fails.
     #[test]
     fn an_image_is_chosen_by_name_digest_or_platform() {
         let all = || {

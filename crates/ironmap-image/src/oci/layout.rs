@@ -51,11 +51,11 @@ enum Kept {
 }
 
 impl Layout {
-    /// Opens a directory, or an archive of images, which a member of the archive shows. `None` for any other file, and for an archive that
-    /// can be read only once. `spool` stores the content of a compressed archive that may contain images.
+    /// Opens a directory, or an archive of images. A member of the archive shows that the archive contains images. `None` for any other
+    /// file, and for an archive that can be read only once. `spool` stores the content of a compressed archive that may contain images.
     ///
     /// # Errors
-    /// The archive cannot be read, or is damaged.
+    /// Fails if the archive cannot be read, or if it is damaged.
     pub(super) fn open(
         path: &Path,
         marks: &[&str],
@@ -129,7 +129,7 @@ impl Layout {
     /// A file of the layout, and its length.
     ///
     /// # Errors
-    /// `NotFound`: the layout has no file of this name.
+    /// `NotFound` if the layout has no file of this name.
     pub(super) fn find(&self, name: &str) -> io::Result<(Place, u64)> {
         let missing = || io::Error::from(Errno::NOENT);
         let shown = self.shown(name);
@@ -161,7 +161,7 @@ impl Layout {
     /// The content of an index or a manifest. `None` if the file does not exist.
     ///
     /// # Errors
-    /// The file cannot be read, or is too long.
+    /// Fails if the file cannot be read, or if it is too long.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
         let failed = |error| self.failed(name, error);
         let place = match self.find(name) {
@@ -210,7 +210,7 @@ fn shows_images(archive: &mut Archive, member: &Member) -> Result<bool, Failure>
 }
 
 /// Whether an archive with this member may contain images: the member is a directory, or its name occurs in layouts or in the output of
-/// `docker save`. One of the first members of a layer has another name.
+/// `docker save`. Among the first members of a layer, at least one has another name.
 fn may_be_of_images(member: &Member) -> bool {
     if member.stat.file_type == FileType::Directory {
         return true;

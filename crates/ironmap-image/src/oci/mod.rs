@@ -1,7 +1,11 @@
-//! Finds the layers of an image. The source is an OCI image layout, which has a file `oci-layout`, an `index.json`, and blobs that are
-//! named by their digests (OCI image specification 1.1, "Image Layout", "Image Index", "Image Manifest"); or the older output of `docker
-//! save` and `podman save`, which has a `manifest.json` (Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset
-//! Format"). Either form may be a directory or an archive of that directory.
+//! Finds the layers of an image. The source has one of two forms:
+//!
+//! - an OCI image layout, which has a file `oci-layout`, an `index.json`, and blobs that are named by their digests (OCI image
+//!   specification 1.1, "Image Layout", "Image Index", "Image Manifest");
+//! - the older output of `docker save` and `podman save`, which has a `manifest.json` (Docker Image Specification v1.2, "Combined Image
+//!   JSON + Filesystem Changeset Format").
+//!
+//! Either form may be a directory or an archive of that directory.
 
 mod choice;
 mod layout;
@@ -84,8 +88,8 @@ struct Saved {
 /// of a compressed archive.
 ///
 /// # Errors
-/// A file cannot be read or violates the specification; there are several images, and the user chose none, and none is for this machine; a
-/// layer has an unknown type (an encrypted layer, for example).
+/// Fails if a file cannot be read or violates the specification. Fails if there are several images, the user chose none, and none is for
+/// this machine. Fails if a layer has an unknown type, for example if it is encrypted.
 pub(crate) fn layers(
     path: &Path,
     mut choice: Choice<'_>,
@@ -132,7 +136,7 @@ pub(crate) fn layers(
                 blob(&layout, image)?;
                 name = name_of_blob(&layout, image)?;
             }
-            // Tools differ in how they read a document that is both an index and a manifest.
+            // The document is refused, because tools differ in how they read a document that is both an index and a manifest.
             Document { manifests: Some(_), .. } => {
                 return Err(layout.wrong(&name, "is both an image index and an image manifest"));
             }
@@ -196,7 +200,7 @@ fn is_plain(name: &str) -> bool {
     name.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-/// The platform that a configuration names. `None` if it names no platform, or does not exist.
+/// The platform that a configuration names. The result is `None` if the configuration names no platform, or if it does not exist.
 fn platform_of(layout: &Layout, config: &str) -> Option<Platform> {
     if !is_plain(config) {
         return None;

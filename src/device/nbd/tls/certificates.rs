@@ -164,8 +164,8 @@ impl ResolvesClientCert for Without {
     }
 }
 
-/// The path of an optional file. If it cannot be determined whether the file exists, that is an error, because the file could be a list of
-/// revoked certificates.
+/// The path of an optional file. An error is returned if the existence of the file cannot be determined, because the file could be a list
+/// of revoked certificates.
 fn existing(path: PathBuf) -> Result<Option<PathBuf>> {
     match std::fs::symlink_metadata(&path) {
         Ok(_) => Ok(Some(path)),

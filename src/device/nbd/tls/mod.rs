@@ -45,7 +45,7 @@ trait Session: Send {
     /// Writes bytes of the session to the server, as many as the socket accepts.
     fn write(&mut self, server: &mut dyn Write) -> io::Result<usize>;
 
-    /// The probable reason if the server closes the connection without a reason, before it has sent data over TLS.
+    /// The probable reason if the server closes the connection before it has sent data over TLS, and sends no reason.
     fn refusal(&self) -> Refusal;
 }
 
@@ -55,7 +55,7 @@ enum State {
     /// The handshake needs more bytes.
     Handshake,
     Open,
-    /// The server has ended the session regularly.
+    /// The server has ended the session with TLS's closing message.
     Closed,
 }
 
@@ -63,7 +63,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal {
     what: &'static str,
-    /// Whether the reason is certain, even if the server ended the session regularly.
+    /// Whether the reason is certain, even if the server ended the session with TLS's closing message.
     is_certain: bool,
 }
 
@@ -121,14 +121,14 @@ impl Client {
         Pump::start(self, socket, plain)
     }
 
-    /// Sends all bytes that the session has.
+    /// Sends all bytes that the session has for the server.
     fn send(&mut self, socket: &Socket, until: Instant) -> io::Result<()> {
         let mut bytes = Vec::new();
         while self.session.wants_write() {
             self.session.write(&mut bytes)?;
         }
         match socket.send_all(&bytes, until) {
-            // The server has closed the connection. Its last message, which is received later, contains the reason.
+            // The server has closed the connection. The session receives the server's last message later; it contains the reason.
             Err(error) if is_cut(&error) => Ok(()),
             sent => sent,
         }

@@ -30,8 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const RECORD: usize = 16 << 10;
 /// The largest number of unsent bytes. Without a limit, a server that accepts no bytes could request answers without end.
 const MAX_UNSENT: usize = 1 << 20;
-/// The ciphers of TLS 1.2: only ephemeral key exchange, so that a stolen key does not decrypt earlier recordings; no certificates, and no
-/// ciphers without encryption.
+/// The ciphers of TLS 1.2. Only ephemeral key exchange is permitted, so that a stolen key does not decrypt earlier recordings. Certificates
+/// and ciphers without encryption are excluded.
 const CIPHERS_1_2: &str =
     "kDHEPSK+AESGCM:ECDHE-PSK-CHACHA20-POLY1305:kECDHEPSK+AES128:!SHA1:!eNULL:!aNULL";
 /// The ciphers of TLS 1.3: those with SHA-256, the default hash of pre-shared keys (RFC 8446, 4.2.11).
@@ -77,12 +77,12 @@ fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
 
 /// Reads the key of a user.
 fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
-    // The kind is not `Corrupt`, which would refer to the volume.
+    // The errors are not `Corrupt`, because `Corrupt` would mean that the volume is corrupt.
     let wrong = |what: String| Error::new(ErrorKind::NotPermitted, what);
     let bytes = content(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
-    // A user's name may contain colons; a key contains no colon.
+    // A user's name may contain colons, so several lines may begin with the name. The right line has a key, which contains no colon.
     let Some(digits) = found.into_iter().find(|key| !key.contains(&b':')) else {
         return Err(Error::new(
             ErrorKind::NotFound,
@@ -101,7 +101,7 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     Ok(key)
 }
 
-/// Reads a key file. The file may be a pipe; a pipe without a writer is empty.
+/// Reads a key file, which may be a pipe. If no program writes to the pipe, the content is empty.
 fn content(path: &Path) -> Result<Vec<u8>> {
     let failed =
         |error: io::Error| Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), "");

@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{BUFFER, Client, Session, State, Unwaiting, is_cut, is_nothing};
 use crate::device::nbd::stream::{Ending, LINGER, Socket, Stream as _};
 
-/// The reason for the end; `None` if the user ends the connection, or if the server ends it regularly.
+/// The reason why a connection failed; `None` if the user ends the connection, or if the server ends it with TLS's closing message.
 type End = Option<io::Error>;
 type Flow = ControlFlow<End>;
 
@@ -125,7 +125,7 @@ impl Pump {
     /// Receives from the server once, and decrypts the bytes.
     fn receive(&mut self) {
         match self.server.receive(&mut [IoSliceMut::new(&mut self.buffer)], false) {
-            // The stream ended without TLS's closing message: the connection was lost.
+            // The stream has ended without TLS's closing message, so the connection was lost.
             Ok(0) => self.end_with_io(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => self.decrypt(count),
             Err(error) if is_nothing(&error) => {}
@@ -175,7 +175,7 @@ impl Pump {
             match self.user.send(&[IoSlice::new(rest)]) {
                 Ok(count) => self.taken += count,
                 Err(error) if is_nothing(&error) => break,
-                // The user has closed its end, but may have sent requests before that.
+                // The user has closed its end. Requests that it sent before that must still be sent to the server.
                 Err(_) => return self.linger(),
             }
         }
@@ -202,7 +202,7 @@ impl Pump {
                 Ok(_) => {}
                 Err(error) if is_nothing(&error) => return,
                 Err(error) => {
-                    // The server's last message states the reason for the end.
+                    // The server's last message states the reason for the end, so the remaining bytes are received first.
                     while self.end.is_none() && self.plain.len() < BUFFER {
                         let before = self.plain.len();
                         self.receive();

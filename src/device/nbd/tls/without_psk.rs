@@ -1,5 +1,5 @@
-//! The replacement for pre-shared keys in a build without the feature `psk`. Addresses with pre-shared keys are already refused when they
-//! are parsed.
+//! Replaces the module `psk` in a build without the feature `psk`. The parser of addresses has already refused each address with pre-shared
+//! keys.
 
 use std::path::Path;
 

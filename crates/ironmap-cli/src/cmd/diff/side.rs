@@ -145,7 +145,7 @@ impl Content {
                 let start = match seek(file, SeekFrom::Data(pos)) {
                     Ok(start) => start,
                     Err(Errno::NXIO) => return Ok(None),
-                    // The file system does not report holes.
+                    // If the file system does not report holes, the complete file counts as data.
                     Err(_) => return Ok(Some(pos..u64::MAX)),
                 };
                 let end = seek(file, SeekFrom::Hole(start)).unwrap_or(u64::MAX);
@@ -178,7 +178,7 @@ impl Reader {
                 count.map_err(|error| source.read_failed(path, &error))?
             }
             Content::Host(file, path) => {
-                // The kernel refuses a read that could cross the end of the largest file.
+                // The read is limited, because the kernel refuses a read that could cross the end of the largest possible file.
                 let most = (i64::MAX as u64).saturating_sub(pos).min(CHUNK as u64) as usize;
                 let count = file.read_at(&mut self.buffer[..most], pos);
                 count.map_err(|error| Failure::host(path.display(), error))?
@@ -197,7 +197,7 @@ pub(super) fn first_difference(
 ) -> Result<Option<u64>, Failure> {
     let (a, b) = (a.content()?, b.content()?);
     let mut pos = 0;
-    // The end of the last range of data found.
+    // `end` is the end of the last range of data that was found.
     let mut end = 0;
     loop {
         if pos >= end && pos < size {

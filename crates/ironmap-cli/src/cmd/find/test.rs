@@ -50,9 +50,9 @@ enum Number {
 #[derive(Clone, Copy, Debug)]
 enum Bits {
     Exactly,
-    /// `-MODE`
+    /// `-MODE`: the file has all bits of the mode.
     All,
-    /// `/MODE`
+    /// `/MODE`: the file has any bit of the mode.
     Any,
 }
 

@@ -1,4 +1,4 @@
-//! `ironmap integrity format`.
+//! `ironmap integrity format`: makes an integrity device.
 
 use clap::ValueEnum;
 use ironmap::integrity::{self, FormatOptions, Mode, TailLoss, TupleKind};

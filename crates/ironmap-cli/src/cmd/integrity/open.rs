@@ -1,4 +1,4 @@
-//! `ironmap integrity open`.
+//! `ironmap integrity open`: opens and recovers an integrity device.
 
 use std::io::Write;
 

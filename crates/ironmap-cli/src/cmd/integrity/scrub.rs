@@ -1,4 +1,4 @@
-//! `ironmap integrity scrub`.
+//! `ironmap integrity scrub`: compares all sectors with their tags.
 
 use std::io::Write;
 

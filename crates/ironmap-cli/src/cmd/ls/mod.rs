@@ -126,7 +126,7 @@ fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, F
         match volumes.file(target, Follow::All) {
             Ok(there) if there.is_directory() => found = there,
             Ok(_) => {}
-            // A symbolic link without a target is listed as a link.
+            // If the target of the symbolic link does not exist, the link itself is listed.
             Err(failure) if failure.is_of(ErrorKind::NotFound) => {}
             Err(failure) => return Err(failure),
         }
@@ -146,7 +146,8 @@ fn sort(args: &Args, files: &mut [Listed]) {
     }
 }
 
-/// Lists a directory and the directories below it, depth first. Each directory is listed once, even if a damaged volume has several names for it.
+/// Lists a directory and the directories below it, depth first. Each directory is listed once, even if a damaged volume has several names
+/// for it.
 fn list(
     args: &Args,
     top: Listed,

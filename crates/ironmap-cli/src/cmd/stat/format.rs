@@ -1,4 +1,4 @@
-//! `stat -c FORMAT`.
+//! The output of `stat -c FORMAT`.
 
 use ironmap::fs::{Stat, Timestamp};
 use ironmap_image::quote::quoted;
@@ -281,7 +281,7 @@ fn named(owners: &Owners, name: String, number: u32) -> String {
 mod tests {
     use super::*;
 
-    /// In a damaged inode, the number of nanoseconds may be a second or more.
+    /// The times of a damaged inode are shown, even if the nanoseconds in it make up a second or more.
     #[test]
     fn nanoseconds_of_any_number_are_shown() {
         for seconds in [i64::MIN, -1, 0, i64::MAX] {

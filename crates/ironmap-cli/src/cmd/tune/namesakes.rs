@@ -5,7 +5,7 @@ use ironmap_image::Failure;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// If the program was called as `tune2fs` or `e2label`, the equivalent command line of `ironmap tune`. Otherwise, `None`.
+/// Returns the equivalent command line of `ironmap tune` if the program was called as `tune2fs` or `e2label`, otherwise `None`.
 pub(crate) fn as_e2fsprogs(args: &[OsString]) -> Option<Vec<OsString>> {
     let (program, rest) = args.split_first()?;
     let own = ["ironmap", "tune", "--cut"].map(OsString::from);

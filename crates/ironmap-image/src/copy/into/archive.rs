@@ -20,7 +20,7 @@ pub(crate) enum Role {
     Tree,
     /// An image layer: names that begin with `.wh.` hide files of earlier layers (OCI image specification).
     Layer,
-    /// A layer. An archive of complete images is refused, if its members show that it is one.
+    /// A layer. If its members show that it is an archive of complete images, it is refused.
     MaybeLayer,
 }
 
@@ -100,7 +100,7 @@ impl Reader {
         }
     }
 
-    /// Adds the needs of the remaining members, up to the first that cannot be read.
+    /// Adds the needs of the remaining members, up to the first member that cannot be read.
     fn count_rest(&mut self) {
         while let Ok(Some(member)) = self.archive.next() {
             count(&mut self.needs, &member);

@@ -36,7 +36,7 @@ impl<'a> DataRanges<'a> {
         Ok(Self { fd, size, whole, data: (0, 0), bytes: Vec::new() })
     }
 
-    /// The next range to copy, at or after `pos`, which is the end of the previous range. `None` if only a hole follows.
+    /// The next range to copy, at or after `pos`. `pos` is the end of the previous range. `None` if only a hole follows.
     ///
     /// # Errors
     /// The errors of `lseek` and `pread`.
@@ -58,7 +58,7 @@ impl<'a> DataRanges<'a> {
             }
             let end = self.data.1.min(longest).min(at.saturating_add(CHUNK));
             if !self.fill(at, end)? {
-                // The file has become shorter. The reader of this range finds the end.
+                // The file has become shorter during the copy. The reader of this range finds the new end.
                 return Ok(Some((start.unwrap_or(at), self.data.1)));
             }
             for block in self.bytes.chunks(BLOCK as usize) {
@@ -106,7 +106,7 @@ impl<'a> DataRanges<'a> {
 fn next_data(fd: &OwnedFd, pos: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
     let start = match rustix_libc::fs::seek(fd, SeekFrom::Data(pos as i64)) {
         Err(Errno::NXIO) => return Ok(None),
-        // The file system does not report holes.
+        // If the file system does not report holes, the rest of the file counts as data.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((pos, size))),
         start => start?,
     };

@@ -77,7 +77,7 @@ pub(super) fn copy_host(
             seen,
             is_wanted: None,
         };
-        // The writer stopped the reader, and reports the reason.
+        // An error is ignored here: the writer has stopped the reader, and reports the reason.
         let _ = reader.read_root(path, follow).and_then(|()| reader.feed.flush());
         reader.seen
     });
@@ -280,7 +280,7 @@ impl Reader {
                 Err(errno) => Err(errno),
             };
             match read {
-                // The file has become shorter.
+                // The read has ended before the range, because the file has become shorter.
                 Ok((behind, end)) if behind < end => return Ok(Some(behind)),
                 // Some files of /proc report a size of 0, so the reader looks for more content.
                 Ok((_, end)) if end >= size => return self.rest(place, fd, end, Reads::At),
@@ -316,7 +316,7 @@ impl Reader {
             });
             let (mut bytes, have) = match read {
                 Ok(read) => read,
-                // The writer has reported why it refuses the content.
+                // If the writer refuses the content, it has already reported the reason.
                 Err(_) if !self.is_wanted() => return Ok(None),
                 Err(errno) => {
                     self.send(Step::Failed(place.failed(errno)))?;
@@ -405,7 +405,7 @@ impl Reads {
                 Ok(0) => break,
                 Ok(count) => have += count,
                 Err(Errno::INTR) => {}
-                // Another process has read the available data, so wait again.
+                // Another process has read the available data, so this read waits again.
                 Err(Errno::AGAIN) => stop.wait(fd, &is_wanted)?,
                 Err(errno) => return Err(errno),
             }

@@ -97,7 +97,7 @@ pub(crate) struct Filler<'a> {
 }
 
 impl<'a> Filler<'a> {
-    /// `total` is the content of the sources, if the caller has counted it. If the copy is strict, every failure ends the copy.
+    /// `total` is the number of files in the sources and their sizes, if the caller has counted them. If the copy is strict, every failure ends the copy.
     pub(crate) fn new(
         source: &Rc<Source>,
         owners: Owners,
@@ -136,11 +136,12 @@ impl<'a> Filler<'a> {
     /// Copies the entries of a directory with all their attributes. The root gets the directory's attributes.
     ///
     /// # Errors
-    /// There is no space for a file: this file and all later files are missing. Any other failure is reported, and the copy continues, except
-    /// if the copy is strict.
+    /// Fails if there is no space for a file: this file and all later files are missing. Any other failure is reported, and the copy continues,
+    /// except if the copy is strict.
     pub(crate) fn directory(&mut self, dir: &Path) -> Result<(), Failure> {
         let how = self.writer.how();
-        // Earlier reads of the tree must not change the result.
+        // Earlier reads of the tree have changed access times. The modification times are used as access times, so that these reads do not
+        // change the result.
         let keep = Keep { times: Times::Changed, ..how.keep };
         self.writer.set_how(How { keep, ends: self.ends, ..how });
         host::copy_host(dir, Follow::All, self.root.clone(), &mut self.writer, self.report)
@@ -189,7 +190,7 @@ impl<'a> Filler<'a> {
     /// content replaces it. A regular file without content must exist.
     ///
     /// # Errors
-    /// The file cannot be made, or the name belongs to a file of another type or to another device.
+    /// Fails if the file cannot be made, or if the name belongs to a file of another type or to another device.
     pub(crate) fn node(&mut self, node: &Node) -> Result<(), Failure> {
         let stat = node.stat();
         if node.content.is_none() && self.change(&node.path, &stat)? {
@@ -276,7 +277,7 @@ fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
     }
     let (uid, gid) = (Some(stat.uid), Some(stat.gid));
     let owner = SetAttributes::new().uid(uid).gid(gid);
-    // A change of owner clears set-id bits.
+    // The mode is set after the owner, because a change of owner clears set-id bits.
     let permissions = Some(stat.mode & 0o7777);
     let mode = SetAttributes::new().permissions(permissions);
     let set =

@@ -18,7 +18,7 @@ pub(super) struct Open {
     pub(super) number: InodeNo,
     /// Whether the copy made the file. Otherwise, the file existed before.
     pub(super) new: bool,
-    /// The copy is a directory with the set-group bit: new files in this directory get its group.
+    /// Whether the copy is a directory with the set-group bit. New files in this directory get its group.
     pub(super) gives_group: bool,
     /// The end of the content written so far.
     pub(super) size: u64,
@@ -26,7 +26,7 @@ pub(super) struct Open {
     pub(super) file: Option<File>,
     /// The end of the blocks allocated for direct writes.
     pub(super) allocated: u64,
-    /// A write of the content failed. The failure has been reported.
+    /// Whether a write of the content has failed. Such a failure has been reported.
     pub(super) broken: bool,
 }
 
@@ -48,10 +48,10 @@ impl Open {
         let Self { name, number, .. } = self;
         finish(stream, progress).map_err(|error| name.failed(&error))?;
         let how = Fallocate::Allocate { keep_size: true };
-        // Set before the call, because a failed allocation may have allocated a part.
+        // The field is set before the call, because a failed allocation may have allocated a part.
         self.allocated = pos.0 + len;
         match name.fs().writable().and_then(|writer| writer.fallocate(*number, how, pos, len)) {
-            // Files with indirect blocks cannot be preallocated.
+            // A file with indirect blocks cannot be preallocated, which is not an error.
             Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
             made => made.map_err(|error| name.failed(&error))?,
         }
@@ -75,8 +75,8 @@ impl Open {
         self.give_back_room()
     }
 
-    /// Removes access control lists that the source lacks, because they grant other rights. The file that the copy overwrites may have had
-    /// a list, or the copy inherited a list from its directory.
+    /// Removes access control lists that the source lacks, because such lists grant rights that the source does not grant. The file that
+    /// the copy overwrites may have had a list, or the copy inherited a list from its directory.
     pub(super) fn drop_access_lists(&self) -> ironmap::Result<()> {
         let Self { entry, name, number, .. } = self;
         let (fs, given) = (name.fs(), &entry.xattrs);

@@ -26,7 +26,7 @@ pub(super) struct Places {
     /// The files that the layer has made with the names that AUFS uses for itself (`.wh..wh.`). They are removed when the layer ends,
     /// because later members may be hard links to them.
     aside: Vec<Name>,
-    /// The owner of the directories that the archive lacks. The copy makes them for the files in them.
+    /// The owner of the directories that the archive lacks. The copy makes these directories, because the files in them need a place.
     pub(super) owner: (u32, u32),
 }
 
@@ -54,7 +54,7 @@ impl Places {
                 }
             }
         }
-        // A component is not a directory, or is a link to a missing file.
+        // A component is not a directory, or it is a link to a missing file.
         at(path).map_err(|failure| if failure.is_missing() { missing } else { failure })
     }
 
@@ -157,7 +157,7 @@ impl Places {
                 (true, Visit::First) | (_, Visit::Last { intact: false }) => return Ok(()),
                 _ if keeps(self, &found.name) => return Ok(()),
                 (true, _) => match fs.writable().and_then(|writer| writer.rmdir(dir, name)) {
-                    // The directory contains a file that is kept.
+                    // The directory contains a file that is kept, so the directory is kept too.
                     Err(error) if error.kind() == ErrorKind::NotEmpty => return Ok(()),
                     removed => removed,
                 },
@@ -202,7 +202,7 @@ impl Places {
                 return Ok(());
             }
             self.remove(Found { name: to.clone(), inode }, report)?;
-            // The target may have been in the removed directory.
+            // The target may have been in the removed directory, so it is looked up again.
             if target.name.look(Follow::NotLast)?.is_none() {
                 let gone = Error::new(
                     ErrorKind::NotFound,

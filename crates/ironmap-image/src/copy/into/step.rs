@@ -74,7 +74,7 @@ pub(super) struct Wanted(Sender<()>);
 /// The reader's end of this channel.
 pub(super) struct IsWanted(Receiver<()>);
 
-/// Makes the channel on which the writer of the copy sends this answer to the reader.
+/// Makes a channel on which the writer answers the reader whether it needs the content.
 pub(super) fn wanted() -> (Wanted, IsWanted) {
     let (answer, answers) = channel();
     (Wanted(answer), IsWanted(answers))
@@ -83,7 +83,7 @@ pub(super) fn wanted() -> (Wanted, IsWanted) {
 impl Wanted {
     /// Answers that the copy has begun and needs the content.
     pub(super) fn yes(&self) {
-        // The reader may have ended.
+        // An error is ignored: the reader may have ended, and then needs no answer.
         let _ = self.0.send(());
     }
 }
@@ -112,10 +112,11 @@ pub(super) struct How {
     pub(super) keep: Keep,
     pub(super) no_clobber: bool,
     pub(super) verbose: bool,
-    /// The content of the host's pipes and devices is copied, as if they were regular files.
+    /// Whether the content of the host's pipes and devices is copied, as if they were regular files.
     pub(super) as_files: bool,
     pub(super) ends: Ends,
-    /// An existing file with the name of a copy is removed first, with everything below it. A directory is kept if the copy is a directory.
+    /// Whether an existing file with the name of a copy is removed first, with everything below it. A directory is kept if the copy is a
+    /// directory.
     pub(super) replace: bool,
     /// The latest timestamp of a copy. A later timestamp is replaced by this timestamp.
     pub(super) latest: Option<Timestamp>,

@@ -174,7 +174,7 @@ impl Reader {
         };
         let begun = writer.take(Step::Begin(Box::new(entry)), report);
         if directory {
-            // The walk still visits the entries, and the writer skips them.
+            // After a failure the walk still visits the entries of the directory, and the writer skips them.
             return match begun {
                 Err(failure) if !writer.how().ends.with(&failure) => {
                     report.error(&failure);

@@ -54,7 +54,7 @@ impl Attributes {
     }
 
     /// Sets the owner first, because a change of owner clears set-id bits and capabilities. Sets the mode after the extended attributes,
-    /// because they cannot be set on a file whose mode lacks `w`.
+    /// because such attributes cannot be set on a file whose mode lacks `w`.
     fn set_open(
         &mut self,
         fd: impl AsFd,
@@ -127,14 +127,15 @@ impl Attributes {
     }
 }
 
-/// Removes access control lists that the copy inherited from its directory and that the source lacks, because they grant other rights.
+/// Removes access control lists that the copy inherited from its directory and that the source lacks, because such lists grant rights that
+/// the source does not grant.
 fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
     for list in ACCESS_LISTS {
         if xattrs.iter().any(|xattr| xattr.name == list.as_bytes()) {
             continue;
         }
         match rustix_libc::fs::fremovexattr(&fd, list) {
-            // There is no list, or this file or file system does not support lists.
+            // The list does not exist, or this file or file system does not support lists.
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => {}
             Err(errno) => return Err(errno),
         }

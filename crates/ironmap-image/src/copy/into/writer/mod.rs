@@ -39,7 +39,7 @@ pub(super) struct Writer {
     to: Option<Name>,
     places: Places,
     owners: Owners,
-    /// The tree is in the destination volume.
+    /// Whether the tree is in the destination volume.
     same: bool,
     /// The files and directories that have begun and have not ended; `None` for a file that is not copied.
     open: Vec<Option<Open>>,
