@@ -26,7 +26,7 @@ fn hints(bench: &Bench, rows: &[(&str, i32, &str)]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// In the directory are an image, and images with the beginning of an LVM volume and of an array.
+/// Command lines, with the exit code and the hint. The directory contains an image, and the beginnings of an LVM volume and of an array.
 const WRONG_LINES: [(&str, i32, &str); 25] = [
     ("--nosuch", 2, "see ironmap --help"),
     ("ls --nosuch image", 2, "'--nosuch' found; see ironmap ls --help"),
