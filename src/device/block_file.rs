@@ -109,14 +109,7 @@ impl BlockFile {
             stat.st_size as u64
         };
         let (limits, protection) = measure(&file, &stat, direct);
-        let (base, size) = mode.window.unwrap_or((0, whole));
-        if base.checked_add(size).is_none_or(|end| end > whole) {
-            let end = base.saturating_add(size);
-            return Err(Error::invalid(format!(
-                "{}: the range of bytes {base}..{end} ends past the device's size of {whole} bytes",
-                path.display()
-            )));
-        }
+        let (base, size) = window(path, mode, whole)?;
         let block = u64::from(limits.logical_block);
         let mut notice = None;
         if mode.direct && !direct {
@@ -436,6 +429,19 @@ fn measure(file: &File, stat: &Stat, direct: bool) -> (Limits, Option<DeviceProt
     // report this as `stable_writes`.
     let stable_writes = limits.stable_writes || protection.is_some();
     (Limits { stable_writes, ..limits }, protection)
+}
+
+/// The start and the length of the part that the device consists of, for a block device or an image of `whole` bytes.
+fn window(path: &Path, mode: &OpenMode, whole: u64) -> Result<(u64, u64)> {
+    let (base, size) = mode.window.unwrap_or((0, whole));
+    if base.checked_add(size).is_none_or(|end| end > whole) {
+        let end = base.saturating_add(size);
+        return Err(Error::invalid(format!(
+            "{}: the range of bytes {base}..{end} ends past the device's size of {whole} bytes",
+            path.display()
+        )));
+    }
+    Ok((base, size))
 }
 
 fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, bool)> {

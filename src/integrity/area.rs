@@ -58,32 +58,8 @@ pub(super) fn random_uuid() -> Result<[u8; 16]> {
 
 impl Superblock {
     fn parse(bytes: &[u8; BLOCK], at: u64) -> Result<Self> {
-        let raw = RawSuperblock::ref_from_bytes(bytes).map_err(|_| {
-            Error::invalid("the integrity superblock does not have the size of a block")
-        })?;
         let place = Place::new(STRUCTURE).block(FsBlock(at / BLOCK_LEN));
-        if raw.magic != MAGIC {
-            return Err(Error::new(
-                ErrorKind::UnknownFormat,
-                format!("there is no integrity superblock at byte {at}"),
-            ));
-        }
-        let sum = crc32c::crc32c(&bytes[..BLOCK - 4]);
-        if raw.checksum.get() != sum {
-            return Err(place.field("checksum").bad_checksum(raw.checksum.get(), sum));
-        }
-        if raw.version.get() != VERSION {
-            return Err(Error::unsupported(format!(
-                "version {} of the integrity format is not supported",
-                raw.version
-            )));
-        }
-        let unknown = raw.features.get() & !KNOWN_FEATURES;
-        if unknown != 0 {
-            return Err(Error::unsupported(format!(
-                "the integrity device has unknown features ({unknown:#x})"
-            )));
-        }
+        let raw = Self::verified(bytes, at, place)?;
         let bad = |field: &'static str, value: u64| {
             Err(place.field(field).corrupt(format!("the value {value:#x} is not valid")))
         };
@@ -127,6 +103,36 @@ impl Superblock {
             return bad("sequence", sequence);
         }
         Ok(Self { info, area_len, sequence, clean })
+    }
+
+    /// The raw superblock of a known version, with a valid checksum and without unknown features.
+    fn verified(bytes: &[u8; BLOCK], at: u64, place: Place) -> Result<&RawSuperblock> {
+        let raw = RawSuperblock::ref_from_bytes(bytes).map_err(|_| {
+            Error::invalid("the integrity superblock does not have the size of a block")
+        })?;
+        if raw.magic != MAGIC {
+            return Err(Error::new(
+                ErrorKind::UnknownFormat,
+                format!("there is no integrity superblock at byte {at}"),
+            ));
+        }
+        let sum = crc32c::crc32c(&bytes[..BLOCK - 4]);
+        if raw.checksum.get() != sum {
+            return Err(place.field("checksum").bad_checksum(raw.checksum.get(), sum));
+        }
+        if raw.version.get() != VERSION {
+            return Err(Error::unsupported(format!(
+                "version {} of the integrity format is not supported",
+                raw.version
+            )));
+        }
+        let unknown = raw.features.get() & !KNOWN_FEATURES;
+        if unknown != 0 {
+            return Err(Error::unsupported(format!(
+                "the integrity device has unknown features ({unknown:#x})"
+            )));
+        }
+        Ok(raw)
     }
 
     fn to_bytes(&self) -> Result<Buffer> {

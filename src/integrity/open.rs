@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::area::{Area, Superblock};
 use super::checked::{Checked, Laziness};
-use super::dirty::Regions;
+use super::dirty::{Found, Regions};
 use super::disk::BLOCK;
 use super::durability::Durability;
 use super::geometry::{Info, Mode};
@@ -90,15 +90,13 @@ pub(super) fn open(
     let durability = Durability::new(&*data, &*tag_device, tail);
     let area = Area { device: Arc::clone(&tag_device), durability: Arc::clone(&durability.tags) };
     let crashed = !superblock.clean;
-    let mut recovered = Recovered { crashed, ..Recovered::default() };
-    let mut refused = 0;
-    let found = Regions::read(&area, &info, !crashed, &mut |error| {
-        refused += 1;
-        // If the device was closed, the map is not needed, so an unreadable block of the map is accepted.
-        if crashed && !options.force { Err(error.context(GIVE_UP)) } else { Ok(()) }
-    })?;
-    recovered.bad_map_blocks = found.bad_blocks + refused;
-    recovered.regions = found.dirty.len() as u64;
+    let found = read_map(&area, &info, crashed, options.force)?;
+    let mut recovered = Recovered {
+        crashed,
+        bad_map_blocks: found.bad_blocks,
+        regions: found.dirty.len() as u64,
+        ..Recovered::default()
+    };
     let tags = Tags::new(area.clone(), &info, options.cache);
     if adopted || writable && superblock.clean {
         superblock = Superblock { clean: false, sequence: superblock.sequence + 1, ..superblock };
@@ -134,14 +132,35 @@ pub(super) fn open(
         superblock: Mutex::new(superblock),
     };
     if writable && !found.dirty.is_empty() {
-        for region in &found.dirty {
-            retag(&checked, *region, options.force, &mut recovered)
-                .context(|| "recover a dirty region")?;
-        }
-        checked.clean().context(|| "recover the dirty regions")?;
+        retag_all(&checked, &found.dirty, options.force, &mut recovered)?;
     }
     checked.writable = writable;
     Ok((checked, recovered))
+}
+
+/// Reads the dirty map. The bad blocks include the blocks that cannot be read.
+fn read_map(area: &Area, info: &Info, crashed: bool, force: bool) -> Result<Found> {
+    let mut refused = 0;
+    let mut found = Regions::read(area, info, !crashed, &mut |error| {
+        refused += 1;
+        // If the device was closed, the map is not needed, so an unreadable block of the map is accepted.
+        if crashed && !force { Err(error.context(GIVE_UP)) } else { Ok(()) }
+    })?;
+    found.bad_blocks += refused;
+    Ok(found)
+}
+
+/// Makes the tags of the dirty regions match the data, and clears the dirty map.
+fn retag_all(
+    checked: &Checked,
+    dirty: &[u32],
+    force: bool,
+    recovered: &mut Recovered,
+) -> Result<()> {
+    for region in dirty {
+        retag(checked, *region, force, recovered).context(|| "recover a dirty region")?;
+    }
+    checked.clean().context(|| "recover the dirty regions")
 }
 
 /// Opens the journal and replays its records into the data and the tags.

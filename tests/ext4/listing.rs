@@ -36,6 +36,31 @@ fn make(fs: &Arc<dyn FileSystem>, dir: InodeNo, name: &str, new: NewFile<'_>) ->
         .unwrap()
 }
 
+fn add(fs: &Arc<dyn FileSystem>, file: InodeNo, dir: InodeNo, name: &str) {
+    fs.writable().unwrap().link(file, dir, name.as_bytes()).unwrap();
+}
+
+/// Removes a name, if it exists.
+fn remove(fs: &Arc<dyn FileSystem>, dir: InodeNo, name: &str) {
+    match fs.writable().unwrap().unlink(dir, name.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::NotFound => panic!("{error}"),
+        _ => {}
+    }
+}
+
+/// Checks that each expected name was listed exactly once, and no name more than once. In a linear directory, a name that is removed and
+/// added again may be listed twice, so these tests add each name only once.
+#[track_caller]
+fn assert_once(seen: &Seen, expected: &BTreeSet<Vec<u8>>, kind: &str) {
+    for name in expected {
+        let times = seen.get(name).copied().unwrap_or(0);
+        let name = name.escape_ascii();
+        assert_eq!(times, 1, "{kind}, seed {SEED:#x}: {name}");
+    }
+    let twice = seen.iter().find(|(_, times)| **times > 1);
+    assert_eq!(twice, None, "{kind}, seed {SEED:#x}");
+}
+
 /// The number of times that each name was listed.
 type Seen = BTreeMap<Vec<u8>, usize>;
 
@@ -64,7 +89,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
         let files = [0, 1].map(|number| make(fs, ROOT, &format!("{number}"), NewFile::Regular));
         let stays = |number: usize| format!("stays {number}");
         for number in 0..staying {
-            fs.writable().unwrap().link(files[0], dir, stays(number).as_bytes()).unwrap();
+            add(fs, files[0], dir, &stays(number));
         }
         let expected: BTreeSet<_> = (0..staying)
             .map(|number| stays(number).into_bytes())
@@ -83,18 +108,9 @@ fn names_that_stay_come_once_while_others_come_and_go() {
                     let mut rng = Rng::new(SEED + thread);
                     for number in 0..changing {
                         let name = |number| format!("thread {thread} adds the name {number}");
-                        fs.writable()
-                            .unwrap()
-                            .link(files[thread as usize], dir, name(number).as_bytes())
-                            .unwrap();
+                        add(fs, files[thread as usize], dir, &name(number));
                         if rng.below(4) == 0 {
-                            let gone = name(rng.below(number as u64 + 1) as usize);
-                            match fs.writable().unwrap().unlink(dir, gone.as_bytes()) {
-                                Err(error) if error.kind() != ErrorKind::NotFound => {
-                                    panic!("{error}")
-                                }
-                                _ => {}
-                            }
+                            remove(fs, dir, &name(rng.below(number as u64 + 1) as usize));
                         }
                     }
                     at_work.fetch_sub(1, Ordering::SeqCst);
@@ -108,15 +124,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
                         begun.store(true, Ordering::SeqCst);
                         let last = at_work.load(Ordering::SeqCst) == 0;
                         let seen = list(fs, dir, &mut rng, thread == 0);
-                        for name in expected {
-                            let times = seen.get(name).copied().unwrap_or(0);
-                            let name = name.escape_ascii();
-                            assert_eq!(times, 1, "{kind}, seed {SEED:#x}: {name}");
-                        }
-                        // In a linear directory, a name that is removed and added again may be listed twice. This test adds each name only
-                        // once.
-                        let twice = seen.iter().find(|(_, times)| **times > 1);
-                        assert_eq!(twice, None, "{kind}, seed {SEED:#x}");
+                        assert_once(&seen, expected, kind);
                         listed.fetch_add(1, Ordering::SeqCst);
                         if last {
                             break;
@@ -132,13 +140,8 @@ fn names_that_stay_come_once_while_others_come_and_go() {
         image.check();
         // A listing in the order on disk has the same entries.
         let fs = image.fs();
-        let entries = fs
-            .inode(dir)
-            .unwrap()
-            .read_dir()
-            .unwrap()
-            .map(|entry| (entry.unwrap().name, 1))
-            .collect();
+        let inode = fs.inode(dir).unwrap();
+        let entries = inode.read_dir().unwrap().map(|entry| (entry.unwrap().name, 1)).collect();
         assert!(listed == entries, "{kind}: {} listed", listed.len());
         assert!(list(&fs, dir, &mut Rng::new(SEED), true) == entries, "{kind}: read-only");
     }

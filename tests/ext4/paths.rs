@@ -1,6 +1,9 @@
 //! Access to a volume by paths, in the style of `std::fs`. The kernel sees the same tree, and e2fsck finds no fault.
 
+use std::ffi::OsString;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use ironmap::Error;
@@ -56,7 +59,7 @@ fn a_tree_made_by_paths_is_the_kernels() {
     image.check();
 
     let mounted = image.mount("ro");
-    let read = |path: &str| std::fs::read(mounted.dir().join(path)).unwrap();
+    let read = |path: &str| fs::read(mounted.dir().join(path)).unwrap();
     assert_eq!(read("srv/second"), b"1");
     assert_eq!(read("srv/data/deep/again"), vec![7; 300_000]);
     assert_eq!(read("srv/dangling"), b"made by its link");
@@ -230,91 +233,103 @@ fn an_exact_read_is_whole_or_an_error() {
     assert_eq!(error.errno(), ironmap::Errno::ENODATA);
 }
 
+type Kernels = fn(&Path, &Path) -> std::io::Result<()>;
+type Ours = fn(&Volume, &Path, &Path) -> ironmap::Result<()>;
+
+/// Operations, with the kernel and with ironmap. The arguments are the directory of the case, and the path in it.
+const OPERATIONS: [(&str, Kernels, Ours); 11] = [
+    (
+        "create",
+        |_, path| {
+            let mut options = fs::OpenOptions::new();
+            options.write(true).create(true).truncate(false).open(path).map(drop)
+        },
+        |volume, _, path| volume.open(path, FileOptions::new().write(true).create(true)).map(drop),
+    ),
+    (
+        "create_new",
+        |_, path| fs::OpenOptions::new().write(true).create_new(true).open(path).map(drop),
+        |volume, _, path| {
+            volume.open(path, FileOptions::new().write(true).create_new(true)).map(drop)
+        },
+    ),
+    (
+        "stat",
+        |_, path| path.metadata().map(drop),
+        |volume, _, path| volume.metadata(path).map(drop),
+    ),
+    (
+        "lstat",
+        |_, path| path.symlink_metadata().map(drop),
+        |volume, _, path| volume.symlink_metadata(path).map(drop),
+    ),
+    ("unlink", |_, path| fs::remove_file(path), |volume, _, path| volume.remove_file(path)),
+    ("rmdir", |_, path| fs::remove_dir(path), |volume, _, path| volume.remove_dir(path)),
+    ("mkdir", |_, path| fs::create_dir(path), |volume, _, path| volume.create_dir(path)),
+    (
+        "symlink",
+        |_, path| symlink("target", path),
+        |volume, _, path| volume.symlink("target", path),
+    ),
+    (
+        "link",
+        |dir, path| fs::hard_link(dir.join("other"), path),
+        |volume, dir, path| volume.hard_link(dir.join("other"), path),
+    ),
+    (
+        "rename from",
+        |dir, path| fs::rename(path, dir.join("renamed")),
+        |volume, dir, path| volume.rename(path, dir.join("renamed")),
+    ),
+    (
+        "rename to",
+        |dir, path| fs::rename(dir.join("other"), path),
+        |volume, dir, path| volume.rename(dir.join("other"), path),
+    ),
+];
+
+/// Makes the same files in a directory of the volume and in a directory of the mount.
+fn make_case(volume: &Volume, here: &Path, there: &Path) {
+    let links =
+        [("to-dir", "dir"), ("to-file", "file"), ("to-none", "gone"), ("slash", "new-name/")];
+    volume.create_dir_all(here.join("dir/below")).unwrap();
+    volume.create_dir(here.join("empty")).unwrap();
+    fs::create_dir_all(there.join("dir/below")).unwrap();
+    fs::create_dir(there.join("empty")).unwrap();
+    for (link, target) in links {
+        volume.symlink(target, here.join(link)).unwrap();
+        symlink(target, there.join(link)).unwrap();
+    }
+    for file in ["file", "other"] {
+        volume.write(here.join(file), file).unwrap();
+        fs::write(there.join(file), file).unwrap();
+    }
+}
+
+/// The sorted names in a directory, with their types.
+fn entries(dir: &Path) -> Vec<(OsString, fs::FileType)> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let mut entries: Vec<_> =
+        entries.map(|entry| (entry.file_name(), entry.file_type().unwrap())).collect();
+    entries.sort_by(|one, other| one.0.cmp(&other.0));
+    entries
+}
+
 /// A slash after a name requires a directory. Every operation has the same result and the same effect as in the kernel.
 #[test]
 fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
-    use std::fs;
-    use std::os::unix::fs::symlink;
     require!([Need::Root, Need::Tool("mke2fs")]);
-    type Kernels = fn(&Path, &Path) -> std::io::Result<()>;
-    type Ours = fn(&Volume, &Path, &Path) -> ironmap::Result<()>;
-    // The arguments of each function are the directory of the case, and the path in it.
-    let operations: [(&str, Kernels, Ours); 11] = [
-        (
-            "create",
-            |_, path| {
-                let mut options = fs::OpenOptions::new();
-                options.write(true).create(true).truncate(false).open(path).map(drop)
-            },
-            |volume, _, path| {
-                volume.open(path, FileOptions::new().write(true).create(true)).map(drop)
-            },
-        ),
-        (
-            "create_new",
-            |_, path| fs::OpenOptions::new().write(true).create_new(true).open(path).map(drop),
-            |volume, _, path| {
-                volume.open(path, FileOptions::new().write(true).create_new(true)).map(drop)
-            },
-        ),
-        (
-            "stat",
-            |_, path| path.metadata().map(drop),
-            |volume, _, path| volume.metadata(path).map(drop),
-        ),
-        (
-            "lstat",
-            |_, path| path.symlink_metadata().map(drop),
-            |volume, _, path| volume.symlink_metadata(path).map(drop),
-        ),
-        ("unlink", |_, path| fs::remove_file(path), |volume, _, path| volume.remove_file(path)),
-        ("rmdir", |_, path| fs::remove_dir(path), |volume, _, path| volume.remove_dir(path)),
-        ("mkdir", |_, path| fs::create_dir(path), |volume, _, path| volume.create_dir(path)),
-        (
-            "symlink",
-            |_, path| symlink("target", path),
-            |volume, _, path| volume.symlink("target", path),
-        ),
-        (
-            "link",
-            |dir, path| fs::hard_link(dir.join("other"), path),
-            |volume, dir, path| volume.hard_link(dir.join("other"), path),
-        ),
-        (
-            "rename from",
-            |dir, path| fs::rename(path, dir.join("renamed")),
-            |volume, dir, path| volume.rename(path, dir.join("renamed")),
-        ),
-        (
-            "rename to",
-            |dir, path| fs::rename(dir.join("other"), path),
-            |volume, dir, path| volume.rename(dir.join("other"), path),
-        ),
-    ];
     let names =
         ["file", "dir", "empty", "to-dir", "to-file", "to-none", "none", "slash", "none/below"];
-    let links =
-        [("to-dir", "dir"), ("to-file", "file"), ("to-none", "gone"), ("slash", "new-name/")];
     let (image, twin) = (made(), made());
     let (volume, mount) = (writable(&image), twin.mount("noatime"));
     let (mut cases, mut wrong) = (Vec::new(), Vec::new());
-    for (what, kernels, ours) in operations {
+    for (what, kernels, ours) in OPERATIONS {
         for name in names {
             for slashes in ["", "/", "//"] {
                 let number = cases.len().to_string();
                 let (here, there) = (Path::new("/").join(&number), mount.dir().join(&number));
-                volume.create_dir_all(here.join("dir/below")).unwrap();
-                volume.create_dir(here.join("empty")).unwrap();
-                fs::create_dir_all(there.join("dir/below")).unwrap();
-                fs::create_dir(there.join("empty")).unwrap();
-                for (link, target) in links {
-                    volume.symlink(target, here.join(link)).unwrap();
-                    symlink(target, there.join(link)).unwrap();
-                }
-                for file in ["file", "other"] {
-                    volume.write(here.join(file), file).unwrap();
-                    fs::write(there.join(file), file).unwrap();
-                }
+                make_case(&volume, &here, &there);
                 let path = format!("{name}{slashes}");
                 let found = ours(&volume, &here, &here.join(&path));
                 let expected = kernels(&there, &there.join(&path));
@@ -333,16 +348,8 @@ fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
     image.check();
     let mounted = image.mount("ro");
     for (number, case) in cases.iter().enumerate() {
-        let names = |mount: &Path| {
-            let entries = fs::read_dir(mount.join(number.to_string())).unwrap();
-            let mut names: Vec<_> = entries
-                .map(|entry| entry.unwrap())
-                .map(|entry| (entry.file_name(), entry.file_type().unwrap()))
-                .collect();
-            names.sort_by(|one, other| one.0.cmp(&other.0));
-            names
-        };
-        assert_eq!(names(mounted.dir()), names(mount.dir()), "{case}");
+        let entries = |root: &Path| entries(&root.join(number.to_string()));
+        assert_eq!(entries(mounted.dir()), entries(mount.dir()), "{case}");
     }
 }
 

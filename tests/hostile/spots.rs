@@ -175,78 +175,89 @@ impl Spot {
     /// All structures of a volume.
     pub(crate) fn all(bytes: &[u8]) -> Vec<Self> {
         let raw = Raw(bytes);
-        let mut spots = Vec::new();
-        let mut add = |target, sum, at, len, inode, owner| {
-            spots.push(Self { target, sum, at, len, inode, owner });
-        };
-        let block = raw.block_size();
-        add(Target::Superblock, Sum::Superblock, SUPERBLOCK, 1024, 0, 0);
-        let inodes = raw.u32(SUPERBLOCK);
-        for group in 0..inodes / raw.u32(SUPERBLOCK + 0x28) {
-            add(
-                Target::Superblock,
-                Sum::Group(group),
-                raw.group(group),
-                raw.descriptor_size(),
-                0,
-                0,
-            );
-        }
-        if raw.has(0x60, 0x100) {
-            let mmp = raw.u32(SUPERBLOCK + 0x168) as usize * block;
-            add(Target::Orphan, Sum::Mmp, mmp, 1024, 0, 0);
-            // The field s_last_orphan.
-            add(Target::Orphan, Sum::None, SUPERBLOCK + 0xE8, 4, 0, 0);
-        }
-        let journal = raw.u32(SUPERBLOCK + 0xE0);
-        let orphans = if raw.has(0x5C, 0x1000) { raw.u32(SUPERBLOCK + 0x280) } else { 0 };
-        for number in 1..=inodes {
+        let mut spots = Self::of_volume(raw);
+        for number in 1..=raw.u32(SUPERBLOCK) {
             let at = raw.inode(number);
             let (mode, flags) = (raw.u16(at), raw.u32(at + 0x20));
             if mode == 0 || number == 7 {
                 continue;
             }
-            add(Target::Inode, Sum::Inode, at, INODE, number, at);
-            let attributes = 128 + raw.u16(at + 128);
-            if flags & INLINE != 0 {
-                add(Target::Inline, Sum::None, at + 0x28, 60, number, at);
-                add(Target::Inline, Sum::None, at, 0x28, number, at);
-                add(Target::Inline, Sum::None, at + attributes, INODE - attributes, number, at);
+            spots.extend(Self::of_inode(raw, number));
+            let mapped = matches!(mode & 0xF000, 0x4000 | 0x8000) && flags & INLINE == 0;
+            if mapped {
+                spots.extend(Self::of_content(raw, number));
             }
-            if raw.u32(at + attributes) == 0xEA02_0000 {
-                add(Target::Xattr, Sum::XattrList, at + attributes, INODE - attributes, number, at);
-            }
-            let xattrs = raw.u32(at + 0x68) as usize;
-            if xattrs != 0 {
-                add(Target::Xattr, Sum::XattrBlock, xattrs * block, block, number, at);
-            }
-            let kind = mode & 0xF000;
-            let mapped = matches!(kind, 0x4000 | 0x8000) && flags & INLINE == 0;
-            if !mapped {
-                continue;
-            }
-            let (data, nodes) = raw.map(at);
-            add(Target::Map, Sum::None, at + 0x28, 60, number, at);
-            for node in nodes {
-                let sum = if flags & EXTENTS != 0 { Sum::Extent } else { Sum::None };
-                add(Target::Map, sum, node as usize * block, block, number, at);
-            }
-            for (index, physical) in data {
-                let place = physical as usize * block;
-                if kind == 0x4000 {
-                    let unused = raw.u32(place) == 0 && raw.u16(place + 4) == block;
-                    let node = flags & INDEX != 0 && (index == 0 || unused);
-                    let sum = if node { Sum::Htree { root: index == 0 } } else { Sum::Directory };
-                    add(Target::Directory, sum, place, block, number, at);
-                } else if number == journal {
-                    if index == 0 {
-                        add(Target::Journal, Sum::JournalSuperblock, place, 1024, number, at);
-                    } else if index < LOG || fast_commit_index(bytes) == Some(index) {
-                        add(Target::Journal, Sum::Journal { index }, place, block, number, at);
-                    }
-                } else if number == orphans {
-                    add(Target::Orphan, Sum::Orphan, place, block, number, at);
+        }
+        spots
+    }
+
+    /// The structures that belong to no inode.
+    fn of_volume(raw: Raw<'_>) -> Vec<Self> {
+        let spot = |target, sum, at, len| Self { target, sum, at, len, inode: 0, owner: 0 };
+        let mut spots = vec![spot(Target::Superblock, Sum::Superblock, SUPERBLOCK, 1024)];
+        for group in 0..raw.u32(SUPERBLOCK) / raw.u32(SUPERBLOCK + 0x28) {
+            let (at, len) = (raw.group(group), raw.descriptor_size());
+            spots.push(spot(Target::Superblock, Sum::Group(group), at, len));
+        }
+        if raw.has(0x60, 0x100) {
+            let mmp = raw.u32(SUPERBLOCK + 0x168) as usize * raw.block_size();
+            spots.push(spot(Target::Orphan, Sum::Mmp, mmp, 1024));
+            // The field s_last_orphan.
+            spots.push(spot(Target::Orphan, Sum::None, SUPERBLOCK + 0xE8, 4));
+        }
+        spots
+    }
+
+    /// An inode, with its inline data and its attributes.
+    fn of_inode(raw: Raw<'_>, number: u32) -> Vec<Self> {
+        let (owner, block) = (raw.inode(number), raw.block_size());
+        let spot = |target, sum, at, len| Self { target, sum, at, len, inode: number, owner };
+        let mut spots = vec![spot(Target::Inode, Sum::Inode, owner, INODE)];
+        let inline = 128 + raw.u16(owner + 128);
+        let attributes = owner + inline;
+        if raw.u32(owner + 0x20) & INLINE != 0 {
+            spots.push(spot(Target::Inline, Sum::None, owner + 0x28, 60));
+            spots.push(spot(Target::Inline, Sum::None, owner, 0x28));
+            spots.push(spot(Target::Inline, Sum::None, attributes, INODE - inline));
+        }
+        if raw.u32(attributes) == 0xEA02_0000 {
+            spots.push(spot(Target::Xattr, Sum::XattrList, attributes, INODE - inline));
+        }
+        let xattrs = raw.u32(owner + 0x68) as usize;
+        if xattrs != 0 {
+            spots.push(spot(Target::Xattr, Sum::XattrBlock, xattrs * block, block));
+        }
+        spots
+    }
+
+    /// The map of a file or directory, and the blocks that are structures too.
+    fn of_content(raw: Raw<'_>, number: u32) -> Vec<Self> {
+        let (owner, block) = (raw.inode(number), raw.block_size());
+        let spot = |target, sum, at, len| Self { target, sum, at, len, inode: number, owner };
+        let (is_directory, flags) = (raw.u16(owner) & 0xF000 == 0x4000, raw.u32(owner + 0x20));
+        let journal = raw.u32(SUPERBLOCK + 0xE0);
+        let orphans = if raw.has(0x5C, 0x1000) { raw.u32(SUPERBLOCK + 0x280) } else { 0 };
+        let (data, nodes) = raw.map(owner);
+        let mut spots = vec![spot(Target::Map, Sum::None, owner + 0x28, 60)];
+        for node in nodes {
+            let sum = if flags & EXTENTS != 0 { Sum::Extent } else { Sum::None };
+            spots.push(spot(Target::Map, sum, node as usize * block, block));
+        }
+        for (index, physical) in data {
+            let place = physical as usize * block;
+            if is_directory {
+                let unused = raw.u32(place) == 0 && raw.u16(place + 4) == block;
+                let node = flags & INDEX != 0 && (index == 0 || unused);
+                let sum = if node { Sum::Htree { root: index == 0 } } else { Sum::Directory };
+                spots.push(spot(Target::Directory, sum, place, block));
+            } else if number == journal && index == 0 {
+                spots.push(spot(Target::Journal, Sum::JournalSuperblock, place, 1024));
+            } else if number == journal {
+                if index < LOG || fast_commit_index(raw.0) == Some(index) {
+                    spots.push(spot(Target::Journal, Sum::Journal { index }, place, block));
                 }
+            } else if number == orphans {
+                spots.push(spot(Target::Orphan, Sum::Orphan, place, block));
             }
         }
         spots

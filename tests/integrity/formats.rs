@@ -35,42 +35,34 @@ fn every_kind_of_device_holds_what_was_written() {
                     let at = rng.below(size / unit) * unit;
                     let len = ((1 + rng.below(most / unit)) * unit).min(size - at);
                     let range = at as usize..(at + len) as usize;
+                    if step % 4 == 0 {
+                        let seen = read_each_way(&device, &mut queue, at, len as usize);
+                        for (way, seen) in seen.iter().enumerate() {
+                            assert!(
+                                seen.as_deref() == Ok(&model[range.clone()]),
+                                "way {way}, seed {seed}"
+                            );
+                        }
+                        continue;
+                    }
+                    let bytes = rng.bytes(len as usize);
+                    let mut buffer = Buffer::aligned(len as usize).unwrap();
+                    buffer.copy_from_slice(&bytes);
                     match step % 4 {
-                        0 => {
-                            let seen = read_each_way(&device, &mut queue, at, len as usize);
-                            for (way, seen) in seen.iter().enumerate() {
-                                assert!(
-                                    seen.as_deref() == Ok(&model[range.clone()]),
-                                    "way {way}, seed {seed}"
-                                );
-                            }
-                            continue;
-                        }
-                        1 => {
-                            let bytes = rng.bytes(len as usize);
-                            write(&device, at, &bytes, step % 8 == 1).unwrap();
-                            model[range].copy_from_slice(&bytes);
-                        }
+                        1 => write(&device, at, &bytes, step % 8 == 1).unwrap(),
                         2 => {
-                            let bytes = rng.bytes(len as usize);
-                            let mut buffer = Buffer::aligned(len as usize).unwrap();
-                            buffer.copy_from_slice(&bytes);
                             let bufs = [std::io::IoSlice::new(&buffer)];
                             let count =
                                 queue.write_now(Dev::OWN, &bufs, DevOffset(at), BioFlags::empty());
                             assert_eq!(count, Ok(len as usize));
-                            model[range].copy_from_slice(&bytes);
                         }
                         _ => {
-                            let bytes = rng.bytes(len as usize);
-                            let mut buffer = Buffer::aligned(len as usize).unwrap();
-                            buffer.copy_from_slice(&bytes);
                             queue.submit(bio(BioOp::Write, at, buffer, 1)).unwrap();
                             queue.wait(1).unwrap();
                             assert_eq!(queue.pop().unwrap().result, Ok(len as usize));
-                            model[range].copy_from_slice(&bytes);
                         }
                     }
+                    model[range].copy_from_slice(&bytes);
                 }
                 // This read has any alignment.
                 let (at, len) = (rng.below(size - 5000), 1 + rng.below(5000) as usize);

@@ -33,6 +33,14 @@ impl<'a> Kernel<'a> {
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(self.path(path))
     }
+
+    /// Opens a regular file. For a file that is not regular, the system calls return other errors than a file system. This function returns
+    /// the error of a file system.
+    fn regular(&self, path: &Path) -> Result<File, i32> {
+        let file = self.open(path).map_err(|error| error.raw_os_error().unwrap_or(0))?;
+        let kind = FileType::from_raw_mode(file.metadata().map_or(0, |meta| meta.mode()));
+        if kind == FileType::RegularFile { Ok(file) } else { Err(22) }
+    }
 }
 
 fn io<T>(result: std::io::Result<T>) -> Answer {
@@ -41,13 +49,6 @@ fn io<T>(result: std::io::Result<T>) -> Answer {
 
 fn os<T>(result: rustix::io::Result<T>) -> Answer {
     result.map(drop).map_err(rustix::io::Errno::raw_os_error)
-}
-
-/// For a file that is not regular, the system calls return other errors than a file system. This function returns the error of a file
-/// system.
-fn regular(file: &File) -> Answer {
-    let kind = FileType::from_raw_mode(file.metadata().map_or(0, |meta| meta.mode()));
-    if kind == FileType::RegularFile { Ok(()) } else { Err(22) }
 }
 
 impl Target for Kernel<'_> {
@@ -83,15 +84,9 @@ impl Target for Kernel<'_> {
                 os(rustix::fs::renameat_with(cwd, self.path(from), cwd, self.path(to), flags))
             }
             Op::Write(path, pos, len, byte) => {
-                let file = self.open(path).map_err(|error| error.raw_os_error().unwrap_or(0))?;
-                regular(&file)?;
-                io(file.write_all_at(&vec![*byte; *len], *pos))
+                io(self.regular(path)?.write_all_at(&vec![*byte; *len], *pos))
             }
-            Op::Truncate(path, size) => {
-                let file = self.open(path).map_err(|error| error.raw_os_error().unwrap_or(0))?;
-                regular(&file)?;
-                io(file.set_len(*size))
-            }
+            Op::Truncate(path, size) => io(self.regular(path)?.set_len(*size)),
             Op::Fallocate(path, how, pos, len) => {
                 let file = self.open(path).map_err(|error| error.raw_os_error().unwrap_or(0))?;
                 let keep = FallocateFlags::KEEP_SIZE;

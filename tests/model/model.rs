@@ -139,6 +139,42 @@ impl Model {
         above == 0
     }
 
+    fn unlink(&mut self, path: &Path) -> Answer {
+        let (dir, id) = (self.parent(path)?, self.find(path)?);
+        if self.kind(id) == DIR {
+            return Err(EISDIR);
+        }
+        self.nodes[id].seen.links -= 1;
+        self.put(dir, path[path.len() - 1], None);
+        Ok(())
+    }
+
+    fn rmdir(&mut self, path: &Path) -> Answer {
+        let (dir, id) = (self.parent(path)?, self.find(path)?);
+        if self.kind(id) != DIR {
+            return Err(ENOTDIR);
+        }
+        if !self.is_empty(id) {
+            return Err(ENOTEMPTY);
+        }
+        self.put(dir, path[path.len() - 1], None);
+        Ok(())
+    }
+
+    fn link(&mut self, from: &Path, to: &Path) -> Answer {
+        let id = self.find(from)?;
+        let (dir, name) = (self.parent(to)?, to[to.len() - 1]);
+        if self.child(dir, name)?.is_some() {
+            return Err(EEXIST);
+        }
+        if self.kind(id) == DIR {
+            return Err(EPERM);
+        }
+        self.nodes[id].seen.links += 1;
+        self.put(dir, name, Some(id));
+        Ok(())
+    }
+
     fn rename(&mut self, from: &Path, to: &Path, how: Renaming) -> Answer {
         let (old_dir, new_dir) = (self.parent(from)?, self.parent(to)?);
         let (old, new) = (from[from.len() - 1], to[to.len() - 1]);
@@ -219,39 +255,9 @@ impl Target for Model {
                 Ok(())
             }
             Op::Fifo(path) => self.create(path, FIFO | 0o600).map(drop),
-            Op::Unlink(path) => {
-                let (dir, id) = (self.parent(path)?, self.find(path)?);
-                if self.kind(id) == DIR {
-                    return Err(EISDIR);
-                }
-                self.nodes[id].seen.links -= 1;
-                self.put(dir, path[path.len() - 1], None);
-                Ok(())
-            }
-            Op::Rmdir(path) => {
-                let (dir, id) = (self.parent(path)?, self.find(path)?);
-                if self.kind(id) != DIR {
-                    return Err(ENOTDIR);
-                }
-                if !self.is_empty(id) {
-                    return Err(ENOTEMPTY);
-                }
-                self.put(dir, path[path.len() - 1], None);
-                Ok(())
-            }
-            Op::Link(from, to) => {
-                let id = self.find(from)?;
-                let (dir, name) = (self.parent(to)?, to[to.len() - 1]);
-                if self.child(dir, name)?.is_some() {
-                    return Err(EEXIST);
-                }
-                if self.kind(id) == DIR {
-                    return Err(EPERM);
-                }
-                self.nodes[id].seen.links += 1;
-                self.put(dir, name, Some(id));
-                Ok(())
-            }
+            Op::Unlink(path) => self.unlink(path),
+            Op::Rmdir(path) => self.rmdir(path),
+            Op::Link(from, to) => self.link(from, to),
             Op::Rename(from, to, how) => self.rename(from, to, *how),
             Op::Write(path, pos, len, byte) => {
                 let id = self.file(path)?;

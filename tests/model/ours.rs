@@ -145,6 +145,7 @@ fn errno(error: &Error) -> i32 {
 impl Target for Ours {
     fn apply(&mut self, op: &Op) -> Answer {
         let fs = Arc::clone(self.fs());
+        let writer = fs.writable().unwrap();
         let fail = |error: Error| errno(&error);
         let last = |path: &Path| path[path.len() - 1].as_bytes();
         match op {
@@ -152,22 +153,15 @@ impl Target for Ours {
             Op::Mkdir(path, mode) => self.make(path, NewFile::Directory, *mode),
             Op::Symlink(path, len) => self.make(path, NewFile::Symlink(&target(*len)), 0o777),
             Op::Fifo(path) => self.make(path, NewFile::Fifo, 0o600),
-            Op::Unlink(path) => fs
-                .writable()
-                .unwrap()
-                .unlink(self.parent(path).map_err(fail)?, last(path))
-                .map_err(fail),
-            Op::Rmdir(path) => fs
-                .writable()
-                .unwrap()
-                .rmdir(self.parent(path).map_err(fail)?, last(path))
-                .map_err(fail),
+            Op::Unlink(path) => {
+                writer.unlink(self.parent(path).map_err(fail)?, last(path)).map_err(fail)
+            }
+            Op::Rmdir(path) => {
+                writer.rmdir(self.parent(path).map_err(fail)?, last(path)).map_err(fail)
+            }
             Op::Link(from, to) => {
                 let inode = self.find(from).map_err(fail)?.number();
-                fs.writable()
-                    .unwrap()
-                    .link(inode, self.parent(to).map_err(fail)?, last(to))
-                    .map_err(fail)
+                writer.link(inode, self.parent(to).map_err(fail)?, last(to)).map_err(fail)
             }
             Op::Rename(from, to, how) => {
                 let flags = match how {
@@ -177,44 +171,32 @@ impl Target for Ours {
                 };
                 let dirs = (self.parent(from).map_err(fail)?, self.parent(to).map_err(fail)?);
                 let (from, to) = ((dirs.0, last(from)), (dirs.1, last(to)));
-                fs.writable()
-                    .unwrap()
-                    .rename(from, to, flags, &Credentials::default())
-                    .map_err(fail)
+                writer.rename(from, to, flags, &Credentials::default()).map_err(fail)
             }
             Op::Write(path, pos, len, byte) => {
-                let written = fs.writable().unwrap().write(
-                    self.open(path)?,
-                    FilePos(*pos),
-                    &vec![*byte; *len],
-                );
+                let written = writer.write(self.open(path)?, FilePos(*pos), &vec![*byte; *len]);
                 written.map(drop).map_err(fail)
             }
-            Op::Truncate(path, size) => {
-                fs.writable().unwrap().truncate(self.open(path)?, *size).map_err(fail)
-            }
+            Op::Truncate(path, size) => writer.truncate(self.open(path)?, *size).map_err(fail),
             Op::Fallocate(path, how, pos, len) => self.fallocate(path, *how, *pos, *len),
             Op::Chmod(path, mode) => {
                 let set = SetAttributes::new().permissions(*mode);
-                fs.writable().unwrap().set_attributes(self.open(path)?, &set).map_err(fail)
+                writer.set_attributes(self.open(path)?, &set).map_err(fail)
             }
             Op::Chown(path, uid, gid) => {
                 let (uid, gid) = (Some(*uid), Some(*gid));
                 let set = SetAttributes::new().uid(uid).gid(gid);
                 let inode = self.find(path).map_err(fail)?.number();
-                fs.writable().unwrap().set_attributes(inode, &set).map_err(fail)
+                writer.set_attributes(inode, &set).map_err(fail)
             }
             Op::SetXattr(path, name, len, byte) => {
                 let inode = self.find(path).map_err(fail)?.number();
                 let value = vec![*byte; *len];
-                fs.writable()
-                    .unwrap()
-                    .setxattr(inode, name.as_bytes(), &value, SetXattr::Any)
-                    .map_err(fail)
+                writer.setxattr(inode, name.as_bytes(), &value, SetXattr::Any).map_err(fail)
             }
             Op::RemoveXattr(path, name) => {
                 let inode = self.find(path).map_err(fail)?.number();
-                fs.writable().unwrap().removexattr(inode, name.as_bytes()).map_err(fail)
+                writer.removexattr(inode, name.as_bytes()).map_err(fail)
             }
         }
     }

@@ -161,18 +161,7 @@ impl<'a> Changes<'a> {
             13..=14 => self.set_xattr()?,
             15 => self.remove_xattrs()?,
             16 => self.open()?.set_len(self.rng.below(REACH))?,
-            17..=18 => {
-                let flags = [
-                    FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-                    FallocateFlags::KEEP_SIZE,
-                    FallocateFlags::ZERO_RANGE,
-                    FallocateFlags::COLLAPSE_RANGE,
-                    FallocateFlags::INSERT_RANGE,
-                    FallocateFlags::empty(),
-                ][self.rng.below(6) as usize];
-                let (pos, len) = (self.rng.below(64) << 12, (1 + self.rng.below(16)) << 12);
-                rustix::fs::fallocate(self.open()?, flags, pos, len)?;
-            }
+            17..=18 => self.fallocate()?,
             19 => rustix::fs::ioctl_ficlone(self.open()?, self.open()?)?,
             20 => {
                 let length = 1 + self.rng.below(1000) as usize;
@@ -196,14 +185,7 @@ impl<'a> Changes<'a> {
                 rustix::fs::utimensat(CWD, self.path(), &times, AtFlags::SYMLINK_NOFOLLOW)?;
             }
             24 => std::fs::hard_link(self.path(), self.path())?,
-            // These are small commits in succession, several of which begin in one log record.
-            25..=26 => {
-                let file = self.open()?;
-                for _ in 0..1 + self.rng.below(4) {
-                    file.write_all_at(&self.rng.bytes(100), self.rng.below(REACH))?;
-                    file.sync_all()?;
-                }
-            }
+            25..=26 => self.small_commits()?,
             27 => self.pieces()?,
             28 => File::create(self.path())?.set_len(0)?,
             29 => {
@@ -221,6 +203,30 @@ impl<'a> Changes<'a> {
             31 if self.exchanges.is_some() => self.exchange()?,
             _ if self.rng.below(6) == 0 => rustix::fs::syncfs(File::open(&self.root)?)?,
             _ => {}
+        }
+        Ok(())
+    }
+
+    fn fallocate(&mut self) -> std::io::Result<()> {
+        let flags = [
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            FallocateFlags::KEEP_SIZE,
+            FallocateFlags::ZERO_RANGE,
+            FallocateFlags::COLLAPSE_RANGE,
+            FallocateFlags::INSERT_RANGE,
+            FallocateFlags::empty(),
+        ][self.rng.below(6) as usize];
+        let (pos, len) = (self.rng.below(64) << 12, (1 + self.rng.below(16)) << 12);
+        rustix::fs::fallocate(self.open()?, flags, pos, len)?;
+        Ok(())
+    }
+
+    /// Makes small commits in succession, several of which begin in one log record.
+    fn small_commits(&mut self) -> std::io::Result<()> {
+        let file = self.open()?;
+        for _ in 0..1 + self.rng.below(4) {
+            file.write_all_at(&self.rng.bytes(100), self.rng.below(REACH))?;
+            file.sync_all()?;
         }
         Ok(())
     }

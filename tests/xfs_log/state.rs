@@ -215,6 +215,12 @@ pub(crate) fn compare(
     })
 }
 
+/// The program xfs_repair of a version that supports these features.
+fn repair_for(incompat: Incompat) -> String {
+    let newer = Incompat::PARENT | Incompat::EXCHANGE_RANGE | Incompat::METADIR;
+    if incompat.intersects(newer) { xfsprogs::newer("xfs_repair") } else { "xfs_repair".into() }
+}
+
 /// Compares a state. ironmap recovers `ours`, which is a copy of the image.
 fn compare_with(
     image: &Image,
@@ -241,12 +247,7 @@ fn compare_with(
     };
     let (mut expected, statfs) = theirs(&mount, seed);
     drop(mount);
-    let newer = Incompat::PARENT | Incompat::EXCHANGE_RANGE | Incompat::METADIR;
-    let repair = if incompat.intersects(newer) {
-        xfsprogs::newer("xfs_repair")
-    } else {
-        "xfs_repair".into()
-    };
+    let repair = repair_for(incompat);
     let recovered = image.open().unwrap_or_else(|error| panic!("{what}: {error}"));
     let after = Checked::new(&recovered, what);
     let usage_after = recovered.fs().usage();

@@ -122,14 +122,7 @@ impl Address {
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, host) = match authority.rsplit_once('@') {
-            Some((user, _)) if user.contains('@') => {
-                let what = "the address has too many @: an @ in the user name is written %40, and @pN comes last";
-                return Err(Error::invalid(what));
-            }
-            Some((user, host)) => (Some(decoded(user)?), host),
-            None => (None, authority),
-        };
+        let (user, host) = user_and_host(authority)?;
         let mut tls = TlsFields { user, ..TlsFields::default() };
         let mut address = Self {
             server: Server::Unix(PathBuf::new()),
@@ -236,6 +229,18 @@ impl TlsFields {
             ));
         }
         Ok(Tls::Certificates { directory: self.directory, hostname: self.hostname })
+    }
+}
+
+/// The decoded user name, and the rest of an authority, which names the host.
+fn user_and_host(authority: &str) -> Result<(Option<String>, &str)> {
+    match authority.rsplit_once('@') {
+        Some((user, _)) if user.contains('@') => {
+            let what = "the address has too many @: an @ in the user name is written %40, and @pN comes last";
+            Err(Error::invalid(what))
+        }
+        Some((user, host)) => Ok((Some(decoded(user)?), host)),
+        None => Ok((None, authority)),
     }
 }
 

@@ -314,6 +314,56 @@ fn violated_rules_have_names() {
     }
 }
 
+/// Sends a request, and receives a reply of one chunk of this kind. `expected` is the content of the memory, in which a length of 0 stands
+/// for an error of the request, or a part of the error of the connection.
+#[track_caller]
+fn receive_status(
+    command: Command,
+    (headers, kind): (Headers, u16),
+    content: &[u8],
+    expected: Result<[u64; 4], &str>,
+) {
+    let connection = Connection::new(Wire::default(), headers);
+    let mut connection = connection.with_allocation(Some(7));
+    connection.stream.part.set(9000);
+    let len = if command == Command::Read { 8192 } else { 2 * STATUS };
+    // The memory contains a part of an answer from another connection.
+    let memory = Memory::Flat(Buffer::from(vec![0xEE; len]));
+    let nothing = Request::without_data(command);
+    connection.push(Request { at: 4096, len: 8192, memory, ..nothing }, ());
+    connection.send().unwrap();
+    let asked = &requests(headers, &connection.stream.sent.take())[0];
+    let mut reply = chunk(headers, asked, true, kind, content);
+    // After a reply that is too short, more bytes follow.
+    if expected.is_err() {
+        reply.extend([0; 64]);
+    }
+    connection.stream.replies.borrow_mut().extend(reply);
+    let received = loop {
+        match connection.receive(false) {
+            Ok(true) if expected.is_ok() => {}
+            received => break received.map_err(|lost| lost.to_string()),
+        }
+    };
+    match expected {
+        Ok(words) => {
+            let answered = connection.pop().unwrap();
+            let result = if words[0] == 0 { Err(Errno::EINVAL) } else { Ok(()) };
+            assert_eq!(answered.result, result, "{content:?}");
+            if words[0] == 0 {
+                return;
+            }
+            let Memory::Flat(bytes) = answered.request.memory else { unreachable!() };
+            assert_eq!(bytes[..], words.map(u64::to_be_bytes).concat(), "{content:?}");
+        }
+        Err(rule) => {
+            let error = received.unwrap_err();
+            assert!(error.contains(rule), "{content:?}: {error}");
+            assert_eq!(connection.into_unanswered().len(), 1, "{rule}");
+        }
+    }
+}
+
 /// Extents of the status of blocks are stored as lengths and bits of the context. Replies with 32 and with 64 bits are stored in the same
 /// form, up to the size of the memory. A status without blocks is an error of the request. A status that was not requested is refused.
 #[test]
@@ -324,105 +374,35 @@ fn a_status_is_a_list_of_ranges() {
         [&context[..], &count, &len.to_be_bytes(), &bits.to_be_bytes()].concat()
     };
     const ONES: u64 = 0x0101_0101;
-    let asks = Command::BlockStatus;
-    // This status belongs to another context than the requested one.
-    let other = [8, 512, 2].map(u32::to_be_bytes).concat();
-    let cases = [
-        (asks, Headers::Structured, 5, structured(4096, 3), Ok([4096, 3, 0, 0])),
-        (asks, Headers::Structured, 5, structured(8192, 0), Ok([8192, 0, 0, 0])),
-        (asks, Headers::Structured, 5, [structured(512, 1), vec![0; 80]].concat(), Ok([0; 4])),
-        (
-            asks,
-            Headers::Structured,
-            5,
-            [structured(512, 1), vec![1; 8]].concat(),
-            Ok([512, 1, ONES, ONES]),
-        ),
-        // The memory has space for only two extents, so the third and later extents are skipped.
-        (
-            asks,
-            Headers::Structured,
-            5,
-            [structured(512, 1), vec![1; 4 << 20]].concat(),
-            Ok([512, 1, ONES, ONES]),
-        ),
-        (
-            asks,
-            Headers::Structured,
-            5,
-            [structured(512, 1), vec![1; 80]].concat(),
-            Ok([512, 1, ONES, ONES]),
-        ),
-        (
-            asks,
-            Headers::Structured,
-            5,
-            [structured(512, 1), vec![1; 7]].concat(),
-            Err("a wrong length"),
-        ),
-        (asks, Headers::Structured, 5, structured(0, 0), Ok([0; 4])),
-        (asks, Headers::Structured, 5, other, Ok([0; 4])),
-        (asks, Headers::Structured, 5, structured(1, 0)[..4].to_vec(), Err("a wrong length")),
-        (asks, Headers::Structured, 5, vec![0; 2 << 20], Err("a wrong length")),
-        (asks, Headers::Structured, 0, Vec::new(), Ok([0; 4])),
-        (asks, Headers::Structured, 1, vec![0; 20], Err("a request that is not a read")),
-        (asks, Headers::Extended, 6, extended(1, 8192, 2), Ok([8192, 2, 0, 0])),
-        (asks, Headers::Extended, 6, extended(1, u64::MAX, 2), Ok([u64::MAX, 2, 0, 0])),
-        (
-            Command::Read,
-            Headers::Structured,
-            5,
-            structured(512, 0),
-            Err("a request of another type"),
-        ),
-        (
-            Command::Flush,
-            Headers::Extended,
-            6,
-            extended(1, 512, 0),
-            Err("a request of another type"),
-        ),
+    let structured_cases = [
+        (structured(4096, 3), Ok([4096, 3, 0, 0])),
+        (structured(8192, 0), Ok([8192, 0, 0, 0])),
+        ([structured(512, 1), vec![0; 80]].concat(), Ok([0; 4])),
+        ([structured(512, 1), vec![1; 8]].concat(), Ok([512, 1, ONES, ONES])),
+        // The memory has no space for the third and the later extents.
+        ([structured(512, 1), vec![1; 4 << 20]].concat(), Ok([512, 1, ONES, ONES])),
+        ([structured(512, 1), vec![1; 80]].concat(), Ok([512, 1, ONES, ONES])),
+        ([structured(512, 1), vec![1; 7]].concat(), Err("a wrong length")),
+        (structured(0, 0), Ok([0; 4])),
+        // The status belongs to another context.
+        ([8, 512, 2].map(u32::to_be_bytes).concat(), Ok([0; 4])),
+        (structured(1, 0)[..4].to_vec(), Err("a wrong length")),
+        (vec![0; 2 << 20], Err("a wrong length")),
     ];
-    for (command, headers, kind, content, expected) in cases {
-        let connection = Connection::new(Wire::default(), headers);
-        let mut connection = connection.with_allocation(Some(7));
-        connection.stream.part.set(9000);
-        let len = if command == Command::Read { 8192 } else { 2 * STATUS };
-        // The memory contains a part of an answer from another connection, which must not remain in it.
-        let memory = Memory::Flat(Buffer::from(vec![0xEE; len]));
-        let nothing = Request::without_data(command);
-        connection.push(Request { at: 4096, len: 8192, memory, ..nothing }, ());
-        connection.send().unwrap();
-        let asked = &requests(headers, &connection.stream.sent.take())[0];
-        let mut reply = chunk(headers, asked, true, kind, &content);
-        // If the reply is too short, more bytes follow it.
-        if expected.is_err() {
-            reply.extend([0; 64]);
-        }
-        connection.stream.replies.borrow_mut().extend(reply);
-        let received = loop {
-            match connection.receive(false) {
-                Ok(true) if expected.is_ok() => {}
-                received => break received.map_err(|lost| lost.to_string()),
-            }
-        };
-        match expected {
-            Ok(words) => {
-                let answered = connection.pop().unwrap();
-                let result = if words[0] == 0 { Err(Errno::EINVAL) } else { Ok(()) };
-                assert_eq!(answered.result, result, "{content:?}");
-                if words[0] == 0 {
-                    continue;
-                }
-                let Memory::Flat(bytes) = answered.request.memory else { unreachable!() };
-                assert_eq!(bytes[..], words.map(u64::to_be_bytes).concat(), "{content:?}");
-            }
-            Err(rule) => {
-                let error = received.unwrap_err();
-                assert!(error.contains(rule), "{content:?}: {error}");
-                assert_eq!(connection.into_unanswered().len(), 1, "{rule}");
-            }
-        }
+    let asks = Command::BlockStatus;
+    for (content, expected) in structured_cases {
+        receive_status(asks, (Headers::Structured, 5), &content, expected);
+    }
+    let other = Err("a request of another type");
+    for (command, reply, content, expected) in [
+        (asks, (Headers::Structured, 0), Vec::new(), Ok([0; 4])),
+        (asks, (Headers::Structured, 1), vec![0; 20], Err("a request that is not a read")),
+        (asks, (Headers::Extended, 6), extended(1, 8192, 2), Ok([8192, 2, 0, 0])),
+        (asks, (Headers::Extended, 6), extended(1, u64::MAX, 2), Ok([u64::MAX, 2, 0, 0])),
+        (Command::Read, (Headers::Structured, 5), structured(512, 0), other),
+        (Command::Flush, (Headers::Extended, 6), extended(1, 512, 0), other),
+    ] {
+        receive_status(command, reply, &content, expected);
     }
 }
 

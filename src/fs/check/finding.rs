@@ -292,11 +292,35 @@ impl Kind {
             Self::NotChecked { .. } => "not_checked",
         }
     }
+
+    /// The subject of the text, if it is the name of a directory entry or a run of numbers.
+    fn subject(&self) -> Option<String> {
+        match self {
+            Self::EntryToUnused { name, .. }
+            | Self::EntryToInvalid { name, .. }
+            | Self::EntryType { name, .. }
+            | Self::BadName { name }
+            | Self::DuplicateName { name }
+            | Self::SecondName { name, .. }
+            | Self::WrongLeaf { name, .. } => Some(format!("{:?}", String::from_utf8_lossy(name))),
+            Self::Outside { block, count }
+            | Self::ClaimedTwice { block, count }
+            | Self::ClaimsMetadata { block, count, .. } => {
+                Some(Run("block", *block, *count).to_string())
+            }
+            Self::MarkedFree { first, count } | Self::MarkedUsed { first, count } => {
+                Some(Run("number", *first, *count).to_string())
+            }
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |name: &[u8]| format!("{:?}", String::from_utf8_lossy(name));
+        if let Some(subject) = self.subject() {
+            write!(f, "{subject} ")?;
+        }
         match self {
             Self::Unreadable { error } => write!(f, "cannot be read: {error}"),
             Self::Checksum { stored, computed } => {
@@ -305,37 +329,25 @@ impl fmt::Display for Kind {
             Self::Value { stored, expected } => write!(f, "{stored}, should be {expected}"),
             Self::Invalid { stored, rule } => write!(f, "{stored}: {rule}"),
             Self::Damaged { what } | Self::Records { what } => f.write_str(what),
-            Self::Outside { block, count } => {
-                write!(f, "{} outside the volume", Run("block", *block, *count))
+            Self::Outside { .. } => f.write_str("outside the volume"),
+            Self::ClaimedTwice { .. } => f.write_str("also in use by another structure"),
+            Self::ClaimsMetadata { structure, .. } => write!(f, "also in use by the {structure}"),
+            Self::EntryToUnused { target, .. } => {
+                write!(f, "names inode {target}, which is not in use")
             }
-            Self::ClaimedTwice { block, count } => {
-                write!(f, "{} also in use by another structure", Run("block", *block, *count))
+            Self::EntryToInvalid { target, .. } => {
+                write!(f, "names inode {target}, which must not have a name")
             }
-            Self::ClaimsMetadata { block, count, structure } => {
-                write!(f, "{} also in use by the {structure}", Run("block", *block, *count))
+            Self::EntryType { stored, actual, .. } => {
+                write!(f, "records type {stored}, but the inode is a {actual:?}")
             }
-            Self::EntryToUnused { name, target } => {
-                write!(f, "{} names inode {target}, which is not in use", text(name))
+            Self::BadName { .. } => f.write_str("is not a valid name"),
+            Self::DuplicateName { .. } => f.write_str("is in the directory more than once"),
+            Self::SecondName { target, .. } => {
+                write!(f, "is a second name of directory inode {target}")
             }
-            Self::EntryToInvalid { name, target } => {
-                write!(f, "{} names inode {target}, which must not have a name", text(name))
-            }
-            Self::EntryType { name, stored, actual } => {
-                write!(f, "{} records type {stored}, but the inode is a {actual:?}", text(name))
-            }
-            Self::BadName { name } => write!(f, "{} is not a valid name", text(name)),
-            Self::DuplicateName { name } => {
-                write!(f, "{} is in the directory more than once", text(name))
-            }
-            Self::SecondName { name, target } => {
-                write!(f, "{} is a second name of directory inode {target}", text(name))
-            }
-            Self::WrongLeaf { name, hash } => {
-                write!(
-                    f,
-                    "{} with hash {hash:#010x} is in the wrong leaf of the hash tree",
-                    text(name)
-                )
+            Self::WrongLeaf { hash, .. } => {
+                write!(f, "with hash {hash:#010x} is in the wrong leaf of the hash tree")
             }
             Self::MissingDots => f.write_str("the first entries are not . and .."),
             Self::WrongParent { stored, actual } => {
@@ -345,12 +357,8 @@ impl fmt::Display for Kind {
                 f.write_str("the inode is in use, but not reachable from the root")
             }
             Self::LinkCount { stored, names } => write!(f, "{stored} links, but {names} names"),
-            Self::MarkedFree { first, count } => {
-                write!(f, "{} marked as free, but in use", Run("number", *first, *count))
-            }
-            Self::MarkedUsed { first, count } => {
-                write!(f, "{} marked as in use, but free", Run("number", *first, *count))
-            }
+            Self::MarkedFree { .. } => f.write_str("marked as free, but in use"),
+            Self::MarkedUsed { .. } => f.write_str("marked as in use, but free"),
             Self::Usage { id, bytes, inodes } => write!(
                 f,
                 "id {id} has {} bytes and {} inodes on record, but uses {} and {}",

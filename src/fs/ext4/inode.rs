@@ -318,6 +318,26 @@ fn type_and_size(sb: &Superblock, raw: &RawInode, place: Place) -> Result<(FileT
     Ok((file_type, size))
 }
 
+fn flags(sb: &Superblock, raw: &RawInode, place: Place) -> Result<InodeFlags> {
+    let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
+    if flags.contains(InodeFlags::INLINE_DATA) && !sb.incompat.contains(Incompat::INLINE_DATA) {
+        return Err(place
+            .field("i_flags")
+            .corrupt("the flag inline_data is set, but not the feature inline_data"));
+    }
+    Ok(flags)
+}
+
+/// The block of extended attributes.
+fn xattr_block(sb: &Superblock, raw: &RawInode) -> Option<FsBlock> {
+    let mut block = u64::from(raw.i_file_acl_lo.get());
+    // Without the feature 64bit, the upper half is unused and may contain any bytes.
+    if sb.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
+        block |= u64::from(raw.i_file_acl_high.get()) << 32;
+    }
+    (block != 0).then_some(FsBlock(block))
+}
+
 /// Decodes a time stamp. `seconds` is the lower 32 bits of the seconds. `extra` contains 2 further bits of the seconds, and the
 /// nanoseconds.
 fn stamp(seconds: u32, extra: u32) -> Timestamp {
@@ -350,24 +370,12 @@ impl Inode {
         verify(generation)?;
 
         let (file_type, size) = type_and_size(sb, raw, place)?;
-        let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
-        if flags.contains(InodeFlags::INLINE_DATA) && !sb.incompat.contains(Incompat::INLINE_DATA) {
-            return Err(place
-                .field("i_flags")
-                .corrupt("the flag inline_data is set, but not the feature inline_data"));
-        }
-
+        let flags = flags(sb, raw, place)?;
         let mut blocks = sectors(sb, raw);
         // As in Linux, inline data counts as used blocks. With a count of 0, a program that preserves holes would treat the file as a hole.
         if flags.contains(InodeFlags::INLINE_DATA) && file_type == FileType::Regular {
             blocks += size.div_ceil(512);
         }
-        let mut xattr_block = u64::from(raw.i_file_acl_lo.get());
-        // Without the feature 64bit, the upper half is unused and may contain any bytes.
-        if sb.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
-            xattr_block |= u64::from(raw.i_file_acl_high.get()) << 32;
-        }
-
         let has = |end: usize| extra_size >= end;
         let stat = Stat {
             inode: number,
@@ -399,7 +407,7 @@ impl Inode {
             size,
             file_type,
             i_block: raw.i_block,
-            xattr_block: (xattr_block != 0).then_some(FsBlock(xattr_block)),
+            xattr_block: xattr_block(sb, raw),
             xattr_area: SmallVec::from_slice(xattr_area),
             raw_atime: raw.i_atime.get(),
             raw_dtime: raw.i_dtime.get(),

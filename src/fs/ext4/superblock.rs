@@ -177,6 +177,20 @@ fn wide(low: u32, high: u8) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
+/// The superblock as stored, if the device contains ext2, ext3 or ext4.
+fn raw(bytes: &[u8]) -> Result<&RawSuperblock> {
+    let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
+        return Err(PLACE.corrupt("the device ends within the superblock"));
+    };
+    if raw.s_magic.get() != MAGIC {
+        return Err(Error::new(
+            ErrorKind::UnknownFormat,
+            "the device contains no ext2, ext3 or ext4 file system",
+        ));
+    }
+    Ok(raw)
+}
+
 /// The features of the volume, if reads support all of them.
 ///
 /// # Errors
@@ -256,15 +270,7 @@ impl Superblock {
     /// Decodes a superblock without a check of the rules of a mount. A superblock of a volume that is being made may not follow these rules
     /// yet.
     pub(super) fn decode(bytes: &[u8], device_size: u64) -> Result<Self> {
-        let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
-            return Err(PLACE.corrupt("the device ends within the superblock"));
-        };
-        if raw.s_magic.get() != MAGIC {
-            return Err(Error::new(
-                ErrorKind::UnknownFormat,
-                "the device contains no ext2, ext3 or ext4 file system",
-            ));
-        }
+        let raw = raw(bytes)?;
         let Features { compat, incompat, ro_compat } = readable_features(raw)?;
         // If the volume has metadata_csum and uninit_bg, uninit_bg is ignored.
         let seed = Self::verify(raw, bytes, incompat, ro_compat)?;

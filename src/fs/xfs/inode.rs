@@ -156,36 +156,8 @@ impl Xfs {
         let (mut data, attributes) = self.forks(bytes, raw, flags2, file_type, place)?;
         data.is_realtime =
             raw.di_flags.get() & flags::REALTIME != 0 && file_type == FileType::Regular;
-        let is_big = flags2 & flags2::BIGTIME != 0;
-        let time = |raw: u64| if is_big { bigtime(raw) } else { time(raw) };
-        let project = u32::from(raw.di_projid_lo.get()) | u32::from(raw.di_projid_hi.get()) << 16;
-        let project = if self.superblock.projid32 { project } else { project & 0xFFFF };
         let device = (data.format == Format::Device).then(|| device_number(&data.bytes)).flatten();
-        let block_size = self.superblock.geometry.block;
-        let flags = raw.di_flags.get();
-        let stat = Stat {
-            inode: number,
-            file_type,
-            mode,
-            links: if raw.di_version == 1 {
-                raw.di_onlink.get().into()
-            } else {
-                raw.di_nlink.get()
-            },
-            uid: raw.di_uid.get(),
-            gid: raw.di_gid.get(),
-            size,
-            blocks: raw.di_nblocks.get().saturating_mul(block_size.bytes() as u64 / 512),
-            block_size: block_size.bytes() as u32,
-            accessed: time(raw.di_atime.get()),
-            modified: time(raw.di_mtime.get()),
-            changed: time(raw.di_ctime.get()),
-            created: v3.map(|v3| time(v3.di_crtime.get())),
-            device,
-            flags: linux_flags(flags, flags2).bits(),
-            generation: raw.di_gen.get(),
-            project: Some(project),
-        };
+        let stat = self.stat(number, raw, v3, file_type, device);
         Ok(XfsInode {
             fs: Arc::clone(self),
             is_metadata: flags2 & flags2::METADATA != 0
@@ -196,6 +168,46 @@ impl Xfs {
             attributes,
             map: OnceLock::new(),
         })
+    }
+
+    fn stat(
+        &self,
+        number: InodeNo,
+        raw: &RawInode,
+        v3: Option<&RawInodeV3>,
+        file_type: FileType,
+        device: Option<(u32, u32)>,
+    ) -> Stat {
+        let flags2 = v3.map_or(0, |v3| v3.di_flags2.get());
+        let is_big = flags2 & flags2::BIGTIME != 0;
+        let time = |raw: u64| if is_big { bigtime(raw) } else { time(raw) };
+        let project = u32::from(raw.di_projid_lo.get()) | u32::from(raw.di_projid_hi.get()) << 16;
+        let project = if self.superblock.projid32 { project } else { project & 0xFFFF };
+        let block_size = self.superblock.geometry.block;
+        let flags = raw.di_flags.get();
+        Stat {
+            inode: number,
+            file_type,
+            mode: u32::from(raw.di_mode.get()),
+            links: if raw.di_version == 1 {
+                raw.di_onlink.get().into()
+            } else {
+                raw.di_nlink.get()
+            },
+            uid: raw.di_uid.get(),
+            gid: raw.di_gid.get(),
+            size: raw.di_size.get(),
+            blocks: raw.di_nblocks.get().saturating_mul(block_size.bytes() as u64 / 512),
+            block_size: block_size.bytes() as u32,
+            accessed: time(raw.di_atime.get()),
+            modified: time(raw.di_mtime.get()),
+            changed: time(raw.di_ctime.get()),
+            created: v3.map(|v3| time(v3.di_crtime.get())),
+            device,
+            flags: linux_flags(flags, flags2).bits(),
+            generation: raw.di_gen.get(),
+            project: Some(project),
+        }
     }
 
     /// Decodes the forks of an inode. If a fork is an extent list, the number of extents in the inode's counter must fit into the inode.

@@ -43,13 +43,37 @@ pub(super) struct Realtime {
     start: u64,
 }
 
+fn wrong<T>(field: &'static str, what: String) -> Result<T> {
+    Err(Place::new("superblock").field(field).corrupt(what))
+}
+
+/// Checks the size, the number and the numbering of realtime groups.
+fn check_groups(raw: &RawSuperblock, group_blocks: u64) -> Result<()> {
+    let (extents, extent) = (raw.sb_rextents.get(), raw.sb_rextsize.get());
+    let (of_group, log) = (u64::from(raw.sb_rgextents.get()), raw.sb_rgblklog);
+    if of_group < FEWEST_EXTENTS || group_blocks > 1 << MAX_GROUP_LOG {
+        let what = format!("a realtime group cannot have {of_group} extents of {extent} blocks");
+        return wrong("sb_rgextents", what);
+    }
+    if u64::from(raw.sb_rgcount.get()) != extents.div_ceil(of_group) {
+        let what = format!("{} realtime groups do not match {extents} extents", raw.sb_rgcount);
+        return wrong("sb_rgcount", what);
+    }
+    if u32::from(log) != u64::BITS - (group_blocks - 1).leading_zeros() {
+        let what = format!(
+            "realtime groups of {group_blocks} blocks do not match {log} bits for a block number"
+        );
+        return wrong("sb_rgblklog", what);
+    }
+    Ok(())
+}
+
 impl Realtime {
     /// Decodes the numbering from the superblock; `None` if there are no realtime blocks. Fields that contradict each other are an error,
     /// as in Linux.
     pub(super) fn new(raw: &RawSuperblock, features: Incompat) -> Result<Option<Self>> {
         let (blocks, extents) = (raw.sb_rblocks.get(), raw.sb_rextents.get());
         let (extent, log) = (u64::from(raw.sb_rextsize.get()), raw.sb_rgblklog);
-        let wrong = |field, what: String| Err(Place::new("superblock").field(field).corrupt(what));
         if blocks != 0 && (extent == 0 || extents == 0) {
             return wrong(
                 "sb_rextsize",
@@ -71,22 +95,7 @@ impl Realtime {
         let group_blocks = if has_groups { of_group * extent } else { blocks };
         // The superblock records a group size even if there are no realtime blocks. This size must be valid too.
         if has_groups {
-            if of_group < FEWEST_EXTENTS || group_blocks > 1 << MAX_GROUP_LOG {
-                let what =
-                    format!("a realtime group cannot have {of_group} extents of {extent} blocks");
-                return wrong("sb_rgextents", what);
-            }
-            if u64::from(raw.sb_rgcount.get()) != extents.div_ceil(of_group) {
-                let what =
-                    format!("{} realtime groups do not match {extents} extents", raw.sb_rgcount);
-                return wrong("sb_rgcount", what);
-            }
-            if u32::from(log) != u64::BITS - (group_blocks - 1).leading_zeros() {
-                let what = format!(
-                    "realtime groups of {group_blocks} blocks do not match {log} bits for a block number"
-                );
-                return wrong("sb_rgblklog", what);
-            }
+            check_groups(raw, group_blocks)?;
         }
         if blocks == 0 {
             return Ok(None);

@@ -108,18 +108,9 @@ impl Superblock {
             return Err(Error::unsupported(format!("XFS version {number} is not supported")));
         }
         let is_v5 = number == 5;
-        let sector_log = raw.sb_sectlog;
-        let sector = 1_usize << sector_log.min(31);
-        if !SECTOR_LOGS.contains(&sector_log)
-            || usize::from(raw.sb_sectsize.get()) != sector
-            || sector > bytes.len()
-        {
-            let what = format!("a sector size of {} bytes is not valid", raw.sb_sectsize.get());
-            return Err(PLACE.field("sb_sectsize").corrupt(what));
-        }
+        let sector = Self::sector(raw, bytes)?;
         if is_v5 && replayed == Replayed::No {
-            let (stored, computed) =
-                (u32::from_le_bytes(raw.sb_crc), crc_of(&bytes[..sector], CRC_OFFSET));
+            let (stored, computed) = (u32::from_le_bytes(raw.sb_crc), crc_of(sector, CRC_OFFSET));
             if stored != computed {
                 return Err(PLACE.field("sb_crc").bad_checksum(stored, computed));
             }
@@ -170,6 +161,20 @@ impl Superblock {
             free_blocks: raw.sb_fdblocks.get(),
             max_inode_percent: raw.sb_imax_pct,
         })
+    }
+
+    /// The superblock's sector.
+    fn sector<'a>(raw: &RawSuperblock, bytes: &'a [u8]) -> Result<&'a [u8]> {
+        let sector_log = raw.sb_sectlog;
+        let sector = 1_usize << sector_log.min(31);
+        if !SECTOR_LOGS.contains(&sector_log)
+            || usize::from(raw.sb_sectsize.get()) != sector
+            || sector > bytes.len()
+        {
+            let what = format!("a sector size of {} bytes is not valid", raw.sb_sectsize.get());
+            return Err(PLACE.field("sb_sectsize").corrupt(what));
+        }
+        Ok(&bytes[..sector])
     }
 
     /// Decodes the features. An unsupported feature is refused, and the error names the feature.

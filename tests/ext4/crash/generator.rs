@@ -209,32 +209,8 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
             let (from, to) = (directory(rng)?, free_directory(rng)?);
             Op::Rename { from, to, how: Renaming::Plain }
         }
-        Write | Append => {
-            let path = file(rng)?;
-            let size = content_of(history, &path).len() as u64;
-            let pos = match kind {
-                Append => size,
-                _ => [rng.below(size + 1), rng.below(FILE_LIMIT / 1024) * 1024, 0]
-                    [rng.below(3) as usize],
-            };
-            let len =
-                1 + [rng.below(100), rng.below(5000), rng.below(12) * 1024, rng.below(20_000)]
-                    [rng.below(4) as usize];
-            let fits = pos + len <= FILE_LIMIT && total(history) + len as usize <= TOTAL_LIMIT;
-            fits.then_some(Op::Write { path, pos: pos as usize, len: len as usize })?
-        }
-        Shrink => {
-            let path = file(rng)?;
-            let size = content_of(history, &path).len() as u64;
-            let size = [0, rng.below(size), rng.below(size) / 1024 * 1024][rng.below(3) as usize];
-            Op::Truncate { path, size: size as usize }
-        }
-        Grow => {
-            let path = file(rng)?;
-            let size = content_of(history, &path).len() as u64;
-            let size = size + 1 + rng.below(FILE_LIMIT.saturating_sub(size));
-            Op::Truncate { path, size: size as usize }
-        }
+        Write | Append => write(kind, file(rng)?, rng, history)?,
+        Shrink | Grow => truncate(kind, file(rng)?, rng, history),
         Allocate => space(rng, history, style, Space::Allocate { keep_size: false })?,
         AllocateKeepSize => space(rng, history, style, Space::Allocate { keep_size: true })?,
         Zero => space(rng, history, style, Space::Zero { keep_size: false })?,
@@ -252,6 +228,27 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
         Fsync => Op::Fsync(any(rng, names, |node| node.id().is_some())?),
         Sync => Op::Sync,
     })
+}
+
+fn write(kind: Kind, path: String, rng: &mut Rng, history: &History) -> Option<Op> {
+    let size = content_of(history, &path).len() as u64;
+    let pos = match kind {
+        Append => size,
+        _ => [rng.below(size + 1), rng.below(FILE_LIMIT / 1024) * 1024, 0][rng.below(3) as usize],
+    };
+    let len = 1 + [rng.below(100), rng.below(5000), rng.below(12) * 1024, rng.below(20_000)]
+        [rng.below(4) as usize];
+    let fits = pos + len <= FILE_LIMIT && total(history) + len as usize <= TOTAL_LIMIT;
+    fits.then_some(Op::Write { path, pos: pos as usize, len: len as usize })
+}
+
+fn truncate(kind: Kind, path: String, rng: &mut Rng, history: &History) -> Op {
+    let size = content_of(history, &path).len() as u64;
+    let size = match kind {
+        Shrink => [0, rng.below(size), rng.below(size) / 1024 * 1024][rng.below(3) as usize],
+        _ => size + 1 + rng.below(FILE_LIMIT.saturating_sub(size)),
+    };
+    Op::Truncate { path, size: size as usize }
 }
 
 fn set(kind: Kind, rng: &mut Rng, history: &History, style: Style, path: &str) -> Option<Set> {

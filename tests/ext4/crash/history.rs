@@ -144,25 +144,11 @@ impl History {
                 self.touch(number, to);
                 state.rename(from, to, *how);
             }
-            Op::Write { path, pos, len } => {
-                let data: Vec<_> = (*pos..pos + len).map(|pos| self.written(number, pos)).collect();
-                self.change(number, path, |content| {
-                    content.resize(content.len().max(pos + len), 0);
-                    content[*pos..pos + len].copy_from_slice(&data);
-                });
-            }
+            Op::Write { path, pos, len } => self.write(number, path, *pos, *len),
             Op::Truncate { path, size } => {
                 self.change(number, path, |content| content.resize(*size, 0));
             }
-            Op::Space { path, how, pos, len } => {
-                let file = self.id_at(path).expect("a file");
-                match how {
-                    Space::Collapse => self.shifts.push((file, number, -(*len as i64))),
-                    Space::Insert => self.shifts.push((file, number, *len as i64)),
-                    _ => {}
-                }
-                self.change(number, path, |content| how.apply(content, *pos, *len));
-            }
+            Op::Space { path, how, pos, len } => self.space(number, path, *how, *pos, *len),
             Op::Set { path, what } => {
                 let id = self.id_at(path).expect("a file or directory");
                 self.touched[id] = number;
@@ -186,6 +172,24 @@ impl History {
         state.about.insert(self.contents.len(), About::new());
         self.contents.push(contents);
         self.touched.push(number);
+    }
+
+    fn write(&mut self, number: usize, path: &str, pos: usize, len: usize) {
+        let data: Vec<_> = (pos..pos + len).map(|pos| self.written(number, pos)).collect();
+        self.change(number, path, |content| {
+            content.resize(content.len().max(pos + len), 0);
+            content[pos..pos + len].copy_from_slice(&data);
+        });
+    }
+
+    fn space(&mut self, number: usize, path: &str, how: Space, pos: usize, len: usize) {
+        let file = self.id_at(path).expect("a file");
+        match how {
+            Space::Collapse => self.shifts.push((file, number, -(len as i64))),
+            Space::Insert => self.shifts.push((file, number, len as i64)),
+            _ => {}
+        }
+        self.change(number, path, |content| how.apply(content, pos, len));
     }
 
     /// Records an operation for the file with this path and for its parent directory.

@@ -150,24 +150,26 @@ impl Run<'_> {
             Op::Truncate { path, size } => {
                 fs.writable().unwrap().truncate(self.inode(path)?, *size as u64)
             }
-            Op::Space { path, how, pos, len } => {
-                let how = match *how {
-                    Space::Allocate { keep_size } => Fallocate::Allocate { keep_size },
-                    Space::Zero { keep_size } => Fallocate::Zero { keep_size },
-                    Space::Punch => Fallocate::Punch,
-                    Space::Collapse => Fallocate::Collapse,
-                    Space::Insert => Fallocate::Insert,
-                };
-                fs.writable().unwrap().fallocate(
-                    self.inode(path)?,
-                    how,
-                    FilePos(*pos as u64),
-                    *len as u64,
-                )
-            }
+            Op::Space { path, how, pos, len } => self.fallocate(path, *how, *pos, *len),
             Op::Set { path, what } => self.set(self.inode(path)?, what, number),
             Op::Fsync(_) | Op::Sync => fs.sync(),
         }
+    }
+
+    fn fallocate(&self, path: &str, how: Space, pos: usize, len: usize) -> ironmap::Result<()> {
+        let how = match how {
+            Space::Allocate { keep_size } => Fallocate::Allocate { keep_size },
+            Space::Zero { keep_size } => Fallocate::Zero { keep_size },
+            Space::Punch => Fallocate::Punch,
+            Space::Collapse => Fallocate::Collapse,
+            Space::Insert => Fallocate::Insert,
+        };
+        self.fs.writable().unwrap().fallocate(
+            self.inode(path)?,
+            how,
+            FilePos(pos as u64),
+            len as u64,
+        )
     }
 
     fn set(&self, inode: InodeNo, what: &Set, number: usize) -> ironmap::Result<()> {

@@ -48,20 +48,11 @@ fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()
     // The inode is held, because another thread may remove the file.
     let found = || fs.lookup(dir, &name).and_then(|inode| fs.hold(inode.number()));
     let pos = FilePos(rng.below(200_000));
+    let writer = fs.writable().unwrap();
     match rng.below(16) {
-        0..=3 => {
-            let long = rng.bytes(900).iter().map(|byte| b'a' + byte % 26).collect::<Vec<_>>();
-            let file = match rng.below(8) {
-                0..=3 => NewFile::Regular,
-                4 | 5 => NewFile::Directory,
-                6 => NewFile::Symlink(&long[..rng.below(900) as usize]),
-                _ => NewFile::Fifo,
-            };
-            let who = Credentials::new(scope.id(rng), scope.id(rng), 0);
-            fs.writable().unwrap().create(dir, &name, file, 0o755, &who).map(drop)
-        }
-        4 => fs.writable().unwrap().unlink(dir, &name),
-        5 => fs.writable().unwrap().rmdir(dir, &name),
+        0..=3 => create(fs, rng, scope, dir, &name),
+        4 => writer.unlink(dir, &name),
+        5 => writer.rmdir(dir, &name),
         6 => {
             let (to, new_name) = place(fs, rng, scope);
             let flags = match rng.below(4) {
@@ -69,61 +60,64 @@ fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()
                 1 => RenameFlags::WHITEOUT,
                 _ => RenameFlags::empty(),
             };
-            fs.writable().unwrap().rename(
-                (dir, &name),
-                (to, &new_name),
-                flags,
-                &Credentials::default(),
-            )
+            writer.rename((dir, &name), (to, &new_name), flags, &Credentials::default())
         }
         7 => {
             let (to, new_name) = place(fs, rng, scope);
-            fs.writable().unwrap().link(found()?.number(), to, &new_name)
+            writer.link(found()?.number(), to, &new_name)
         }
         8 | 9 => {
             let len = [10, 200, 5000, 60_000][rng.below(4) as usize];
-            fs.writable().unwrap().write(found()?.number(), pos, &rng.bytes(len)).map(drop)
+            writer.write(found()?.number(), pos, &rng.bytes(len)).map(drop)
         }
-        10 => fs.writable().unwrap().truncate(found()?.number(), rng.below(100_000)),
+        10 => writer.truncate(found()?.number(), rng.below(100_000)),
         11 => {
             let how = match rng.below(4) {
                 0 => Fallocate::Punch,
                 1 => Fallocate::Zero { keep_size: true },
                 _ => Fallocate::Allocate { keep_size: rng.below(2) == 0 },
             };
-            fs.writable().unwrap().fallocate(found()?.number(), how, pos, 1 + rng.below(100_000))
+            writer.fallocate(found()?.number(), how, pos, 1 + rng.below(100_000))
         }
         12 => {
             let set = SetAttributes::new()
                 .uid(scope.id(rng))
                 .gid(scope.id(rng))
                 .project((rng.below(2) == 0).then(|| scope.id(rng)));
-            fs.writable().unwrap().set_attributes(found()?.number(), &set)
+            writer.set_attributes(found()?.number(), &set)
         }
         13 => {
             let held = found()?;
             let inode = held.inode()?;
-            fs.writable()
-                .unwrap()
-                .set_flags(inode.number(), inode.flags() ^ InodeFlags::PROJECT_INHERIT)
+            writer.set_flags(inode.number(), inode.flags() ^ InodeFlags::PROJECT_INHERIT)
         }
         14 => {
             let attribute = format!("user.{}", rng.below(4));
             let len = [3, 70, 700, 3000, 20_000][rng.below(5) as usize];
             // Some values are equal, so that files may share them.
             let value = vec![rng.below(2) as u8; len];
-            fs.writable().unwrap().setxattr(
-                found()?.number(),
-                attribute.as_bytes(),
-                &value,
-                SetXattr::Any,
-            )
+            writer.setxattr(found()?.number(), attribute.as_bytes(), &value, SetXattr::Any)
         }
-        _ => fs
-            .writable()
-            .unwrap()
-            .removexattr(found()?.number(), format!("user.{}", rng.below(4)).as_bytes()),
+        _ => writer.removexattr(found()?.number(), format!("user.{}", rng.below(4)).as_bytes()),
     }
+}
+
+fn create(
+    fs: &Arc<dyn FileSystem>,
+    rng: &mut Rng,
+    scope: Scope,
+    dir: InodeNo,
+    name: &[u8],
+) -> Result<()> {
+    let long = rng.bytes(900).iter().map(|byte| b'a' + byte % 26).collect::<Vec<_>>();
+    let file = match rng.below(8) {
+        0..=3 => NewFile::Regular,
+        4 | 5 => NewFile::Directory,
+        6 => NewFile::Symlink(&long[..rng.below(900) as usize]),
+        _ => NewFile::Fifo,
+    };
+    let who = Credentials::new(scope.id(rng), scope.id(rng), 0);
+    fs.writable().unwrap().create(dir, name, file, 0o755, &who).map(drop)
 }
 
 /// A name in the root or in a directory below it.

@@ -3,6 +3,7 @@
 //! for a reader to judge.
 
 mod blocks;
+mod functions;
 mod imports;
 mod links;
 mod packages;
@@ -75,6 +76,7 @@ fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
     match source.parse::<TokenStream>() {
         Ok(stream) => {
             let mut found = text::check(path, source, stream.clone());
+            found.extend(functions::check(stream.clone()));
             found.extend(imports::check(path, stream.clone()));
             found.extend(words::check_names(stream.clone()));
             if words::is_clean(path) {

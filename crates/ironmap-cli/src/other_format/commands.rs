@@ -87,49 +87,59 @@ fn fill(dir: &Path) {
 
 fn commands() {
     let volume = MemFs::new(Arc::new(Ram::new(32 << 20)), Kind::WHOLE);
-    let (run, ok) = (|words: &[&str]| run(&volume, words), |line: &str| ok(&volume, line));
     let scratch = tempfile::Builder::new().prefix("ironmap-test-").tempdir().unwrap();
-    let (source, back) = (scratch.path().join("source"), scratch.path().join("back"));
+    let source = scratch.path().join("source");
     fill(&source);
-    let path = |path: &Path| path.to_str().unwrap().to_owned();
-    let shown = path(&source);
+    copies(&volume, scratch.path());
+    same_tree(&volume, &source);
+    same_changes(&volume, &source);
+    refusals(&volume);
+}
 
-    // The tree is copied into the volume, and copied out of the volume in three ways.
-    ok(&format!("cp -a {shown} memory:/tree"));
-    ok(&format!("diff memory:/tree {shown}"));
-    ok(&format!("cp -a memory:/tree {}", path(&back)));
-    host(scratch.path(), "diff -r --no-dereference source back");
-    let archive = run(&["tar", "memory:/tree"]).unwrap();
-    fs::write(scratch.path().join("tree.tar"), archive).unwrap();
-    fs::create_dir(scratch.path().join("extracted")).unwrap();
-    host(scratch.path(), "tar -xf tree.tar -C extracted");
-    host(scratch.path(), "diff -r --no-dereference source extracted");
-    let said = run(&["cat", "memory:/tree/a/link", "memory:/tree/again"]).unwrap();
-    let content = [fs::read(source.join("a/b/file")).unwrap(), b"a line\n".to_vec()].concat();
-    assert!(said == content);
+/// The tree is copied into the volume, and copied out of the volume in three ways.
+fn copies(volume: &MemFs, scratch: &Path) {
+    let ok = |line: &str| ok(volume, line);
+    let shown = scratch.display();
+    ok(&format!("cp -a {shown}/source memory:/tree"));
+    ok(&format!("diff memory:/tree {shown}/source"));
+    ok(&format!("cp -a memory:/tree {shown}/back"));
+    host(scratch, "diff -r --no-dereference source back");
+    let archive = run(volume, &["tar", "memory:/tree"]).unwrap();
+    fs::write(scratch.join("tree.tar"), archive).unwrap();
+    fs::create_dir(scratch.join("extracted")).unwrap();
+    host(scratch, "tar -xf tree.tar -C extracted");
+    host(scratch, "diff -r --no-dereference source extracted");
+    let said = run(volume, &["cat", "memory:/tree/a/link", "memory:/tree/again"]).unwrap();
+    let content = fs::read(scratch.join("source/a/b/file")).unwrap();
+    assert!(said == [content, b"a line\n".to_vec()].concat());
+}
 
-    // Programs of the host show the same tree.
-    assert_eq!(sorted(&ok("ls memory:/tree")), sorted(&host(&source, "ls")));
-    assert_eq!(sorted(&ok("ls -a memory:/tree/a")), sorted(&host(&source, "ls -a a")));
+/// Programs of the host show the same tree.
+fn same_tree(volume: &MemFs, source: &Path) {
+    let ok = |line: &str| ok(volume, line);
+    assert_eq!(sorted(&ok("ls memory:/tree")), sorted(&host(source, "ls")));
+    assert_eq!(sorted(&ok("ls -a memory:/tree/a")), sorted(&host(source, "ls -a a")));
     let found = ok("find memory:/tree -type f,l").replace("memory:/tree", ".");
-    assert_eq!(sorted(&found), sorted(&host(&source, "find . -type f,l")));
+    assert_eq!(sorted(&found), sorted(&host(source, "find . -type f,l")));
     for (file, format) in [
         ("a", "%F|%a|%h|%u|%g|%Y"),
         ("a/small", "%F|%s|%a|%h|%u|%g|%Y"),
         ("a/link", "%F|%s|%a|%Y"),
         ("sparse", "%s|%f|%Y"),
     ] {
-        let said = run(&["stat", "-c", format, &format!("memory:/tree/{file}")]).unwrap();
-        let expected = host(&source, &format!("stat -c {format} {file}"));
+        let said = run(volume, &["stat", "-c", format, &format!("memory:/tree/{file}")]).unwrap();
+        let expected = host(source, &format!("stat -c {format} {file}"));
         assert_eq!(String::from_utf8(said).unwrap(), expected, "{file}");
     }
     assert_eq!(ok("readlink memory:/tree/a/link"), "b/file\n");
     assert!(ok("map memory:/tree/sparse").contains(" 512..     585:"));
     assert!(ok("du -s memory:/tree").ends_with("memory:/tree\n"));
     assert!(ok("df memory").contains("memory"));
+}
 
-    // The same changes are made on both sides.
-    let there = |line: &str| host(&source, line);
+/// The same changes are made on both sides.
+fn same_changes(volume: &MemFs, source: &Path) {
+    let (ok, there) = (|line: &str| ok(volume, line), |line: &str| host(source, line));
     ok("mkdir -p memory:/tree/new/below");
     there("mkdir -p new/below");
     ok("mv memory:/tree/a/small memory:/tree/new/below/moved");
@@ -154,22 +164,23 @@ fn commands() {
     assert!(ok("getfattr -d memory:/tree/again").contains("user.colour=\"red\""));
     ok("setfattr -x user.colour memory:/tree/again");
     ok("sync memory");
-    ok(&format!("diff memory:/tree {shown}"));
+    ok(&format!("diff memory:/tree {}", source.display()));
     ok("rm -r memory:/tree");
     assert_eq!(ok("ls memory:/"), "");
+}
 
-    // Commands that support only ext4 are refused, and the error names the format.
+/// Commands that support only ext4 are refused, and the error names the format. A check is refused if the format has no check.
+fn refusals(volume: &MemFs) {
     for words in [["info", "memory"], ["undelete", "memory"]] {
-        let failure = run(&words).unwrap_err();
+        let failure = run(volume, &words).unwrap_err();
         assert_eq!(
             failure,
             "memory: the file system is mem, but this command supports only ext2, ext3 and ext4",
             "{words:?}"
         );
     }
-    // A check is refused if the format has no check.
     assert_eq!(
-        run(&["check", "memory"]).unwrap_err(),
+        run(volume, &["check", "memory"]).unwrap_err(),
         "memory: volumes of mem cannot be checked (EOPNOTSUPP)"
     );
 }

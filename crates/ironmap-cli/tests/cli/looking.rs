@@ -239,13 +239,13 @@ fn links_that_lead_in_a_circle_are_refused_by_ls() {
     }
 }
 
-/// Every letter of a format is printed as by stat(1), for every type of file, and for names that need quotes.
-#[test]
-fn formats_of_stat_are_those_of_stat() {
-    require!([Need::Root]);
-    let odd = ["it's", "quo\"te's", "new\nline's", "tab\t"];
+/// Names that need quotes.
+const QUOTED: [&str; 4] = ["it's", "quo\"te's", "new\nline's", "tab\t"];
+
+/// A twin with more files: names that need quotes, times before 1970, and a device with the number 0.
+fn odd_twin() -> Twin {
     let more = |root: &Path| {
-        odd.iter().for_each(|name| fs::write(root.join(name), "").unwrap());
+        QUOTED.iter().for_each(|name| fs::write(root.join(name), "").unwrap());
         for name in ["past", "just", "epoch"] {
             fs::write(root.join(name), "").unwrap();
         }
@@ -263,7 +263,14 @@ fn formats_of_stat_are_those_of_stat() {
         })
         .collect();
     let requests: Vec<_> = requests.iter().map(String::as_str).collect();
-    let twin = Twin::with(more, &requests);
+    Twin::with(more, &requests)
+}
+
+/// Every letter of a format is printed as by stat(1), for every type of file, and for names that need quotes.
+#[test]
+fn formats_of_stat_are_those_of_stat() {
+    require!([Need::Root]);
+    let twin = odd_twin();
     let paths = "@/ @/small @/nothing @/program @/link @/node @/zero @/pipe @/dir @/dir/empty @/dir/dangling @/sparse";
     for letters in [
         "n|%N|%s",
@@ -320,7 +327,7 @@ fn formats_of_stat_are_those_of_stat() {
     }
     twin.same("stat -L -c %F:%i:%n @/link @/small");
     let quoted = |program: &mut Command, at: &str| {
-        let names = odd.iter().map(|name| format!("{at}/{name}"));
+        let names = QUOTED.iter().map(|name| format!("{at}/{name}"));
         let said = succeed(program.args(["stat", "-c", "%N"]).args(names));
         text(&said.stdout).replace(at, "")
     };

@@ -26,6 +26,59 @@ fn hints(bench: &Bench, rows: &[(&str, i32, &str)]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Command lines, with the exit code and the hint. The directory contains an image, and the beginnings of an LVM volume and of an array.
+const WRONG_LINES: [(&str, i32, &str); 25] = [
+    ("--nosuch", 2, "see ironmap --help"),
+    ("ls --nosuch image", 2, "'--nosuch' found; see ironmap ls --help"),
+    ("--superblock 8193 cp --nosuch image:/ .", 2, "see ironmap cp --help"),
+    ("integrity format --nosuch image", 2, "see ironmap integrity format --help"),
+    (
+        "mkfs new.img",
+        3,
+        "new.img: No such file or directory: add a size to make a new image, as in ironmap mkfs new.img 1G",
+    ),
+    ("mkfs /dev/nosuch", 3, "/dev/nosuch: No such file or directory (ENOENT)"),
+    ("mkfs -t ext5 new.img 16M", 2, "[possible values: ext2, ext3, ext4]"),
+    (
+        "ls lvm.img:/",
+        3,
+        "name a logical volume below /dev/mapper (of an image: losetup -Pf first, then vgchange -ay)",
+    ),
+    (
+        "ls raid.img:/",
+        3,
+        "name the array's device (of an image: losetup -Pf first, then mdadm --assemble --scan)",
+    ),
+    (
+        "ls LABEL=nosuch:/",
+        2,
+        "no device has LABEL=nosuch: the udev link /dev/disk/by-label/nosuch does not exist",
+    ),
+    (
+        "mount UUID=ABCD .",
+        2,
+        "no device has UUID=ABCD: the udev link /dev/disk/by-uuid/abcd does not exist",
+    ),
+    ("mkfs LABEL=typo 10M", 2, "no device has LABEL=typo"),
+    (
+        "bench --runtime 0.01 --truncated vol:image:/x",
+        2,
+        "--truncated: ironmap bench reads no volume",
+    ),
+    ("--superblock 1 clone image other", 2, "--superblock: ironmap clone reads no volume"),
+    ("host --noload image", 2, "--noload: ironmap host reads no volume"),
+    ("integrity check --journal image image", 2, "--journal: ironmap integrity reads no volume"),
+    ("touch --truncated image:/new", 3, "only be read"),
+    ("cp image:/a", 2, ": write ironmap cp <VOLUME:/PATH|PATH>... <DEST>; see ironmap cp --help"),
+    ("mkdir", 2, "missing <VOLUME:/PATH>...: write ironmap mkdir"),
+    ("dump image", 2, "a command is missing: one of inode, block, group"),
+    ("mv image:/a", 2, "name it last, as VOLUME:/DEST"),
+    ("ln image:/a", 2, "name it last, as VOLUME:/DEST"),
+    ("tar -f image.qcow2 image:/", 2, "write image.tar"),
+    ("umount .", 1, "nothing is mounted there"),
+    ("umount /proc", 1, "proc is mounted there: umount(8) unmounts it"),
+];
+
 #[test]
 fn a_wrong_line_gets_the_line_to_type() {
     let bench = Bench::empty();
@@ -37,68 +90,7 @@ fn a_wrong_line_gets_the_line_to_type() {
     magic("lvm.img", 512, b"LABELONE");
     magic("raid.img", 4096, &[0xFC, 0x4E, 0x2B, 0xA9]);
     bench.succeed(["mkfs", "-q", "image", "16M"]);
-    hints(
-        &bench,
-        &[
-            ("--nosuch", 2, "see ironmap --help"),
-            ("ls --nosuch image", 2, "'--nosuch' found; see ironmap ls --help"),
-            ("--superblock 8193 cp --nosuch image:/ .", 2, "see ironmap cp --help"),
-            ("integrity format --nosuch image", 2, "see ironmap integrity format --help"),
-            (
-                "mkfs new.img",
-                3,
-                "new.img: No such file or directory: add a size to make a new image, as in ironmap mkfs new.img 1G",
-            ),
-            ("mkfs /dev/nosuch", 3, "/dev/nosuch: No such file or directory (ENOENT)"),
-            ("mkfs -t ext5 new.img 16M", 2, "[possible values: ext2, ext3, ext4]"),
-            (
-                "ls lvm.img:/",
-                3,
-                "name a logical volume below /dev/mapper (of an image: losetup -Pf first, then vgchange -ay)",
-            ),
-            (
-                "ls raid.img:/",
-                3,
-                "name the array's device (of an image: losetup -Pf first, then mdadm --assemble --scan)",
-            ),
-            (
-                "ls LABEL=nosuch:/",
-                2,
-                "no device has LABEL=nosuch: the udev link /dev/disk/by-label/nosuch does not exist",
-            ),
-            (
-                "mount UUID=ABCD .",
-                2,
-                "no device has UUID=ABCD: the udev link /dev/disk/by-uuid/abcd does not exist",
-            ),
-            ("mkfs LABEL=typo 10M", 2, "no device has LABEL=typo"),
-            (
-                "bench --runtime 0.01 --truncated vol:image:/x",
-                2,
-                "--truncated: ironmap bench reads no volume",
-            ),
-            ("--superblock 1 clone image other", 2, "--superblock: ironmap clone reads no volume"),
-            ("host --noload image", 2, "--noload: ironmap host reads no volume"),
-            (
-                "integrity check --journal image image",
-                2,
-                "--journal: ironmap integrity reads no volume",
-            ),
-            ("touch --truncated image:/new", 3, "only be read"),
-            (
-                "cp image:/a",
-                2,
-                ": write ironmap cp <VOLUME:/PATH|PATH>... <DEST>; see ironmap cp --help",
-            ),
-            ("mkdir", 2, "missing <VOLUME:/PATH>...: write ironmap mkdir"),
-            ("dump image", 2, "a command is missing: one of inode, block, group"),
-            ("mv image:/a", 2, "name it last, as VOLUME:/DEST"),
-            ("ln image:/a", 2, "name it last, as VOLUME:/DEST"),
-            ("tar -f image.qcow2 image:/", 2, "write image.tar"),
-            ("umount .", 1, "nothing is mounted there"),
-            ("umount /proc", 1, "proc is mounted there: umount(8) unmounts it"),
-        ],
-    );
+    hints(&bench, &WRONG_LINES);
     let missing = [bench.path("new.img"), bench.path("other")];
     assert!(missing.iter().all(|path| !path.exists()));
 }

@@ -231,12 +231,9 @@ fn refused(bench: &Bench, args: &[&str], what: &[&str]) {
     assert!(said.lines().count() == 1 && !bench.path("image").exists(), "{args:?}: {said}");
 }
 
-/// An archive of a layout gives the same image as the layout itself. An archive with `manifest.json`, and the directory of its members,
-/// give the same image too. An archive that cannot be applied is refused by name.
-#[test]
-fn an_archive_of_images_is_applied() {
-    require!([Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);
-    let bench = Bench::empty();
+/// Makes four directories and their archives: a layout, the members of archives of one image and of two images, and an ordinary tree.
+/// Returns the descriptor of the image in the layout.
+fn make_archives(bench: &Bench) -> Value {
     let dir = bench.path("layout");
     layout(&dir);
     let contents = [
@@ -270,6 +267,16 @@ fn an_archive_of_images_is_applied() {
         zstd -q layout.tar
         tar --transform 's,^[.]/,,' -cf bare.tar -C layout ./index.json ./blobs ./oci-layout";
     succeed(tool("sh").args(["-ec", script]).current_dir(bench.path("")));
+    image
+}
+
+/// An archive of a layout gives the same image as the layout itself. An archive with `manifest.json`, and the directory of its members,
+/// give the same image too. An archive that cannot be applied is refused by name.
+#[test]
+fn an_archive_of_images_is_applied() {
+    require!([Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);
+    let bench = Bench::empty();
+    let image = make_archives(&bench);
     let expected = image_of(&bench, "layout");
     fs::write(bench.path("kept"), &expected).unwrap();
     assert_eq!(bench.succeed(["ls", "kept:/etc"]), b"b\n");
@@ -312,7 +319,7 @@ fn an_archive_of_images_is_applied() {
     );
     let mut other = image.clone();
     other["digest"] = format!("sha256:{}", "0".repeat(64)).into();
-    index(&dir, &[image, other]);
+    index(&bench.path("layout"), &[image, other]);
     refused(&bench, &["-d", "layout"], &["names 2 images", "x:1"]);
     fs::write(
         bench.path("saved/manifest.json"),
@@ -322,12 +329,8 @@ fn an_archive_of_images_is_applied() {
     refused(&bench, &["-d", "saved"], &["is not a valid name of a layer"]);
 }
 
-/// One of several images is chosen by a name, by the first digits of a digest, or by a platform. The images are in a layout, in an index
-/// that the layout's index names, or in an archive of `docker save`, whose configurations name the platforms. Errors list the images.
-#[test]
-fn one_of_several_images_is_chosen() {
-    require!([Need::Tool("tar"), Need::Tool("gzip")]);
-    let bench = Bench::empty();
+/// Makes a layout and an archive of `docker save`, each with several images. Returns the digest of the image `one:1` of the layout.
+fn make_several(bench: &Bench) -> String {
     let dir = bench.path("layout");
     layout(&dir);
     let image = |content: &str, architecture: &str| {
@@ -367,6 +370,16 @@ fn one_of_several_images_is_chosen() {
     fs::write(bench.path("saved/manifest.json"), json!(saved).to_string()).unwrap();
     let script = "for dir in layout saved; do tar -czf $dir.tar.gz -C $dir .; done";
     succeed(tool("sh").args(["-ec", script]).current_dir(bench.path("")));
+    digest
+}
+
+/// One of several images is chosen by a name, by the first digits of a digest, or by a platform. The images are in a layout, in an index
+/// that the layout's index names, or in an archive of `docker save`, whose configurations name the platforms. Errors list the images.
+#[test]
+fn one_of_several_images_is_chosen() {
+    require!([Need::Tool("tar"), Need::Tool("gzip")]);
+    let bench = Bench::empty();
+    let digest = make_several(&bench);
     let short = &digest["sha256:".len()..][..12];
     for (source, options, file) in [
         ("layout", &["--image", "one:1"][..], "riscv"),

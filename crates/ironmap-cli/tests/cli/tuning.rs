@@ -313,6 +313,58 @@ fn names_of_e2fsprogs_are_taken() {
     fsck(&own.path());
 }
 
+/// Command lines of e2fsprogs. `LONG` is a directory that does not fit into the superblock.
+const E2FSPROGS_LINES: [&str; 48] = [
+    "e2label image seventeen-bytes-17",
+    "e2label image",
+    "tune2fs -L eighteen-bytes-18- image",
+    "tune2fs -L sixteen-bytes-16 image",
+    "e2label image ''",
+    "e2label image",
+    "tune2fs -M LONG image",
+    "tune2fs -L a -L b -m 1 -m 2 -e panic -e continue -c 5 -c 6 -C 5 -C 6 -i 5 -i 6 image",
+    "tune2fs -u 5 -u 6 -g 5 -g 7 -M a -M b -r 5 -r 6 -T now -T 20200101 image",
+    "tune2fs -U random -U 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d -O metadata_csum_seed image",
+    "tune2fs -E stride=4 -E stripe_width=8 image",
+    "tune2fs -m 3 -r 7 image",
+    "tune2fs -r 8 -m 4 image",
+    "tune2fs -c -1 image",
+    "tune2fs -i -1 image",
+    "tune2fs -i -1s image",
+    "tune2fs -r -1 image",
+    "tune2fs -m -1 image",
+    "tune2fs -c -16001 image",
+    "tune2fs -c 16001 image",
+    "tune2fs -C 16001 image",
+    "tune2fs -O dir_index -O ^dir_index image",
+    "tune2fs -o acl -o debug image",
+    "tune2fs -m 51 image",
+    "tune2fs -m x image",
+    "tune2fs -e x image",
+    "tune2fs -T x image",
+    "tune2fs -o x image",
+    "tune2fs -O x image",
+    "tune2fs -E x image",
+    "tune2fs -U x image",
+    "tune2fs -u no-such-user image",
+    "tune2fs -X image",
+    "tune2fs -L x",
+    "tune2fs -L x image image",
+    "tune2fs image",
+    "tune2fs",
+    "tune2fs -L x missing",
+    "tune2fs -L x zeros",
+    "tune2fs -l missing",
+    "tune2fs -l zeros",
+    "e2label",
+    "e2label -x",
+    "e2label missing",
+    "e2label missing x",
+    "e2label zeros",
+    "e2label zeros x",
+    "e2label image a b",
+];
+
 /// If the program is called by a name of e2fsprogs, three rules hold:
 ///
 /// - A text that is too long is shortened.
@@ -333,60 +385,13 @@ fn the_names_of_e2fsprogs_end_as_they_do() {
         symlink(IRONMAP, bench.path(name)).unwrap();
     }
     let long = "d".repeat(80);
-    let long_directory = format!("tune2fs -M {long} image");
-    let commands = [
-        "e2label image seventeen-bytes-17",
-        "e2label image",
-        "tune2fs -L eighteen-bytes-18- image",
-        "tune2fs -L sixteen-bytes-16 image",
-        "e2label image ''",
-        "e2label image",
-        &long_directory,
-        "tune2fs -L a -L b -m 1 -m 2 -e panic -e continue -c 5 -c 6 -C 5 -C 6 -i 5 -i 6 image",
-        "tune2fs -u 5 -u 6 -g 5 -g 7 -M a -M b -r 5 -r 6 -T now -T 20200101 image",
-        "tune2fs -U random -U 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d -O metadata_csum_seed image",
-        "tune2fs -E stride=4 -E stripe_width=8 image",
-        "tune2fs -m 3 -r 7 image",
-        "tune2fs -r 8 -m 4 image",
-        "tune2fs -c -1 image",
-        "tune2fs -i -1 image",
-        "tune2fs -i -1s image",
-        "tune2fs -r -1 image",
-        "tune2fs -m -1 image",
-        "tune2fs -c -16001 image",
-        "tune2fs -c 16001 image",
-        "tune2fs -C 16001 image",
-        "tune2fs -O dir_index -O ^dir_index image",
-        "tune2fs -o acl -o debug image",
-        "tune2fs -m 51 image",
-        "tune2fs -m x image",
-        "tune2fs -e x image",
-        "tune2fs -T x image",
-        "tune2fs -o x image",
-        "tune2fs -O x image",
-        "tune2fs -E x image",
-        "tune2fs -U x image",
-        "tune2fs -u no-such-user image",
-        "tune2fs -X image",
-        "tune2fs -L x",
-        "tune2fs -L x image image",
-        "tune2fs image",
-        "tune2fs",
-        "tune2fs -L x missing",
-        "tune2fs -L x zeros",
-        "tune2fs -l missing",
-        "tune2fs -l zeros",
-        "e2label",
-        "e2label -x",
-        "e2label missing",
-        "e2label missing x",
-        "e2label zeros",
-        "e2label zeros x",
-        "e2label image a b",
-    ];
-    for command in commands {
-        let words: Vec<_> =
-            command.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
+    for command in E2FSPROGS_LINES {
+        let word = |word| match word {
+            "''" => "",
+            "LONG" => &long,
+            word => word,
+        };
+        let words: Vec<_> = command.split(' ').map(word).collect();
         let run = |side: &str, program: &Path| {
             let mut run = tool(program.to_str().unwrap());
             run.env("SOURCE_DATE_EPOCH", TIME).env("E2FSPROGS_FAKE_TIME", TIME);

@@ -215,6 +215,20 @@ fn files_that_are_there_stay() {
     assert!(text(&none.stderr).contains("no deleted file matches"));
 }
 
+/// The contents of all files below a directory, without following links.
+fn contents(dir: &Path) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let (kind, path) = entry.map(|entry| (entry.file_type().unwrap(), entry.path())).unwrap();
+        match (kind.is_dir(), kind.is_file()) {
+            (true, _) => all.extend(contents(&path)),
+            (_, true) => drop(all.insert(fs::read_to_string(&path).unwrap())),
+            _ => {}
+        }
+    }
+    all
+}
+
 /// A deleted file and a deleted directory with the same name are both copied, the directory with all files below it. An existing name in
 /// the target directory is not overwritten, and a symbolic link is not followed. An error names the deleted file, and the other files are
 /// still copied.
@@ -243,20 +257,6 @@ fn a_name_that_is_taken_leads_nowhere_and_stops_nothing() {
     };
     let expected: BTreeSet<_> =
         files.iter().map(|(_, content)| *content).chain(["the file"]).collect();
-    // The contents of all files below a directory, without following links.
-    fn contents(dir: &Path) -> BTreeSet<String> {
-        let mut all = BTreeSet::new();
-        for entry in fs::read_dir(dir).unwrap() {
-            let (kind, path) =
-                entry.map(|entry| (entry.file_type().unwrap(), entry.path())).unwrap();
-            match (kind.is_dir(), kind.is_file()) {
-                (true, _) => all.extend(contents(&path)),
-                (_, true) => drop(all.insert(fs::read_to_string(&path).unwrap())),
-                _ => {}
-            }
-        }
-        all
-    }
     let outside = bench.path("outside");
     fs::create_dir(&outside).unwrap();
     type Prepare<'a> = (&'a str, &'a dyn Fn(&Path));

@@ -40,6 +40,19 @@ fn open(dir: &Path, handle: &str) -> String {
     perl(&["open", dir.to_str().unwrap(), handle])
 }
 
+/// The result of `open` for each handle, with TOP instead of the directory.
+fn open_all(dir: &Path, handles: &[String; 4]) -> [String; 4] {
+    handles.each_ref().map(|handle| open(dir, handle).replace(dir.to_str().unwrap(), "TOP"))
+}
+
+/// Removes the paths of regular files, because the kernel only has such a path while the name is cached.
+fn without_paths(found: &[String; 4]) -> [String; 4] {
+    found.each_ref().map(|found| match found.split_once('\n') {
+        Some((_, content)) if !content.is_empty() => content.to_owned(),
+        _ => found.clone(),
+    })
+}
+
 fn can_run(name: &str) -> bool {
     let arch = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
     let can = arch && tool("perl").arg("-v").output().is_ok();
@@ -72,19 +85,8 @@ fn handles_are_those_of_the_kernels_ext4() {
         saved.push((["", "d/e", "d/e/file", "gone"].map(|name| save(&dir.join(name))), number));
     }
     let all = |sides: &Sides| {
-        let [ours, kernels] = [0, 1].map(|side| {
-            let dir = sides.dirs()[side];
-            let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
-            found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"))
-        });
-        // The path of a regular file is not compared, because the kernel only has it while the name is cached.
-        let of_files = |found: &[String; 4]| {
-            found.each_ref().map(|found| match found.split_once('\n') {
-                Some((_, content)) if !content.is_empty() => content.to_owned(),
-                _ => found.clone(),
-            })
-        };
-        assert_eq!(of_files(&ours), of_files(&kernels));
+        let [ours, kernels] = [0, 1].map(|side| open_all(sides.dirs()[side], &saved[side].0));
+        assert_eq!(without_paths(&ours), without_paths(&kernels));
         ours
     };
     let there = |found: &[String; 4]| {
@@ -96,8 +98,7 @@ fn handles_are_those_of_the_kernels_ext4() {
     assert!(there(&found) && found[3].ends_with("gone"), "{found:?}");
     forget();
     for (side, dir) in sides.dirs().into_iter().enumerate() {
-        let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
-        let found = found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"));
+        let found = open_all(dir, &saved[side].0);
         assert!(there(&found) && found[3].ends_with("gone"), "{found:?}");
         // Programs still see the inode number 2 for the root.
         assert_eq!(fs::metadata(dir).unwrap().ino(), 2);
@@ -131,8 +132,7 @@ fn handles_are_those_of_the_kernels_ext4() {
     let sides = sides.again();
     are_stale("mounted again", &sides);
     for (side, dir) in sides.dirs().into_iter().enumerate() {
-        let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
-        let found = found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"));
+        let found = open_all(dir, &saved[side].0);
         assert!(there(&found), "mounted again, side {side}: {found:?}");
     }
     sides.end();

@@ -103,20 +103,7 @@ impl JournalSuperblock {
         };
         let seed = Self::verify(raw, &bytes[..SIZE], features, place)?;
 
-        let block_size = raw.s_blocksize.get();
-        if usize::try_from(block_size) != Ok(size.bytes()) {
-            return Err(place.field("s_blocksize").corrupt(format!("{block_size} bytes")));
-        }
-        let blocks = raw.s_maxlen.get();
-        if u64::from(blocks) > available {
-            return Err(place.field("s_maxlen").corrupt(format!(
-                "the length is {blocks} blocks, but the journal has only {available}"
-            )));
-        }
-        if blocks > MAX_BLOCKS {
-            let what = format!("the journal has {blocks} blocks; the limit is {MAX_BLOCKS}");
-            return Err(Error::new(ErrorKind::LimitExceeded, what));
-        }
+        let blocks = Self::blocks(raw, size, available, place)?;
         let mut log = raw.s_first.get()..blocks;
         let mut fast_commits = 0..0;
         let fast_commit_blocks = match raw.s_num_fc_blocks.get() {
@@ -150,6 +137,30 @@ impl JournalSuperblock {
             sequence: raw.s_sequence.get(),
             seed,
         })
+    }
+
+    /// Checks the block size and the length of the journal. Returns the length, in blocks.
+    fn blocks(
+        raw: &RawJournalSuperblock,
+        size: BlockSize,
+        available: u64,
+        place: Place,
+    ) -> Result<u32> {
+        let block_size = raw.s_blocksize.get();
+        if usize::try_from(block_size) != Ok(size.bytes()) {
+            return Err(place.field("s_blocksize").corrupt(format!("{block_size} bytes")));
+        }
+        let blocks = raw.s_maxlen.get();
+        if u64::from(blocks) > available {
+            return Err(place.field("s_maxlen").corrupt(format!(
+                "the length is {blocks} blocks, but the journal has only {available}"
+            )));
+        }
+        if blocks > MAX_BLOCKS {
+            let what = format!("the journal has {blocks} blocks; the limit is {MAX_BLOCKS}");
+            return Err(Error::new(ErrorKind::LimitExceeded, what));
+        }
+        Ok(blocks)
     }
 
     fn features(raw: &RawJournalSuperblock) -> Result<JournalFeatures> {

@@ -125,9 +125,6 @@ impl Checker<'_> {
         let (name, number) = (entry.name, dir.found.number);
         let hash = self.fs.hash_name(name);
         dir.hashes.push((hash, entry.address));
-        // The addresses of the first two entries of a directory, which must be `.` and `..`.
-        let first = (self.fs.dir_header() / ALIGN) as u32;
-        let second = first + (self.fs.entry_len(1) / ALIGN) as u32;
         let dots = match name {
             b"." => Some(0),
             b".." => Some(1),
@@ -140,22 +137,7 @@ impl Checker<'_> {
             return;
         }
         if let Some(which) = dots {
-            if entry.address != [first, second][which]
-                || std::mem::replace(&mut dir.dots[which], true)
-            {
-                let name = name.to_vec();
-                return self.findings.add(place, Kind::DuplicateName { name });
-            }
-            if which == 1 {
-                self.directories[dir.at].dot_dot = entry.target;
-            } else if entry.target != number {
-                self.wrong(
-                    place,
-                    format!(". names inode {}, but should name inode {number}", entry.target),
-                );
-            }
-            self.check_type(entry, Some(FileType::Directory), place);
-            return;
+            return self.check_dots(dir, entry, which, place);
         }
         if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
             let name = name.to_vec();
@@ -197,6 +179,28 @@ impl Checker<'_> {
             self.directories[dir.at].children += 1;
             self.set_parent(target, number, (name, place));
         }
+    }
+
+    /// Checks an entry with the name `.` (`which` is 0) or `..` (1).
+    fn check_dots(&mut self, dir: &mut Dir<'_>, entry: &Entry<'_>, which: usize, place: Place) {
+        let (name, number) = (entry.name, dir.found.number);
+        // The addresses of the first two entries of a directory, which must be `.` and `..`.
+        let first = (self.fs.dir_header() / ALIGN) as u32;
+        let second = first + (self.fs.entry_len(1) / ALIGN) as u32;
+        if entry.address != [first, second][which] || std::mem::replace(&mut dir.dots[which], true)
+        {
+            let name = name.to_vec();
+            return self.findings.add(place, Kind::DuplicateName { name });
+        }
+        if which == 1 {
+            self.directories[dir.at].dot_dot = entry.target;
+        } else if entry.target != number {
+            self.wrong(
+                place,
+                format!(". names inode {}, but should name inode {number}", entry.target),
+            );
+        }
+        self.check_type(entry, Some(FileType::Directory), place);
     }
 
     fn check_type(&mut self, entry: &Entry<'_>, actual: Option<FileType>, place: Place) {

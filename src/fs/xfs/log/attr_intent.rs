@@ -28,12 +28,7 @@ pub(super) fn add_attributes(
     };
     let inode = InodeNo(raw.alfi_ino.get());
     let place = PLACE.inode(inode);
-    let filter = raw.alfi_attr_filter.get();
-    let known = flags::ROOT | flags::SECURE | flags::PARENT;
-    let bits = filter as u8 & known;
-    if filter & !u32::from(known | flags::INCOMPLETE) != 0 || bits & bits.wrapping_sub(1) != 0 {
-        return Err(place.field("alfi_attr_filter").corrupt(format!("{filter:#x}")));
-    }
+    let bits = flag_bits(raw, place)?;
     let (operation, is_parent) = (raw.alfi_op_flags.get(), bits == flags::PARENT);
     let fits = match operation {
         attribute::SET | attribute::REPLACE | attribute::REMOVE => !is_parent && allowed,
@@ -75,12 +70,7 @@ pub(super) fn add_attributes(
         return Err(place.corrupt("the item has more than its names and values"));
     }
     for name in [Some(&name), is_replacement.then_some(&new_name)].into_iter().flatten() {
-        let is_wrong = |byte: &u8| *byte == 0 || *byte == b'/' && is_parent;
-        if name.is_empty() || name.len() > LONGEST_NAME || name.iter().any(is_wrong) {
-            let name = String::from_utf8_lossy(name).into_owned();
-            let what = format!("the name {name:?} of {} bytes is not valid", name.len());
-            return Err(place.field("alfi_name_len").corrupt(what));
-        }
+        check_name(name, is_parent, place)?;
     }
     let one = Some(Attribute { bits, name, value });
     let (without, with) = match operation {
@@ -92,5 +82,27 @@ pub(super) fn add_attributes(
     };
     let generation = is_parent.then_some(raw.alfi_igen.get());
     into.add(inode, AttributeChange { generation, without, with });
+    Ok(())
+}
+
+/// The namespace of an attribute, as the bits of its flags.
+fn flag_bits(raw: &RawAttributeIntent, place: Place) -> Result<u8> {
+    let filter = raw.alfi_attr_filter.get();
+    let known = flags::ROOT | flags::SECURE | flags::PARENT;
+    let bits = filter as u8 & known;
+    if filter & !u32::from(known | flags::INCOMPLETE) != 0 || bits & bits.wrapping_sub(1) != 0 {
+        return Err(place.field("alfi_attr_filter").corrupt(format!("{filter:#x}")));
+    }
+    Ok(bits)
+}
+
+/// Checks the name of an attribute. The name of a parent pointer is the name of a directory entry.
+fn check_name(name: &[u8], is_parent: bool, place: Place) -> Result<()> {
+    let is_wrong = |byte: &u8| *byte == 0 || *byte == b'/' && is_parent;
+    if name.is_empty() || name.len() > LONGEST_NAME || name.iter().any(is_wrong) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let what = format!("the name {name:?} of {} bytes is not valid", name.len());
+        return Err(place.field("alfi_name_len").corrupt(what));
+    }
     Ok(())
 }

@@ -203,13 +203,17 @@ impl<'a> LogBlocks<'a> {
                 format!("the log was written with another byte order (format {})", raw.h_fmt);
             return Err(Error::unsupported(what));
         }
-        let next = at.block + blocks as u32;
-        let next = match next.checked_sub(self.count) {
+        let (lsn, operations) = (raw.h_lsn.get(), raw.h_num_logops.get());
+        Ok(Record { lsn, operations, data, next: self.after(at, blocks as u32), place })
+    }
+
+    /// The position that is this many blocks after `at`. The log has more blocks.
+    fn after(&self, at: Position, blocks: u32) -> Position {
+        let next = at.block + blocks;
+        match next.checked_sub(self.count) {
             Some(block) => Position { cycle: at.cycle.wrapping_add(1), block },
             None => Position { cycle: at.cycle, block: next },
-        };
-        let (lsn, operations) = (raw.h_lsn.get(), raw.h_num_logops.get());
-        Ok(Record { lsn, operations, data, next, place })
+        }
     }
 
     /// Whether a block of a record is stored after the wrap to block 0, so that the block has the next cycle.

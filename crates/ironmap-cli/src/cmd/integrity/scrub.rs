@@ -86,8 +86,8 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     };
     let scrubbed = integrity.device.scrub(&mut found, &mut |done, all| bar.show(done, all));
     drop(bar);
-    let Scrubbed { sectors, discarded, mismatches, unreadable, skipped, lost, .. } =
-        scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
+    let scrubbed = scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
+    let Scrubbed { sectors, discarded, mismatches, unreadable, skipped, lost, .. } = scrubbed;
     // The exit code must be correct even if the reader of the findings has closed its pipe.
     if mismatches + unreadable + lost > 0 {
         let what = format!(
@@ -106,18 +106,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     }
     if args.json {
         drop(out);
-        let (device, closed) = (args.device.to_string(), !crashed);
-        print_json(&Record {
-            device,
-            closed,
-            sectors,
-            discarded,
-            mismatches,
-            unreadable,
-            skipped,
-            lost,
-            findings,
-        })?;
+        print_json(&Record::new(&args.device, !crashed, &scrubbed, findings))?;
     } else {
         let device = &args.device;
         writeln!(
@@ -127,6 +116,27 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         out.flush()?;
     }
     Ok(())
+}
+
+impl Record {
+    fn new(
+        device: &Location,
+        closed: bool,
+        scrubbed: &Scrubbed,
+        findings: Vec<FindingRecord>,
+    ) -> Self {
+        Self {
+            device: device.to_string(),
+            closed,
+            sectors: scrubbed.sectors,
+            discarded: scrubbed.discarded,
+            mismatches: scrubbed.mismatches,
+            unreadable: scrubbed.unreadable,
+            skipped: scrubbed.skipped,
+            lost: scrubbed.lost,
+            findings,
+        }
+    }
 }
 
 impl FindingRecord {

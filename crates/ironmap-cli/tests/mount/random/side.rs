@@ -229,28 +229,30 @@ impl Side {
                     Err(errno) => Answer::Refused(errno),
                 }
             }
-            Op::Open(slot, path, flags, mode) => {
-                // An open of a pipe without readers would block.
-                let flags = *flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let opened = fs::open(self.path(path), flags, Mode::from_raw_mode(*mode));
-                // Only a regular file is kept open, because other files have no content to compare.
-                let opened = opened.map(|file| {
-                    let stat = fs::fstat(&file).unwrap();
-                    fs::FileType::from_raw_mode(stat.st_mode).is_file().then_some(file)
-                });
-                match opened {
-                    Ok(file) => {
-                        self.slots[*slot] = file;
-                        Answer::Done
-                    }
-                    Err(errno) => Answer::Refused(errno),
-                }
-            }
+            Op::Open(slot, path, flags, mode) => self.open(*slot, path, *flags, *mode),
             Op::Close(slot) => {
                 self.slots[*slot] = None;
                 Answer::Done
             }
             _ => self.data(op),
+        }
+    }
+
+    fn open(&mut self, slot: usize, path: &str, flags: OFlags, mode: u32) -> Answer {
+        // An open of a pipe without readers would block.
+        let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = fs::open(self.path(path), flags, Mode::from_raw_mode(mode));
+        // Only a regular file is kept open, because other files have no content to compare.
+        let opened = opened.map(|file| {
+            let stat = fs::fstat(&file).unwrap();
+            fs::FileType::from_raw_mode(stat.st_mode).is_file().then_some(file)
+        });
+        match opened {
+            Ok(file) => {
+                self.slots[slot] = file;
+                Answer::Done
+            }
+            Err(errno) => Answer::Refused(errno),
         }
     }
 
