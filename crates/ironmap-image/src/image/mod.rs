@@ -19,7 +19,7 @@ pub use self::opened::OpenImage;
 use crate::content::Content;
 use crate::context::Context;
 use crate::device_table::{self, Node};
-use crate::failure::Failure;
+use crate::failure::{Failure, TooSmall};
 use crate::opening::Opening;
 use crate::owners::Owners;
 use crate::progress::Bar;
@@ -282,7 +282,7 @@ impl Image {
         let (stop, opening) = (self.stop.clone(), Opening::default());
         let context = Context::new(callbacks, stop, opening, Ok(self.source_date));
         let mut report = Report::new(context);
-        let made = self.build_with(&volume, &mut report)?;
+        let made = self.build_with(&volume, &mut report).map_err(with_needs)?;
         report.result().map(|()| made)
     }
 
@@ -322,6 +322,13 @@ impl Image {
         let plan = Plan { volume, options, size: *size, is_strict: *is_strict };
         plan.carry_out(&mut sources, report)
     }
+}
+
+/// Adds the needs of the content to the failure of a volume that is too small.
+fn with_needs(failure: Failure) -> Failure {
+    let Some(TooSmall { needs, .. }) = failure.too_small() else { return failure };
+    let needs = format!("{} inodes and about {} bytes", needs.inodes, needs.bytes);
+    failure.because(format_args!("the volume is too small: the content needs {needs}"))
 }
 
 fn parse(volume: &OsStr) -> Result<Location, Failure> {
