@@ -2,7 +2,7 @@
 //! compared as for the superblock, and `IRONMAP_FIELDS` has the same meaning.
 
 use super::exceptions::Side;
-use super::programs::Bench;
+use super::programs::{Bench, write_changes};
 use super::{SEED, drawn, indented};
 use crate::common::image::{Image, words};
 use crate::common::rng::Rng;
@@ -109,7 +109,7 @@ fn sweep(mkfs: &str) -> Vec<String> {
     });
     let mut wrong = Vec::new();
     for change in fields.chain(MAPS.iter().map(|map| (*map).to_owned())) {
-        std::fs::write(image.path(), &made).unwrap();
+        write_changes(&image.path(), &image.path(), &made);
         image.debugfs(&format!("{change}\n"));
         let bytes = std::fs::read(image.path()).unwrap();
         let (theirs, ours) = (bench.linux(&bytes), bench.ironmap(&bytes));

@@ -141,7 +141,7 @@ impl Drop for Bench {
 }
 
 /// Writes those chunks of `bytes` to a path that differ from the chunks of the old file.
-fn write_changes(old: &Path, to: &Path, bytes: &[u8]) {
+pub(super) fn write_changes(old: &Path, to: &Path, bytes: &[u8]) {
     let old = fs::read(old).unwrap();
     let to = File::options().write(true).open(to).unwrap();
     for (at, (old, new)) in old.chunks(CHUNK).zip(bytes.chunks(CHUNK)).enumerate() {
