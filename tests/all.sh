@@ -47,7 +47,15 @@ build() {
     export IRONMAP_BIN=$ironmap
 }
 
+# Cargo runs test programs by this script. Cargo takes it from a variable whose name contains the target.
+in_memory() {
+    local host
+    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+    export "CARGO_TARGET_${host}_RUNNER=$PWD/tests/in_memory.sh"
+}
+
 suites() {
+    in_memory
     path_from IRONMAP_FOREIGN_IMAGES tests/foreign/images.sh
     path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
     say "cargo test"
@@ -58,6 +66,12 @@ suites() {
 # structures.
 aarch64=(sys:: open_file:: protection::guard:: dio:: iomap:: location:: partition:: fs::ext4::checksum:: fs::ext4::hash:: fs::ext4::casefold::)
 
+# The suites whose images ./x test keeps in memory, on the disk; and all values of the suites that otherwise try a sample.
+long() {
+    IRONMAP_FIELDS=all IRONMAP_HOSTILE_CASES=1500 cargo test "${workspace[@]}" --no-fail-fast \
+        --test cli --test ext4 --test hostile --test hostile_xfs
+}
+
 # The first minutes of a new user. The documentation promises three minutes on a machine with two idle processors.
 demo() {
     local begin=$SECONDS
@@ -67,6 +81,7 @@ demo() {
 
 rest() {
     path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
+    step "long suites" logged long
     step "layers beneath" logged tests/beneath.sh short
     step users tests/users/run.sh "$target/debug"
     step miri tests/miri.sh
