@@ -2,6 +2,7 @@
 # Runs the tests, and prints the numbers of passed, failed and skipped tests:
 #
 #   all.sh suites [ARGUMENT OF CARGO TEST...]   every suite, with few cases
+#   all.sh long                                 the suites whose images stay in memory otherwise, on the disk, with all values
 #   all.sh rest                                 the longer tests: layers below volumes, users, other processors and machines, fuzzing, packages
 source "$(dirname "$0")/lib.sh"
 part=$1
@@ -47,7 +48,15 @@ build() {
     export IRONMAP_BIN=$ironmap
 }
 
+# Cargo runs test programs by this script. Cargo takes it from a variable whose name contains the target.
+in_memory() {
+    local host
+    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+    export "CARGO_TARGET_${host}_RUNNER=$PWD/tests/in_memory.sh"
+}
+
 suites() {
+    in_memory
     path_from IRONMAP_FOREIGN_IMAGES tests/foreign/images.sh
     path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
     say "cargo test"
@@ -57,6 +66,12 @@ suites() {
 # The unit tests that take only seconds in the emulator: system calls, memory, locks, maps, checksums, and the decoding of names and
 # structures.
 aarch64=(sys:: open_file:: protection::guard:: dio:: iomap:: location:: partition:: fs::ext4::checksum:: fs::ext4::hash:: fs::ext4::casefold::)
+
+# The suites whose images ./x test keeps in memory, on the disk; and all values of the suites that otherwise try a sample.
+long() {
+    IRONMAP_FIELDS=all IRONMAP_HOSTILE_CASES=1500 cargo test "${workspace[@]}" --no-fail-fast \
+        --test cli --test ext4 --test hostile --test hostile_xfs
+}
 
 # The first minutes of a new user. The documentation promises three minutes on a machine with two idle processors.
 demo() {
@@ -84,6 +99,7 @@ rest() {
 build "${@:2}"
 case $part in
     suites) suites "${@:2}" ;;
+    long) step "long suites" logged long ;;
     rest) rest ;;
     *) die "there is no part $part" ;;
 esac

@@ -1,7 +1,8 @@
 //! Hostile images: volumes with damaged structures and repaired checksums. No operation may panic, hang or allocate unbounded memory.
 //!
 //! The changes are those of `fuzz/`, chosen by a seed. A failure names the seed and the number of the case. `IRONMAP_HOSTILE=SEED:NUMBER`
-//! repeats one case, and `IRONMAP_HOSTILE=SEED` runs other cases than those of the fixed seed.
+//! repeats one case, and `IRONMAP_HOSTILE=SEED` runs other cases than those of the fixed seed. `IRONMAP_HOSTILE_CASES` sets the number of
+//! cases.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives two of these types out")]
 
@@ -24,8 +25,8 @@ use self::volume::Base;
 use self::watch::Watch;
 
 const SEED: u64 = 0x1202_2024;
-/// The number of damaged volumes for each kind of damage and each base volume.
-const IMAGES: u64 = 1500;
+/// The default number of damaged volumes for each kind of damage and each base volume.
+const CASES: u64 = 500;
 
 /// Random bytes (splitmix64) that determine the changes of one volume.
 fn random(seed: u64, number: u64) -> Vec<u8> {
@@ -57,10 +58,12 @@ fn survive(target: Option<Target>) {
         None => (chosen.parse().unwrap_or(SEED), None),
     };
     println!("seed {seed}");
+    let cases = std::env::var("IRONMAP_HOSTILE_CASES")
+        .map_or(CASES, |cases| cases.parse().expect("IRONMAP_HOSTILE_CASES: a number"));
     let watch = Watch::start(&format!("{target:?}"));
     for base in Base::all() {
         let mut scratch = Scratch::new(base);
-        let numbers = number.map_or(0..IMAGES, |number| number..number + 1);
+        let numbers = number.map_or(0..cases, |number| number..number + 1);
         for number in numbers {
             let changes = changes(&random(seed, number));
             watch.begin(format!("{} {seed}:{number} {changes:?}", scratch.base().name));

@@ -60,6 +60,11 @@ impl Scratch {
         &self.bytes
     }
 
+    /// The positions and lengths of the ranges that differ from the base.
+    pub(crate) fn dirty(&self) -> &[(usize, usize)] {
+        &self.dirty
+    }
+
     /// Writes bytes, and records the range if the bytes differ.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         let place = &mut self.bytes[at..at + bytes.len()];
@@ -83,7 +88,7 @@ impl Scratch {
         let spots = std::mem::take(&mut self.base.spots);
         repair(self, &spots);
         self.base.spots = spots;
-        for (at, len) in &self.dirty {
+        for (at, len) in self.dirty() {
             rustix::io::pwrite(&self.file, &self.bytes[*at..*at + *len], *at as u64).unwrap();
         }
         Volume::on(Arc::clone(&self.device))

@@ -1,7 +1,7 @@
 //! Hostile XFS volumes: damaged structures with repaired checksums. No operation may panic, hang or allocate unbounded memory.
 //!
 //! A failure names the seed and the number of the case. `IRONMAP_HOSTILE=SEED:NUMBER` repeats one case, and `IRONMAP_HOSTILE=SEED` runs
-//! other cases than those of the fixed seed.
+//! other cases than those of the fixed seed. `IRONMAP_HOSTILE_CASES` sets the number of cases.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -32,8 +32,8 @@ use structures::{Kind, Structure};
 use watch::Watch;
 
 const SEED: u64 = 0x0F5_2026;
-/// The number of damaged volumes for each kind of damage and each base volume.
-const IMAGES: u64 = 700;
+/// The default number of damaged volumes for each kind of damage and each base volume.
+const CASES: u64 = 200;
 
 /// An XFS volume in a file, filled by the kernel.
 struct Base {
@@ -118,6 +118,8 @@ fn survive(base: &Base, kind: Option<Kind>) {
         None => (chosen.parse().unwrap_or(SEED), None),
     };
     println!("seed {seed}");
+    let cases = std::env::var("IRONMAP_HOSTILE_CASES")
+        .map_or(CASES, |cases| cases.parse().expect("IRONMAP_HOSTILE_CASES: a number"));
     let path = base.dir.path().join(format!("{kind:?}"));
     copy_sparse(&base.path(), &path);
     let file = File::options().read(true).write(true).open(&path).unwrap();
@@ -128,7 +130,7 @@ fn survive(base: &Base, kind: Option<Kind>) {
         base.structures.iter().filter(|s| kind.is_none_or(|kind| s.kind == kind)).collect();
     assert!(!structures.is_empty(), "{}: no {kind:?}", base.name);
     let watch = Watch::start(&format!("{kind:?}"));
-    for number in number.map_or(0..IMAGES, |number| number..number + 1) {
+    for number in number.map_or(0..cases, |number| number..number + 1) {
         let mut rng = Rng::new(seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         watch.begin(format!("{} {seed}:{number}", base.name));
         let mut saved = Vec::new();

@@ -1,10 +1,11 @@
 //! Each field of the file system's internal inodes is set to hostile values, and the maps of these inodes are changed. The results are
-//! compared as for the superblock.
+//! compared as for the superblock, and `IRONMAP_FIELDS` has the same meaning.
 
 use super::exceptions::Side;
-use super::indented;
-use super::programs::Bench;
+use super::programs::{Bench, write_changes};
+use super::{SEED, drawn, indented};
 use crate::common::image::{Image, words};
+use crate::common::rng::Rng;
 use crate::common::skip::Need;
 use crate::require;
 
@@ -96,13 +97,19 @@ fn sweep(mkfs: &str) -> Vec<String> {
     let image = Image::in_memory("6M", &words(mkfs));
     let made = std::fs::read(image.path()).unwrap();
     let bench = Bench::new(made.len());
+    let mut rng = Rng::new(SEED);
     let fields = INODES.flat_map(|inode| {
-        let values = FIELDS.iter().flat_map(|(name, values)| values.iter().map(move |v| (name, v)));
-        values.map(move |(name, value)| format!("sif <{inode}> {name} {value}"))
+        FIELDS
+            .iter()
+            .flat_map(|(name, values)| {
+                let values = drawn(values.to_vec(), &mut rng).into_iter();
+                values.map(move |value| format!("sif <{inode}> {name} {value}"))
+            })
+            .collect::<Vec<_>>()
     });
     let mut wrong = Vec::new();
     for change in fields.chain(MAPS.iter().map(|map| (*map).to_owned())) {
-        std::fs::write(image.path(), &made).unwrap();
+        write_changes(&image.path(), &image.path(), &made);
         image.debugfs(&format!("{change}\n"));
         let bytes = std::fs::read(image.path()).unwrap();
         let (theirs, ours) = (bench.linux(&bytes), bench.ironmap(&bytes));

@@ -2,7 +2,8 @@
 //! writing, and its check must find a fault if `e2fsck -fn` does. [`exceptions`] names the intended differences.
 //!
 //! Fields that no program is known to check are changed together. If all programs accept such a volume, each of the values counts as
-//! accepted. Otherwise the fields are tried in halves, down to a single field. `IRONMAP_FIELDS=N` tries a sample of the fields.
+//! accepted. Otherwise the fields are tried in halves, down to a single field. By default, two values of each field are tried, chosen by a
+//! seed, and all values of [`NAMED`]. `IRONMAP_FIELDS=N` tries N values of each field, and `IRONMAP_FIELDS=all` tries all values.
 
 mod exceptions;
 mod fields;
@@ -23,6 +24,8 @@ use crate::require;
 
 const SEED: u64 = 0x4649_454C_4453;
 const SUPERBLOCK: usize = 1024;
+/// The default number of values of each field.
+const SAMPLE: usize = 2;
 
 /// A volume of three groups, a volume with clusters, and a volume without checksums and extents.
 const VOLUMES: [(&str, &str); 3] = [
@@ -30,6 +33,19 @@ const VOLUMES: [(&str, &str); 3] = [
     ("12M", "-t ext4 -b 1024 -O bigalloc,^has_journal,^metadata_csum -C 4096 -N 64"),
     ("6M", "-t ext2 -b 1024 -g 2048 -N 128"),
 ];
+
+/// The values of a field that are tried: all, or a random sample.
+fn drawn<T>(mut values: Vec<T>, rng: &mut Rng) -> Vec<T> {
+    let count = match std::env::var("IRONMAP_FIELDS").as_deref() {
+        Ok("all") => values.len(),
+        Ok(count) => count.parse().expect("IRONMAP_FIELDS: a number, or all"),
+        Err(_) => SAMPLE,
+    };
+    while values.len() > count {
+        values.swap_remove(rng.below(values.len() as u64) as usize);
+    }
+    values
+}
 
 /// A field and the value that is stored in it.
 type Case = (Field, u64);
@@ -95,16 +111,24 @@ impl Sweep {
     /// The batches of cases that are applied together. For a field that programs check, each case is a separate batch. The other fields
     /// share batches, with one value of each field.
     fn batches(&self) -> Vec<Vec<Case>> {
-        let values = |field: Field| field.hostile(&self.bytes[SUPERBLOCK..]).into_iter();
+        let mut rng = Rng::new(SEED + self.number as u64);
+        let mut values = |field: Field| {
+            let values = field.hostile(&self.bytes[SUPERBLOCK..]).into_iter();
+            let is_named =
+                |value: &u64| NAMED.iter().any(|row| row.0 == field.name && row.1.contains(value));
+            let (mut values, others): (Vec<_>, Vec<_>) = values.partition(is_named);
+            values.extend(drawn(others, &mut rng));
+            values.into_iter()
+        };
         let (quiet, asked): (Vec<_>, Vec<_>) = fields().partition(|field| field.is_quiet());
         let single = |field| values(field).map(move |value| vec![(field, value)]);
-        let single = asked.into_iter().flat_map(single);
+        let single: Vec<_> = asked.into_iter().flat_map(single).collect();
         let mut columns: Vec<_> = quiet.iter().map(|field| (*field, values(*field))).collect();
         let next = || {
             let row = columns.iter_mut().filter_map(|(field, left)| Some((*field, left.next()?)));
             Some(row.collect::<Vec<_>>()).filter(|row| !row.is_empty())
         };
-        single.chain(std::iter::from_fn(next)).collect()
+        single.into_iter().chain(std::iter::from_fn(next)).collect()
     }
 }
 
@@ -130,7 +154,7 @@ const NAMED: [(&str, &[u64]); 9] = [
 /// Tries the values on a volume. Returns the differences, and the number of tried values.
 fn sweep(number: usize) -> (Vec<String>, usize) {
     let sweep = Sweep::new(number);
-    let mut batches = sweep.batches();
+    let batches = sweep.batches();
     if number == 0 {
         let has = |(name, value): (&str, u64)| {
             batches.iter().flatten().any(|case| case.0.name == name && case.1 == value)
@@ -138,11 +162,6 @@ fn sweep(number: usize) -> (Vec<String>, usize) {
         let named =
             NAMED.iter().flat_map(|(name, values)| values.iter().map(|value| (*name, *value)));
         named.for_each(|case| assert!(has(case), "{case:?} is tried"));
-    }
-    if let Some(count) = std::env::var("IRONMAP_FIELDS").ok().and_then(|count| count.parse().ok()) {
-        let mut rng = Rng::new(SEED);
-        let drawn = |_| batches[rng.below(batches.len() as u64) as usize].clone();
-        batches = (0..count).map(drawn).collect();
     }
     let wrong = batches.iter().flat_map(|cases| sweep.differences(cases)).collect();
     let values = batches.iter().map(Vec::len).sum();

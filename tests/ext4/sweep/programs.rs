@@ -142,7 +142,7 @@ impl Drop for Bench {
 }
 
 /// Compares `bytes` with the old file, and writes only the chunks that differ to the path `to`.
-fn write_changes(old: &Path, to: &Path, bytes: &[u8]) {
+pub(super) fn write_changes(old: &Path, to: &Path, bytes: &[u8]) {
     let old = fs::read(old).unwrap();
     let to = File::options().write(true).open(to).unwrap();
     for (at, (old, new)) in old.chunks(CHUNK).zip(bytes.chunks(CHUNK)).enumerate() {

@@ -116,16 +116,18 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Pseudo-random bytes, which differ in each block and for each seed.
+/// Pseudo-random bytes, which differ in each block and for each seed. A shorter pattern of the same seed is a prefix of a longer one.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let next = || {
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state as u8
-    };
-    std::iter::repeat_with(next).take(len).collect()
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
 }
 
 pub fn raw_name() -> &'static OsStr {
