@@ -146,7 +146,7 @@ async fn a_task_that_panics_disturbs_no_other() {
 async fn a_request_that_fails_returns_its_memory() {
     let pool = Pool::new(volume(), PoolOptions::new()).unwrap();
     let missing = pool.open("/missing", FileOptions::new()).await;
-    assert_eq!(missing.err().unwrap().kind(), ironmap::ErrorKind::NotFound);
+    assert_eq!(missing.err().unwrap().kind(), ErrorKind::NotFound);
     drop(written(&pool, "/file", 1).await);
     let file = pool.open("/file", FileOptions::new()).await.unwrap();
     let failed = file.write_at(block(0, 0), 0, DioFlags::empty()).await.unwrap_err();
