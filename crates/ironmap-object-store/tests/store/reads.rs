@@ -72,7 +72,7 @@ async fn ranges_are_slices() {
     }
 }
 
-/// A store of a directory keeps files open. What other programs do to an object is seen by the next request all the same.
+/// A store of a directory keeps files open. A request sees all changes that other programs have made before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_of_other_programs_are_seen() {
     let dir = tempfile::tempdir().unwrap();
