@@ -22,7 +22,8 @@ use super::{get_result, list_result, put_result};
 use crate::Store;
 use crate::failure::Failure;
 use crate::list::Found;
-use crate::store::{Mode, Upload, tag};
+use crate::store::{Mode, tag};
+use crate::upload::Upload;
 
 const NAME: &str = "ironmap";
 /// The number of objects that are deleted by one job, with one sync.

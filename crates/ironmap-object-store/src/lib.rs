@@ -123,6 +123,7 @@ mod open_files;
 mod read;
 mod store;
 mod tree;
+mod upload;
 #[cfg(feature = "object_store_0_13")]
 mod v0_13;
 #[cfg(feature = "object_store_0_14")]
@@ -184,7 +185,8 @@ impl StoreOptions {
     }
 }
 
-/// The files of a volume, or of a directory of the host, as objects. Clones are handles of the same store.
+/// The files of a volume, or of a directory of the host, as objects. Clones are handles of the same store. When the last handle is dropped,
+/// the store carries out the requests that were begun, and the drop waits for them.
 #[derive(Clone)]
 pub struct Store(pub(crate) Arc<Shared>);
 

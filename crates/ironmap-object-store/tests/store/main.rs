@@ -1,6 +1,7 @@
 //! The promises of a store beyond the tests of object_store: durable and atomic writes, conditions, names, and reads of replaced objects.
 
 mod crash;
+mod mounted;
 mod names;
 mod reads;
 mod writers;

@@ -3,15 +3,34 @@
 use std::os::unix::fs::FileExt;
 
 use futures_util::StreamExt;
+use ironmap::{FileOptions, Host, HostOptions};
+use ironmap_object_store::{Store, StoreOptions};
 use object_store_0_14::path::Path;
 use object_store_0_14::{Error, ObjectStore, ObjectStoreExt};
+use tempfile::TempDir;
 
+use crate::mounted::Mounted;
 use crate::{both, content, of_directory, read};
+
+/// A store of each kind, and one whose reads go around the file system if this machine permits it.
+fn all() -> (Vec<Store>, (TempDir, Option<Mounted>)) {
+    let (stores, dir) = both();
+    let mut stores = Vec::from(stores);
+    let mounted = Mounted::new();
+    if let Some(mounted) = &mounted {
+        std::fs::write(mounted.path().join("probe"), [1; 4096]).unwrap();
+        let host = Host::new(&HostOptions::new()).unwrap();
+        let probe = host.open(mounted.path().join("probe"), FileOptions::new()).unwrap();
+        assert_eq!(probe.host().unwrap().refusal, None);
+        stores.push(Store::directory(host, mounted.path(), &StoreOptions::new()).unwrap());
+    }
+    (stores, (dir, mounted))
+}
 
 /// A stream gives the object that existed when it began, whole, even if another object gets the name or the object is deleted meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_gives_one_object() {
-    let (stores, _dir) = both();
+    let (stores, _guards) = all();
     let path = Path::from("dir/object");
     for store in &stores {
         for deletes in [false, true] {
@@ -37,7 +56,7 @@ async fn a_stream_gives_one_object() {
 /// The oracle of ranges is the slice of the content: aligned or not, longer than a piece, at the end, past the end, and empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranges_are_slices() {
-    let (stores, _dir) = both();
+    let (stores, _guards) = all();
     let path = Path::from("object");
     let len = (3 << 20) + 77;
     let whole = content(3, len);
