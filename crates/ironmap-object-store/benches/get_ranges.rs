@@ -1,18 +1,23 @@
-//! 64 random ranges of one object by `get_ranges`, cold: a store beside `LocalFileSystem`, on the same file.
+//! 64 random ranges of one object, cold, by one `get_ranges` and by 64 calls of `get_range` at once: a store beside `LocalFileSystem`, on the
+//! same file.
 //!
 //! `get_ranges DIR [ROUNDS]`, where DIR is on a mounted ext4 or XFS file system. The object `DIR/object` is made if it does not exist. In
-//! each round both stores read the same ranges, each after the page cache has dropped the file, in alternating order.
+//! each round both stores read the same ranges, each after the page cache has dropped the file, in alternating order. The
+//! figures are medians.
 
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use futures_util::future::try_join_all;
 use ironmap::{Host, HostOptions};
 use ironmap_object_store::{Store, StoreOptions};
-use object_store_0_14::ObjectStore;
 use object_store_0_14::local::LocalFileSystem;
 use object_store_0_14::path::Path;
+use object_store_0_14::{ObjectStore, ObjectStoreExt};
 use rustix::fs::{Advice, fadvise};
 
 const SIZE: u64 = 256 << 20;
@@ -66,6 +71,32 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let own = Store::directory(host, &dir, &StoreOptions::new())?;
     let local = LocalFileSystem::new_with_prefix(&dir)?;
     let stores: [&dyn ObjectStore; 2] = [&own, &local];
+    for together in [true, false] {
+        compare(stores, together, &handle, rounds).await?;
+    }
+    Ok(())
+}
+
+async fn read(
+    store: &dyn ObjectStore,
+    object: &Path,
+    ranges: &[Range<u64>],
+    together: bool,
+) -> object_store_0_14::Result<Vec<Bytes>> {
+    if together {
+        store.get_ranges(object, ranges).await
+    } else {
+        try_join_all(ranges.iter().map(|range| store.get_range(object, range.clone()))).await
+    }
+}
+
+/// Measures both stores, with all ranges in one call or each in a call of its own at the same time.
+async fn compare(
+    stores: [&dyn ObjectStore; 2],
+    together: bool,
+    handle: &File,
+    rounds: usize,
+) -> Result<(), Box<dyn std::error::Error>> {
     let (object, mut random) = (Path::from("object"), Random(42));
     let mut times = [Vec::new(), Vec::new()];
     for round in 0..rounds {
@@ -73,21 +104,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let ranges: Vec<_> = starts.map(|start| start..start + RANGE).collect();
         let mut answers = Vec::new();
         for store in [round % 2, 1 - round % 2] {
-            fadvise(&handle, 0, None, Advice::DontNeed)?;
+            fadvise(handle, 0, None, Advice::DontNeed)?;
             let began = Instant::now();
-            answers.push(stores[store].get_ranges(&object, &ranges).await?);
+            answers.push(read(stores[store], &object, &ranges, together).await?);
             times[store].push(began.elapsed());
         }
         assert!(answers[0] == answers[1], "the stores differ");
     }
-    let ratios = times[0].iter().zip(&times[1]);
-    let mut ratios: Vec<_> =
-        ratios.map(|(own, local)| local.as_secs_f64() / own.as_secs_f64()).collect();
+    let pairs = times[0].iter().zip(&times[1]);
+    let ratios = pairs.map(|(own, local)| local.as_secs_f64() / own.as_secs_f64());
+    let mut ratios: Vec<_> = ratios.collect();
     ratios.sort_unstable_by(f64::total_cmp);
-    let [own, local] = times.map(median);
-    println!(
-        "ironmap {own:?}, LocalFileSystem {local:?}, ratio {:.2} (medians of {rounds} rounds)",
-        ratios[rounds / 2]
-    );
+    let ([own, local], ratio) = (times.map(median), ratios[rounds / 2]);
+    let calls = if together { "one get_ranges" } else { "64 get_range at once" };
+    println!("{calls}: ironmap {own:?}, LocalFileSystem {local:?}, ratio {ratio:.2}");
     Ok(())
 }
