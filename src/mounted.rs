@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::file::{File, FileOptions, HostHandle};
 use crate::files::Files;
-use crate::fs::host::{HostFile, Keeper};
+use crate::fs::Stat;
+use crate::fs::host::{self, HostFile, Keeper};
 use crate::host::{Lanes, OpenFile, Shared};
 use crate::open_file::Owner;
 use crate::queue::Queue;
@@ -106,6 +107,18 @@ impl Host {
             })?;
         let open = OpenFile::new(file, device, Arc::clone(&self.shared), options.stable_pages);
         Ok(HostHandle::new(open, options.direct).into())
+    }
+
+    /// The attributes of a file, as `stat` returns them, and the generation of its inode (`FS_IOC_GETVERSION`). Symbolic links are followed.
+    /// `flags` and `project` are not filled.
+    ///
+    /// The generation distinguishes two files that have the same inode number at different times. It is 0 if the file system has no
+    /// generations, or if the caller may not read the file.
+    ///
+    /// # Errors
+    /// The `Io` errors of `stat(2)`.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Stat> {
+        host::metadata(path.as_ref())
     }
 
     /// Creates a queue for the calling thread. The queue serves all files of this host.

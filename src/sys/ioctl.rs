@@ -10,6 +10,10 @@ use crate::error::Errno;
 
 // Each request number contains the size of the request's structure below (Linux's include/uapi).
 const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
+const FS_IOC_GETVERSION: libc::c_ulong = (2 << 30)
+    | ((size_of::<libc::c_long>() as libc::c_ulong) << 16)
+    | ((b'v' as libc::c_ulong) << 8)
+    | 1;
 const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801C_581F;
 const XFS_IOC_FSGEOMETRY_V4: libc::c_ulong = 0x8070_587C;
 const FS_IOC_GETLBMD_CAP: libc::c_ulong = 0xC010_1502;
@@ -203,6 +207,16 @@ pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
     // SAFETY: FS_IOC_GETLBMD_CAP fills 16 bytes.
     unsafe { ioctl(device, FS_IOC_GETLBMD_CAP, &mut capability) }?;
     Ok(capability[6].into())
+}
+
+/// The generation of an inode: a number that differs between two files which have the same inode number at different times. ENOTTY if the
+/// file system has no generations.
+pub(crate) fn inode_generation(file: BorrowedFd<'_>) -> Result<u32, Errno> {
+    // The request is defined for a long, but file systems write an int (`ioctl_iflags(2)`).
+    let mut generation: [u32; 2] = [0; 2];
+    // SAFETY: FS_IOC_GETVERSION fills at most a long, which has no more than 8 bytes.
+    unsafe { ioctl(file, FS_IOC_GETVERSION, &mut generation) }?;
+    Ok(generation[0])
 }
 
 /// Whether the data of an XFS file lie on the realtime device.

@@ -33,8 +33,8 @@ pub use entry::{Narrow, Wide};
 pub(crate) use entry::{Request, RingFile, RingOp, Width};
 pub(crate) use fifo::Fifo;
 pub(crate) use ioctl::{
-    FiemapExtent, FiemapFlags, discard, fiemap, has_reflink, is_read_only, is_realtime,
-    loop_backing, metadata_size, zero_out,
+    FiemapExtent, FiemapFlags, discard, fiemap, has_reflink, inode_generation, is_read_only,
+    is_realtime, loop_backing, metadata_size, zero_out,
 };
 pub(crate) use mapping::Mapping;
 pub use memory::Memory;

@@ -6,12 +6,15 @@ use std::fs::{File as OsFile, OpenOptions as OsOptions};
 use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 
+use crate::common::command::{output, run};
+use crate::common::image::scratch;
 use crate::common::mounted::Mounted;
 use crate::common::skip::Need;
 use ironmap::dio::DioFlags;
+use ironmap::fs::Timestamp;
 use ironmap::fs::host::Refusal;
 use ironmap::units::FilePos;
-use ironmap::{File, FileOptions, Host, HostOptions, Queue, QueueOptions};
+use ironmap::{Errno, ErrorKind, File, FileOptions, Host, HostOptions, Queue, QueueOptions};
 
 /// Data in which every eight bytes contain their position and a version.
 fn content(len: usize, version: u64) -> Vec<u8> {
@@ -88,4 +91,36 @@ fn a_vectored_read_leaves_its_slices_as_they_were() {
         }
         drop(writer);
     }
+}
+
+/// The attributes of a host file are those that `stat` prints, and the generation is the one that `lsattr -v` prints: 0 where the file system
+/// has none.
+#[test]
+fn attributes_are_those_of_other_programs() {
+    require!([Need::Tool("stat"), Need::Tool("lsattr")]);
+    let host = Host::new(&HostOptions::new()).unwrap();
+    let dir = scratch();
+    let path = dir.path().join("file");
+    std::fs::write(&path, [1; 5000]).unwrap();
+    let found = host.metadata(&path).unwrap();
+    let name = path.to_str().unwrap();
+    let printed = run("stat", &["-c", "%i %f %h %u %g %s %b %o %.9Y %.9Z", name]);
+    let time = |time: Timestamp| format!("{}.{:09}", time.seconds, time.nanoseconds);
+    let (ino, mode) = (found.inode.0, found.mode);
+    let (links, uid, gid, size) = (found.links, found.uid, found.gid, found.size);
+    let (blocks, block) = (found.blocks, found.block_size);
+    let (modified, changed) = (time(found.modified), time(found.changed));
+    let expected = format!(
+        "{ino} {mode:x} {links} {uid} {gid} {size} {blocks} {block} {modified} {changed}\n"
+    );
+    assert_eq!(String::from_utf8_lossy(&printed), expected);
+    let listed = output("lsattr", &["-v", name]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let generation = listed.split_whitespace().next().map_or(0, |first| first.parse().unwrap());
+    assert_eq!(found.generation, generation);
+
+    let missing = host.metadata(dir.path().join("missing")).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Io(Errno::ENOENT));
+    assert!(missing.to_string().contains("missing"), "{missing}");
+    assert_eq!(host.metadata("/dev/null").unwrap().device, Some((1, 3)));
 }

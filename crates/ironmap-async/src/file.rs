@@ -44,9 +44,9 @@ impl<T> Lost for Result<T, Failed> {
     }
 }
 
-impl<T> Lost for ironmap::Result<T> {
+impl<T, E: From<Error>> Lost for Result<T, E> {
     fn lost() -> Self {
-        Err(lost())
+        Err(lost().into())
     }
 }
 

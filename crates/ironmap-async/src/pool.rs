@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use ironmap::{Errno, Error, FileOptions, Files, QueueOptions, Result};
+use ironmap::{Errno, Error, FileOptions, Files, Queue, QueueOptions, Result};
 
 use crate::file::AsyncFile;
 use crate::promise::{Answer, promise};
@@ -147,6 +147,25 @@ impl Pool {
         let (promise, answer) = promise();
         self.shared.push(Job::Open { path: path.into(), options, promise });
         Opening { pool: self.clone(), answer }
+    }
+
+    /// Runs a function on a thread of the pool, with the queue of that thread: for calls that wait, such as
+    /// [`Queue::read_many`]. Requests of that thread that are in flight are completed after the function has returned. An operation of
+    /// the function that needs the whole content of a file for itself can fail with `Busy` because of such a request. The function must
+    /// leave no requests of its own in flight.
+    ///
+    /// If the function panics, the answer is an error, and the thread goes on.
+    pub fn run<T, E>(
+        &self,
+        function: impl FnOnce(&mut Queue) -> Result<T, E> + Send + 'static,
+    ) -> Answer<Result<T, E>>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        let (promise, answer) = promise();
+        self.shared.push(Job::Run(Box::new(move |queue| promise.keep(function(queue)))));
+        answer
     }
 
     /// A handle of a file that the volume or host of this pool has opened.

@@ -1,6 +1,7 @@
 //! A thread of the pool: it takes jobs, submits their requests to its queue, and sets their answers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,6 +17,9 @@ use crate::promise::Promise;
 
 /// Opens a file of the pool's volume or host.
 pub(crate) type Open = dyn Fn(&Path, FileOptions) -> Result<File> + Send + Sync;
+
+/// A function of the caller. It sets its answer itself.
+pub(crate) type Run = dyn FnOnce(&mut Queue) + Send;
 
 /// The work of one request.
 pub(crate) enum Job {
@@ -43,6 +47,7 @@ pub(crate) enum Job {
         data_only: bool,
         promise: Promise<Result<()>>,
     },
+    Run(Box<Run>),
     Open {
         path: PathBuf,
         options: FileOptions,
@@ -122,6 +127,10 @@ impl Worker<'_> {
                 true => file.sync_data(&mut self.queue),
                 false => file.sync(&mut self.queue),
             }),
+            // A panic of the function ends neither the thread nor the requests in flight. The answer is then lost.
+            Job::Run(run) => {
+                drop(catch_unwind(AssertUnwindSafe(|| run(&mut self.queue))));
+            }
             Job::Open { path, options, promise } => {
                 promise.keep(self.shared.open(&path, options));
             }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use ironmap::device::Ram;
 use ironmap::fs::ext4::MkfsOptions;
 use ironmap::units::FilePos;
-use ironmap::{Buffer, DioFlags, FileOptions, Volume, VolumeOptions};
+use ironmap::{Buffer, DioFlags, Error, ErrorKind, FileOptions, ReadAt, Volume, VolumeOptions};
 use ironmap_async::{AsyncFile, Pool, PoolOptions};
 
 const BLOCK: usize = 4096;
@@ -146,11 +146,11 @@ async fn a_task_that_panics_disturbs_no_other() {
 async fn a_request_that_fails_returns_its_memory() {
     let pool = Pool::new(volume(), PoolOptions::new()).unwrap();
     let missing = pool.open("/missing", FileOptions::new()).await;
-    assert_eq!(missing.err().unwrap().kind(), ironmap::ErrorKind::NotFound);
+    assert_eq!(missing.err().unwrap().kind(), ErrorKind::NotFound);
     drop(written(&pool, "/file", 1).await);
     let file = pool.open("/file", FileOptions::new()).await.unwrap();
     let failed = file.write_at(block(0, 0), 0, DioFlags::empty()).await.unwrap_err();
-    assert_eq!(failed.error.kind(), ironmap::ErrorKind::ReadOnly);
+    assert_eq!(failed.error.kind(), ErrorKind::ReadOnly);
     assert_eq!(failed.buffer.unwrap()[..], block(0, 0)[..]);
 }
 
@@ -193,4 +193,27 @@ async fn a_stream_is_a_file_of_tokio() {
     let mut bytes = [0; 11];
     stream.read_exact(&mut bytes).await.unwrap();
     assert_eq!(&bytes[2..9], b"between");
+}
+
+/// A function runs with the queue of a thread. Its panic is an error of its answer only: the single thread of the pool serves the next
+/// request.
+#[tokio::test]
+async fn a_function_runs_on_a_thread_of_the_pool() {
+    let pool = Pool::new(volume(), PoolOptions::new().threads(1)).unwrap();
+    let file = written(&pool, "/file", 64).await;
+    let lost: Result<(), Error> = pool.run(|_| panic!("as the test wants")).await;
+    assert_eq!(lost.unwrap_err().kind(), ErrorKind::Busy);
+    let inner = file.file().clone();
+    let read = pool.run(move |queue| {
+        let mut memory: Vec<_> = (0..64).map(|_| Buffer::aligned(BLOCK).unwrap()).collect();
+        let reads = memory.iter_mut().enumerate();
+        let mut reads: Vec<_> =
+            reads.map(|(at, page)| ReadAt::new(&inner, page, (at * BLOCK) as u64)).collect();
+        queue.read_many(&mut reads);
+        reads.into_iter().try_for_each(|read| read.result.map(drop))?;
+        Ok::<_, Error>(memory)
+    });
+    for (at, page) in read.await.unwrap().into_iter().enumerate() {
+        assert_eq!(page[..], block(at, 0)[..]);
+    }
 }

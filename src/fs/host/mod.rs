@@ -22,6 +22,7 @@
 //!
 //! Sources: `fcntl(2)`, `inotify(7)`, `ioctl_fiemap`, Linux's Documentation/filesystems/{fiemap,locking}.rst.
 
+mod attributes;
 mod changes;
 mod checks;
 mod keeper;
@@ -41,6 +42,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType as OsFileType, Mode, OFlags};
 use rustix::io::Errno as OsErrno;
 
+pub(crate) use self::attributes::metadata;
 pub use self::checks::HostFs;
 pub use self::keeper::{Keeper, Keeping};
 pub use self::map::{Beneath, HostMap};

@@ -29,7 +29,7 @@ open_file: iomap sync bio{Completion,CompletionWork} sys{barrier} error units
 dio: open_file iomap bio sys{copy} device events error units
 # Beyond memory, a file system knows only the kernel's reports on host files and their leases.
 fs: open_file iomap device{Device,Dry,Fence,Limits} bio{Buffer} sync events setters error units \
-    sys{Buffer,FiemapExtent,FiemapFlags,fiemap,has_reflink,is_realtime,lease,coarse_time,rate,ticks}
+    sys{Buffer,FiemapExtent,FiemapFlags,fiemap,has_reflink,inode_generation,is_realtime,lease,coarse_time,rate,ticks}
 integrity: bio device protection sync setters error units
 partition: device{Device} error units
 probe: device{Device} partition error units

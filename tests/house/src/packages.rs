@@ -15,7 +15,7 @@ struct Package {
     may: &'static [&'static str],
 }
 
-const PACKAGES: [Package; 5] = [
+const PACKAGES: [Package; 6] = [
     Package {
         name: "ironmap",
         published: true,
@@ -27,6 +27,13 @@ const PACKAGES: [Package; 5] = [
         name: "ironmap-async",
         published: true,
         folder: "crates/ironmap-async",
+        needs: &["src/lib.rs", "LICENSE-MIT", "LICENSE-APACHE"],
+        may: &["src/", "LICENSE-"],
+    },
+    Package {
+        name: "ironmap-object-store",
+        published: true,
+        folder: "crates/ironmap-object-store",
         needs: &["src/lib.rs", "LICENSE-MIT", "LICENSE-APACHE"],
         may: &["src/", "LICENSE-"],
     },

@@ -1,0 +1,161 @@
+//! New objects: drafts, which become objects by a rename, and uploads in parts.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use ironmap::Queue;
+use ironmap::fs::Stat;
+
+use crate::failure::Failure;
+use crate::store::{Mode, STAGE, Shared, check_path, stat, tag};
+use crate::tree::{Draft, parent};
+
+/// A draft, which is removed when this value is dropped, except if it has become an object.
+pub(crate) struct Staged {
+    shared: Arc<Shared>,
+    path: String,
+    pub(crate) draft: Box<dyn Draft>,
+    /// Whether the name of the draft exists no more.
+    published: bool,
+}
+
+impl Staged {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Result<Self, Failure> {
+        loop {
+            let number = shared.next.fetch_add(1, Ordering::Relaxed);
+            // LocalFileSystem does not list a name of this form either.
+            let path = format!("{STAGE}/{}-{number}#1", std::process::id());
+            match shared.tree.draft(&path) {
+                Ok(draft) => {
+                    let shared = Arc::clone(shared);
+                    return Ok(Self { shared, path, draft, published: false });
+                }
+                Err(error) => match error.kind() {
+                    // Another process with the same number, in another container.
+                    io::ErrorKind::AlreadyExists => {}
+                    io::ErrorKind::NotFound => shared.tree.create_dirs(STAGE)?,
+                    _ => return Err(error.into()),
+                },
+            }
+        }
+    }
+
+    fn discard(mut self) -> Result<(), Failure> {
+        self.published = true;
+        Ok(self.shared.tree.remove(&self.path)?)
+    }
+
+    /// Makes the content durable, gives it its name, and makes the name durable, in this order.
+    pub(crate) fn publish(
+        mut self,
+        queue: &mut Queue,
+        to: &str,
+        mode: &Mode,
+    ) -> Result<Stat, Failure> {
+        let shared = Arc::clone(&self.shared);
+        self.draft.sync(queue)?;
+        let lock = shared.tree.lock()?;
+        if let Mode::Update(wanted) = mode {
+            let found = match stat(&*shared.tree, to) {
+                Ok(found) => tag(&found),
+                Err(Failure::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(Failure::Changed(format!("the object does not exist: {error}")));
+                }
+                Err(failure) => return Err(failure),
+            };
+            if found != *wanted {
+                return Err(Failure::Changed(format!(
+                    "the object has the tag {found}, not {wanted}"
+                )));
+            }
+        }
+        shared.rename_into(&self.path, to, !matches!(mode, Mode::Create))?;
+        self.published = true;
+        let stat = stat(&*shared.tree, to)?;
+        drop(lock);
+        shared.tree.sync_dirs(&[parent(to)])?;
+        Ok(stat)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if !self.published {
+            let (tree, path) = (Arc::clone(&self.shared.tree), std::mem::take(&mut self.path));
+            // The next start of a store removes a draft that this call leaves.
+            drop(self.shared.writers.run(move |_| Ok::<_, Failure>(tree.remove(&path)?)));
+        }
+    }
+}
+
+/// An object that is written in parts.
+pub(crate) struct Upload {
+    to: String,
+    staged: Option<Arc<Staged>>,
+    /// The length of all parts that were begun, and of those that were written.
+    begun: u64,
+    written: Arc<AtomicU64>,
+}
+
+impl Upload {
+    pub(crate) async fn new(shared: &Arc<Shared>, to: &str) -> Result<Self, Failure> {
+        check_path(to)?;
+        let staged = shared.write(|shared, _| Staged::new(shared)).await?;
+        let (staged, written) = (Some(Arc::new(staged)), Arc::default());
+        Ok(Self { to: to.to_owned(), staged, begun: 0, written })
+    }
+
+    /// Writes a part after the parts before it. The parts are written in any order.
+    pub(crate) fn part(
+        &mut self,
+        content: Vec<Bytes>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
+        let len: u64 = content.iter().map(|bytes| bytes.len() as u64).sum();
+        let (at, staged, written) = (self.begun, self.staged.clone(), Arc::clone(&self.written));
+        self.begun += len;
+        async move {
+            let staged = staged.ok_or_else(ended)?;
+            let shared = Arc::clone(&staged.shared);
+            let write = move |_: &Arc<Shared>, queue: &mut Queue| {
+                staged.draft.write_at(queue, at, &content)?;
+                written.fetch_add(len, Ordering::SeqCst);
+                Ok(())
+            };
+            shared.write(write).await
+        }
+    }
+
+    /// Makes the object visible.
+    pub(crate) async fn complete(&mut self) -> Result<Stat, Failure> {
+        let staged = self.staged.take().ok_or_else(ended)?;
+        let written = self.written.load(Ordering::SeqCst);
+        // A part in flight has a reference to the draft until it has been counted.
+        let staged =
+            Arc::into_inner(staged).filter(|_| written == self.begun).ok_or_else(|| {
+                let what =
+                    format!("{}: only {written} of {} bytes were written", self.to, self.begun);
+                io::Error::other(what)
+            })?;
+        let (shared, to) = (Arc::clone(&staged.shared), self.to.clone());
+        shared.write(move |_, queue| staged.publish(queue, &to, &Mode::Overwrite)).await
+    }
+
+    /// Removes all parts.
+    pub(crate) async fn abort(&mut self) -> Result<(), Failure> {
+        let staged = self.staged.take().ok_or_else(ended)?;
+        let shared = Arc::clone(&staged.shared);
+        let discard = move |_: &Arc<Shared>, _: &mut Queue| match Arc::into_inner(staged) {
+            Some(staged) => staged.discard(),
+            // A part is in flight. Its end removes the draft.
+            None => Ok(()),
+        };
+        shared.write(discard).await
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the upload was completed or aborted before")
+}

@@ -1,0 +1,130 @@
+//! The files of a volume.
+
+use std::io::{self, IoSlice};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use ironmap::fs::{Credentials, FileType, Follow, RenameFlags, Stat};
+use ironmap::units::InodeNo;
+use ironmap::{DioFlags, Error, ErrorKind, File, FileOptions, Files, Queue, Volume};
+
+use crate::tree::{Draft, Entries, Entry, Locked, Tree, absent, no_object, parent};
+
+pub(crate) struct VolumeTree {
+    volume: Volume,
+    options: FileOptions,
+    /// A volume has one owner, so only this process has to be excluded.
+    lock: Mutex<()>,
+}
+
+impl VolumeTree {
+    pub(crate) fn new(volume: Volume, options: FileOptions) -> Self {
+        Self { volume, options, lock: Mutex::default() }
+    }
+
+    /// The inode of the parent, and the last name.
+    fn name_in<'a>(&self, path: &'a str) -> ironmap::Result<(InodeNo, &'a [u8])> {
+        let dir = parent(path);
+        let name = path[dir.len()..].trim_start_matches('/');
+        let dir = self.volume.fs().resolve(dir.as_bytes(), Follow::All)?;
+        Ok((dir.number(), name.as_bytes()))
+    }
+}
+
+fn absolute(path: &str) -> PathBuf {
+    PathBuf::from(format!("/{path}"))
+}
+
+impl Tree for VolumeTree {
+    fn name(&self) -> String {
+        format!("{} volume", self.volume.fs().format())
+    }
+
+    fn open(&self, path: &str) -> io::Result<(File, Stat)> {
+        let open = || -> ironmap::Result<_> {
+            let inode = self.volume.fs().resolve(path.as_bytes(), Follow::All)?;
+            let stat = inode.stat().clone();
+            if stat.file_type != FileType::Regular {
+                return Ok(None);
+            }
+            // An inode that was read opens the same file, or fails if the file was removed.
+            Ok(Some((self.volume.open_inode(inode, self.options)?, stat)))
+        };
+        open().map_err(|error| absent(error.into()))?.ok_or_else(|| no_object(path))
+    }
+
+    fn stat(&self, path: &str) -> io::Result<Stat> {
+        self.volume.metadata(absolute(path)).map_err(|error| absent(error.into()))
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Entries> {
+        let entries = self.volume.read_dir(absolute(dir))?;
+        Ok(Box::new(entries.map(|entry| {
+            let entry = entry?;
+            Ok(Entry { name: entry.name, file_type: entry.file_type })
+        })))
+    }
+
+    fn draft(&self, path: &str) -> io::Result<Box<dyn Draft>> {
+        let options = FileOptions::new().write(true).create_new(true);
+        Ok(Box::new(VolumeDraft(self.volume.open(absolute(path), options)?)))
+    }
+
+    fn remove_drafts(&self, dir: &str) {
+        if !self.volume.fs().is_writable() {
+            return;
+        }
+        // No store has the volume yet, so all drafts are from an earlier process.
+        for entry in self.list(dir).into_iter().flatten().flatten() {
+            if let Ok(name) = String::from_utf8(entry.name) {
+                let _ = self.remove(&format!("{dir}/{name}"));
+            }
+        }
+    }
+
+    fn create_dirs(&self, dir: &str) -> io::Result<()> {
+        Ok(self.volume.create_dir_all(absolute(dir))?)
+    }
+
+    fn rename(&self, from: &str, to: &str, replace: bool) -> io::Result<()> {
+        let rename = || {
+            let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+            let (from, to) = (self.name_in(from)?, self.name_in(to)?);
+            self.volume.fs().writable()?.rename(from, to, flags, &Credentials::default())
+        };
+        rename().map_err(|error: Error| error.context(format!("{from} to {to}")).into())
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        Ok(self.volume.remove_file(absolute(path))?)
+    }
+
+    /// A commit of the journal makes all names durable.
+    fn sync_dirs(&self, _dirs: &[&str]) -> io::Result<()> {
+        Ok(self.volume.sync()?)
+    }
+
+    fn lock(&self) -> io::Result<Box<dyn Locked + '_>> {
+        Ok(Box::new(self.lock.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+struct VolumeDraft(File);
+
+impl Draft for VolumeDraft {
+    fn write_at(&self, queue: &mut Queue, pos: u64, bytes: &[Bytes]) -> io::Result<()> {
+        let slices: Vec<_> = bytes.iter().map(|bytes| IoSlice::new(bytes)).collect();
+        let len: usize = bytes.iter().map(Bytes::len).sum();
+        let count = self.0.write_vectored_at(queue, &slices, pos, DioFlags::WHOLE)?;
+        if count == len {
+            return Ok(());
+        }
+        let what = format!("only {count} of {len} bytes were written");
+        Err(Error::new(ErrorKind::NoSpace, what).into())
+    }
+
+    fn sync(&self, queue: &mut Queue) -> io::Result<()> {
+        Ok(self.0.sync(queue)?)
+    }
+}

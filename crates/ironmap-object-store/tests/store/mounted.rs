@@ -1,0 +1,48 @@
+//! A mounted file system on a loop device.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+pub(crate) struct Mounted {
+    _dir: TempDir,
+    path: PathBuf,
+}
+
+fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(args).output();
+    match output.map_err(|error| format!("{program}: {error}"))? {
+        output if output.status.success() => Ok(()),
+        output => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+impl Mounted {
+    /// An empty ext4; `None` if this machine cannot mount one.
+    pub(crate) fn new() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, path) = (dir.path().join("image"), dir.path().join("mounted"));
+        File::create(&image).unwrap().set_len(128 << 20).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let (from, to) = (image.to_str().unwrap(), path.to_str().unwrap());
+        let made = run("mkfs.ext4", &["-q", from]);
+        if let Err(reason) = made.and_then(|()| run("mount", &["-o", "loop", from, to])) {
+            eprintln!("SKIP a mounted file system: {reason}");
+            return None;
+        }
+        Some(Self { _dir: dir, path })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // The stores may still close their files, so the directory is detached at once and freed after them.
+        let _ = run("umount", &["--lazy", self.path.to_str().unwrap_or_default()]);
+    }
+}
