@@ -87,3 +87,12 @@ def writable(own_disk):
 def fsck(path):
     need("e2fsck")
     run("e2fsck", "-fn", path)
+
+
+def pytest_runtest_logreport(report):
+    """Writes each skipped test to the list of the project's tests."""
+    log = os.environ.get("IRONMAP_SKIP_LOG")
+    if report.skipped and log and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(f"SKIP {report.nodeid}: {reason}\n")

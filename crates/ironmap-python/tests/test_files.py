@@ -228,8 +228,8 @@ def test_a_closed_file_refuses_every_call(volume):
     assert file.closed and "closed" in repr(file)
 
 
-def test_a_closed_volume_closes_its_files(disk):
-    volume = ironmap.Volume(disk)
+def test_a_closed_volume_closes_its_files(own_disk):
+    volume = ironmap.Volume(own_disk)
     files = [volume.open("/etc/hosts") for _ in range(100)]
     buffered = io.BufferedReader(files[0])
     volume.close()
@@ -239,12 +239,29 @@ def test_a_closed_volume_closes_its_files(disk):
             call()
     assert all(file.closed for file in files) and volume.closed
     # The device is free: it can be opened for writing.
-    ironmap.Volume(disk, write=True).close()
+    ironmap.Volume(own_disk, write=True).close()
 
 
 def test_files_keep_their_volume_open(disk):
     file = ironmap.Volume(disk).open("/etc/hosts")
     assert file.read(3) == b"127"
+
+
+@pytest.mark.parametrize("call", ["pread", "readinto_at", "read_ranges_into", "read"])
+def test_a_call_keeps_its_file_open(disk, call):
+    """The rule: a file without a name is open until the call on it returns."""
+    arguments = {"pread": (3, 0), "readinto_at": (bytearray(3), 0), "read_ranges_into": ([(0, bytearray(3))],), "read": (3,)}
+    result = getattr(ironmap.Volume(disk).open("/etc/hosts"), call)(*arguments[call])
+    assert result in (b"127", 3, [3])
+
+
+def test_a_file_that_is_forgotten_is_closed(own_disk):
+    volume = ironmap.Volume(own_disk, write=True)
+    for _ in range(3):
+        volume.open("/etc/hosts", "r+b").read()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    del volume
+    assert len(os.listdir("/proc/self/fd")) < descriptors
 
 
 def test_a_host_file_is_read(tmp_path):

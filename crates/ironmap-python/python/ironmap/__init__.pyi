@@ -14,6 +14,7 @@ _Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 class File(io.RawIOBase):
     name: str
     mode: str
+    def __init__(self, core: object, volume: object, name: str, flags: int) -> None: ...
     @property
     def closed(self) -> bool: ...
     @property

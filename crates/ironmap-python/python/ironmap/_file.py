@@ -65,6 +65,10 @@ class File(io.RawIOBase):
             for method in ("pread", "readinto_at", "read_ranges_into"):
                 self.__dict__[method] = getattr(core, method)
 
+    def __del__(self) -> None:
+        # The file is closed with `_core`, and not before: a call of one of these methods may be in flight.
+        pass
+
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
         return f"<ironmap.File {self.name!r} mode={self.mode!r}{state}>"

@@ -188,7 +188,7 @@ class Volume:
 
         >>> ironmap.Volume(disk).open("/etc/passwd")
         Traceback (most recent call last):
-        FileNotFoundError: [Errno 2] the file does not exist: '/etc/passwd'
+        FileNotFoundError: [Errno 2] no such entry: '/etc/passwd'
         """
         return self._open(path, flags_of(mode), permissions)
 
@@ -237,7 +237,9 @@ class Volume:
                 if onerror is not None:
                     onerror(error)
                 continue
-            names, others, links = [], [], set()
+            names: list[str] = []
+            others: list[str] = []
+            links = set()
             for entry in entries:
                 try:
                     is_directory = entry.is_dir()

@@ -11,8 +11,8 @@ The protocol is `ironmap`. A URL names the volume and the path:
 ...     file.read()
 b'127.0.0.1 localhost\\n'
 >>> fs = fsspec.filesystem("ironmap", location=disk)
->>> fs.ls("/srv", detail=False)
-['/srv/data']
+>>> fs.ls("/etc", detail=False)
+['/etc/hosts']
 """
 
 import io
@@ -23,7 +23,7 @@ import threading
 import weakref
 from datetime import datetime, timezone
 
-from fsspec.spec import AbstractFileSystem
+from fsspec.spec import AbstractFileSystem  # type: ignore[import-untyped]
 
 from ._volume import Volume
 
@@ -271,10 +271,10 @@ class IronmapFileSystem(AbstractFileSystem):
         ends = ends if isinstance(ends, list) else [ends] * count
         if not count == len(starts) == len(ends):
             raise ValueError("the lists of paths, starts and ends have different lengths")
-        of_path: dict[str, list[int]] = {}
+        of_path = {}
         for index, path in enumerate(paths):
             of_path.setdefault(self._strip_protocol(path), []).append(index)
-        out: list = [None] * count
+        out = [None] * count
         for path, indexes in of_path.items():
             try:
                 with self.volume.open(path) as file:
