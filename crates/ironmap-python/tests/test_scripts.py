@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sqlite3
 import struct
 import subprocess
@@ -18,6 +19,21 @@ def script(name, *arguments):
     return run(sys.executable, EXAMPLES / name, *arguments)
 
 
+def script_with_pyarrow(name, *arguments):
+    """Runs a script that reads by threads of pyarrow.
+
+    Such a thread can abort Python at the end of the program, after the output, whatever Python file object it has read. Three of 40 programs
+    that read by the built-in `open` ended so (pyarrow 26.0.1, busy machine). Then the script is run again.
+    """
+    command = [sys.executable, EXAMPLES / name, *arguments]
+    for _ in range(10):
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if (result.returncode, result.stderr) != (-signal.SIGABRT, "terminate called without an active exception\n"):
+            break
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
 @pytest.fixture(scope="module")
 def parquet(tmp_path_factory):
     pyarrow = pytest.importorskip("pyarrow")
@@ -32,7 +48,7 @@ def parquet(tmp_path_factory):
 @pytest.mark.parametrize("name", ["pandas", "pyarrow", "duckdb"])
 def test_a_parquet_file_is_read_out_of_an_image(parquet, name):
     pytest.importorskip(name)
-    words = script(f"{name}_parquet.py", parquet, "/data/table.parquet").split()
+    words = script_with_pyarrow(f"{name}_parquet.py", parquet, "/data/table.parquet").split()
     assert list(map(int, words)) == [100_000, sum(range(100_000))]
 
 
