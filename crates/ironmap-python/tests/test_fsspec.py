@@ -1,6 +1,7 @@
 """The file system of fsspec: fsspec's own tests, and the URLs."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
 import pytest
@@ -97,12 +98,44 @@ def test_options_name_the_format_and_the_partition(disk, tmp_path):
 def test_the_tree_is_listed(fs, tree):
     names = [path for path in tree.rglob("*") if path.is_symlink() or path.is_file()]
     assert fs.find("/") == sorted(f"/{path.relative_to(tree)}" for path in names)
-    assert fs.isdir("/srv/tools") and fs.ls("/srv/tools", detail=False) == ["/srv/tools/big", "/srv/tools/deep", "/srv/tools/empty"]
+    assert fs.isdir("/srv/tools") and sorted(fs.ls("/srv/tools", detail=False)) == ["/srv/tools/big", "/srv/tools/deep", "/srv/tools/empty"]
     info = fs.info("/srv/link")
     assert (info["type"], info["islink"], info["destination"], info["size"]) == ("file", True, "data/big", len(BIG))
     assert fs.info("/srv/dangling")["type"] == "link" and not fs.exists("/srv/none") and fs.lexists("/srv/dangling")
     assert fs.isdir("/srv") and fs.isfile("/etc/hosts") and fs.du("/etc") == 20
     assert fs.modified("/etc/hosts").timestamp() == pytest.approx((tree / "etc/hosts").stat().st_mtime, abs=1)
+
+
+def test_threads_seek_and_read_one_file(fs):
+    """The rule: a read comes from where its thread has sought, although another thread moves the position between the two calls."""
+    file = fs.open("/srv/data/big", block_size=512)
+
+    def read(index):
+        for step in range(300):
+            at = (index * 104729 + step * 7919) % len(BIG)
+            file.seek(at)
+            calls = [file.read, file.read1, lambda size: file.peek(size)[:size], lambda size: bytes(into(size))]
+            data = calls[step % 4](100)
+            assert data == BIG[at : at + len(data)] and data
+
+    def into(size):
+        page = bytearray(size)
+        return page[: file.readinto(page)]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, range(8)))
+
+
+def test_one_thread_reads_on_where_it_has_stopped(fs):
+    with fs.open("/srv/data/big") as file:
+        file.seek(7)
+        assert (file.read(3), file.read(3), file.tell()) == (BIG[7:10], BIG[10:13], 13)
+        # Another thread reads on at the same position.
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(file.read, 3).result() == BIG[13:16]
+        assert file.read(3) == BIG[16:19]
+        file.seek(0)
+        assert file.readline() == BIG[:11] and file.read(1) == BIG[11:12]
 
 
 def test_ranges_are_read(fs):

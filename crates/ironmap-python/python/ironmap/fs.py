@@ -52,6 +52,59 @@ def _split(url: str) -> tuple[str, str | None]:
     return url.removesuffix("!"), None
 
 
+class _Reader(io.BufferedReader):
+    """A buffered reader whose reads come from where their thread has sought.
+
+    Some programs (DuckDB) use one file in several threads, and each thread seeks and then reads. Another thread may move the position between
+    the two calls. So a call that follows a seek of its thread moves the position back first.
+    """
+
+    def __init__(self, raw, size):
+        super().__init__(raw, size)
+        self._moving = threading.RLock()
+        self._sought = threading.local()
+
+    def seek(self, offset, whence=os.SEEK_SET, /):
+        with self._moving:
+            self._sought.at = super().seek(offset, whence)
+            return self._sought.at
+
+    def _return(self):
+        at = self._sought.__dict__.pop("at", None)
+        if at is not None and at != self.tell():
+            super().seek(at)
+
+    def read(self, size=-1, /):
+        with self._moving:
+            self._return()
+            return super().read(size)
+
+    def read1(self, size=-1, /):
+        with self._moving:
+            self._return()
+            return super().read1(size)
+
+    def readinto(self, buffer, /):
+        with self._moving:
+            self._return()
+            return super().readinto(buffer)
+
+    def readinto1(self, buffer, /):
+        with self._moving:
+            self._return()
+            return super().readinto1(buffer)
+
+    def readline(self, size=-1, /):
+        with self._moving:
+            self._return()
+            return super().readline(size)
+
+    def peek(self, size=0, /):
+        with self._moving:
+            self._return()
+            return super().peek(size)
+
+
 class IronmapFileSystem(AbstractFileSystem):
     """The files of a volume.
 
@@ -256,7 +309,7 @@ class IronmapFileSystem(AbstractFileSystem):
         size = 1 << 16 if block_size in (None, "default") else block_size
         if "+" in mode:
             return io.BufferedRandom(raw, size)
-        return io.BufferedReader(raw, size) if "r" in mode else io.BufferedWriter(raw, size)
+        return _Reader(raw, size) if "r" in mode else io.BufferedWriter(raw, size)
 
     def cat_file(self, path, start=None, end=None, **kwargs):
         """The content of a file, or a range of it."""
