@@ -36,7 +36,8 @@ def in_child(work):
 
 def python(script, *arguments):
     """Runs a script in a new interpreter; returns its exit code, output and errors."""
-    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+    # Python 3.12 and later warns of each fork of a process with threads.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script), *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return result.returncode, result.stdout, result.stderr
 
