@@ -115,10 +115,13 @@ impl OpenFile {
         Ok(reads.into_iter().map(|read| read.result).collect::<ironmap::Result<_>>()?)
     }
 
-    /// The number of bytes from a position on that a read requests: at most `size`, and little more than the rest of the file. The kernel
-    /// does not report the size of some of its files.
+    /// The number of bytes that a read of at most `size` bytes from a position requests: no more than the rest of the file. The kernel does
+    /// not report the size of some of its files.
     fn rest(&self, pos: u64, size: u64) -> usize {
-        let rest = self.file.size().saturating_sub(pos).max(PIECE);
+        let rest = match self.file.size() {
+            0 => PIECE,
+            end => end.saturating_sub(pos),
+        };
         usize::try_from(size.min(rest)).unwrap_or(usize::MAX)
     }
 
@@ -210,7 +213,24 @@ impl FileCore {
         })
     }
 
-    /// Reads at most `size` bytes from a position into a new `bytes`.
+    /// Reads at most `size` bytes from the position of the file, and moves it.
+    fn read_next<'py>(
+        &self,
+        py: Python<'py>,
+        open: Arc<OpenFile>,
+        size: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let room = open.rest(self.pos.load(Ordering::Relaxed), size);
+        self.bytes_at(py, open, room, |open, bytes| {
+            let _moving = lock(&open.moving);
+            let pos = self.pos.load(Ordering::Relaxed);
+            let count = open.read_at(bytes, pos)?;
+            self.pos.store(pos + count as u64, Ordering::Relaxed);
+            Ok(count)
+        })
+    }
+
+    /// Reads at most `size` bytes into a new `bytes`.
     fn bytes_at<'py>(
         &self,
         py: Python<'py>,
@@ -314,24 +334,23 @@ impl FileCore {
     fn read<'py>(&self, py: Python<'py>, size: Option<i64>) -> PyResult<Bound<'py, PyBytes>> {
         let open = self.to_read(py)?;
         let Ok(size) = u64::try_from(size.unwrap_or(-1)) else { return self.readall(py) };
-        let room = open.rest(self.pos.load(Ordering::Relaxed), size);
-        self.bytes_at(py, open, room, |open, bytes| {
-            let _moving = lock(&open.moving);
-            let pos = self.pos.load(Ordering::Relaxed);
-            let count = open.read_at(bytes, pos)?;
-            self.pos.store(pos + count as u64, Ordering::Relaxed);
-            Ok(count)
-        })
+        self.read_next(py, open, size)
     }
 
     fn readall<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let open = self.to_read(py)?;
-        let all = self.advance(py, open, |open, pos| {
-            let all = open.read_all(pos)?;
-            let pos = pos + all.len() as u64;
-            Ok((all, pos))
+        let first = self.read_next(py, Arc::clone(&open), u64::MAX)?;
+        let (pos, end) = (self.pos.load(Ordering::Relaxed), open.file.size());
+        if end > 0 && end <= pos {
+            return Ok(first);
+        }
+        // The file has grown, or its size is unknown.
+        let more = self.advance(py, open, |open, pos| {
+            let more = open.read_all(pos)?;
+            let pos = pos + more.len() as u64;
+            Ok((more, pos))
         })?;
-        Ok(PyBytes::new(py, &all))
+        Ok(PyBytes::new(py, &[first.as_bytes(), &more].concat()))
     }
 
     #[pyo3(signature = (buffer, /))]

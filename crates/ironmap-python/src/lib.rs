@@ -13,8 +13,8 @@ mod tree;
 
 use pyo3::prelude::*;
 
-/// Stores and open files.
-#[pymodule]
+/// Stores and open files. The locks of this module rely on the GIL.
+#[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     process::watch_forks()?;
     module.add_class::<store::Store>()?;

@@ -197,6 +197,15 @@ def test_modes_are_those_of_the_built_in_open(writable):
         assert file.size == 0
 
 
+def test_a_file_larger_than_the_memory_is_an_error(writable):
+    with writable.open("/sparse", "w+b") as file:
+        file.truncate(1 << 43)
+        for call in (file.read, file.readall, lambda: file.read(1 << 43), lambda: file.pread(1 << 43, 0)):
+            with pytest.raises(MemoryError):
+                call()
+        assert file.pread(1 << 60, (1 << 43) - 5) == bytes(5) and file.tell() == 0
+
+
 def test_a_buffered_writer_is_built_on_it(writable):
     with io.BufferedWriter(writable.open("/etc/text", "wb")) as file:
         for number in range(10_000):
