@@ -1,26 +1,28 @@
 //! Counts the requests in flight of each thread. Only the thread of a queue can take the completions of the queue. So a thread that has
 //! requests in flight must not wait for the content of a file: it could wait for its own requests.
 
-use std::cell::{Cell, RefCell};
-use std::rc::{Rc, Weak};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The number of files for which a queue has requests in flight. This value stays in the thread that created it.
+/// The number of files for which a queue has requests in flight. Only the thread that created the value changes the number. The number is
+/// atomic, because another thread may drop the queue.
 #[derive(Debug)]
-pub(crate) struct InFlight(Rc<Cell<u32>>);
+pub(crate) struct InFlight(Arc<AtomicU32>);
 
 crate::sync::thread_local! {
-    static QUEUES: RefCell<Vec<Weak<Cell<u32>>>> = const { RefCell::new(Vec::new()) };
+    static QUEUES: RefCell<Vec<Weak<AtomicU32>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Default for InFlight {
     fn default() -> Self {
-        let count = Rc::default();
+        let count = Arc::default();
         QUEUES.with(|queues| {
             let mut queues = queues.borrow_mut();
             queues.retain(|queue| queue.strong_count() > 0);
-            queues.push(Rc::downgrade(&count));
+            queues.push(Arc::downgrade(&count));
         });
         Self(count)
     }
@@ -29,16 +31,16 @@ impl Default for InFlight {
 impl InFlight {
     #[inline(always)]
     pub(crate) fn add(&self) {
-        self.0.set(self.0.get() + 1);
+        self.0.store(self.0.load(Relaxed) + 1, Relaxed);
     }
 
     #[inline(always)]
     pub(crate) fn remove(&self) {
-        self.0.set(self.0.get() - 1);
+        self.0.store(self.0.load(Relaxed) - 1, Relaxed);
     }
 
     pub(crate) fn is_none(&self) -> bool {
-        self.0.get() == 0
+        self.0.load(Relaxed) == 0
     }
 
     /// Checks that the calling thread has no requests in flight.
@@ -46,8 +48,8 @@ impl InFlight {
     /// # Errors
     /// `Busy` if the calling thread has requests in flight.
     pub(crate) fn none_here() -> Result<()> {
-        let busy = |queues: &Vec<Weak<Cell<u32>>>| {
-            queues.iter().filter_map(Weak::upgrade).any(|count| count.get() > 0)
+        let busy = |queues: &Vec<Weak<AtomicU32>>| {
+            queues.iter().filter_map(Weak::upgrade).any(|count| count.load(Relaxed) > 0)
         };
         if QUEUES.with(|queues| busy(&queues.borrow())) {
             let what = "this thread has requests in flight: take their completions first";

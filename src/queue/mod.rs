@@ -17,7 +17,8 @@ use crate::open_file::{Owner, Views};
 /// The access of one thread to the files of a volume or a host. The thread submits requests to its queue, and pops their completions.
 ///
 /// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`). Queues share no state, so two threads that read one file
-/// do not contend. Dropping a queue waits for its requests in flight and frees their memory.
+/// do not contend. Dropping a queue waits for its requests in flight and frees their memory. Unsafe code, such as a binding for another
+/// language, may drop a queue without [outstanding](Self::outstanding) requests in another thread, if one of this crate's devices made it.
 ///
 /// While requests are in flight, a seccomp filter can forbid the process to use io_uring, or the process can close the descriptor of the
 /// io_uring. Then the completions of these requests cannot be observed. Dropping the queue leaks the memory of the requests, and the device

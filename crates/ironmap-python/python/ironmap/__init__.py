@@ -1,0 +1,38 @@
+"""Direct I/O on the files of a Linux file system, from user space.
+
+`Volume` opens an unmounted ext2, ext3, ext4 or XFS file system: a device, an image, a partition, a qcow2 image, an NBD export. `open` opens a
+file of a mounted file system, and reads it around the kernel while a lease excludes writers.
+
+>>> import ironmap
+>>> with ironmap.Volume(disk) as volume:
+...     sorted(volume.listdir("/"))
+...     with volume.open("/etc/hosts") as file:
+...         file.read()
+['etc', 'lost+found', 'srv']
+b'127.0.0.1 localhost\\n'
+
+Files and volumes can be used in all threads. They can be pickled, and used after a fork: the other process opens them again.
+"""
+
+import atexit as _atexit
+import os as _os
+from importlib.metadata import version as _version
+
+from . import _native
+from ._file import File
+from ._volume import DirEntry, Finding, Volume, _close_all, open
+
+__all__ = ["DirEntry", "File", "Finding", "Volume", "open"]
+__version__ = _version("ironmap")
+
+_os.register_at_fork(
+    before=_native.before_fork,
+    after_in_parent=_native.after_fork,
+)
+
+
+@_atexit.register
+def _end() -> None:
+    # Calls of daemon threads must not be in flight when the interpreter ends.
+    _native.end()
+    _close_all()

@@ -1,0 +1,120 @@
+//! The memory of Python objects (bytearray, memoryview, arrays), borrowed for one call.
+//!
+//! An exported buffer can be neither freed nor resized before it is released. The memory is released when the call ends, also after an
+//! error.
+#![allow(unsafe_code, reason = "Python exports memory by its address")]
+
+use std::mem::MaybeUninit;
+use std::{ptr, slice};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// The memory of an object. Exporters may keep the address of the `Py_buffer`, so a filled value does not move.
+struct View {
+    view: MaybeUninit<ffi::Py_buffer>,
+    filled: bool,
+}
+
+impl View {
+    const EMPTY: Self = Self { view: MaybeUninit::uninit(), filled: false };
+
+    /// Exports the contiguous bytes of an object: their address and number.
+    #[inline]
+    fn fill(&mut self, object: &Bound<'_, PyAny>, flags: i32) -> PyResult<(*mut u8, usize)> {
+        let flags = ffi::PyBUF_SIMPLE | flags;
+        // SAFETY: the object is alive and the GIL is held, as `Bound` proves. Python initialises the entry if it returns 0.
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), self.view.as_mut_ptr(), flags) } != 0 {
+            return Err(PyErr::fetch(object.py()));
+        }
+        self.filled = true;
+        // SAFETY: Python has initialised the entry.
+        let view = unsafe { self.view.assume_init_ref() };
+        let base = if view.buf.is_null() { ptr::dangling_mut() } else { view.buf.cast() };
+        Ok((base, usize::try_from(view.len).unwrap_or(0)))
+    }
+}
+
+impl Drop for View {
+    #[inline]
+    fn drop(&mut self) {
+        if self.filled {
+            // SAFETY: the entry is filled, and released once. The GIL is held: a view is not `Send`, and only functions with a `Bound` have
+            // one.
+            unsafe { ffi::PyBuffer_Release(self.view.as_mut_ptr()) };
+        }
+    }
+}
+
+/// Lends the bytes of a writable object.
+///
+/// # Errors
+/// `BufferError` for a read-only object or one that is not contiguous, `TypeError` for an object without memory.
+#[inline]
+pub(crate) fn with_writable<R>(
+    object: &Bound<'_, PyAny>,
+    work: impl FnOnce(&mut [u8]) -> R,
+) -> PyResult<R> {
+    let mut view = View::EMPTY;
+    let (base, len) = view.fill(object, ffi::PyBUF_WRITABLE)?;
+    // SAFETY: the memory is exported for writing until `view` is dropped, so it is valid for `len` bytes. Python gives no exclusive access:
+    // another thread can access the bytes during the call, as during `readinto` of any file of Python. The library passes the memory to the
+    // kernel or copies to it, and takes no decision by its content.
+    Ok(work(unsafe { slice::from_raw_parts_mut(base, len) }))
+}
+
+/// Lends the bytes of an object.
+///
+/// # Errors
+/// The errors of [`with_writable`], except for read-only objects.
+#[inline]
+pub(crate) fn with_readable<R>(
+    object: &Bound<'_, PyAny>,
+    work: impl FnOnce(&[u8]) -> R,
+) -> PyResult<R> {
+    let mut view = View::EMPTY;
+    let (base, len) = view.fill(object, 0)?;
+    // SAFETY: as in `with_writable`; the memory is only read.
+    Ok(work(unsafe { slice::from_raw_parts(base, len) }))
+}
+
+/// Lends the bytes of all writable objects of a list of `(position, object)`.
+///
+/// # Errors
+/// The errors of [`with_writable`]; `ValueError` if two objects share bytes.
+pub(crate) fn with_all_writable<R>(
+    ranges: &[(u64, Bound<'_, PyAny>)],
+    work: impl FnOnce(Vec<(u64, &mut [u8])>) -> R,
+) -> PyResult<R> {
+    let mut views: Box<[View]> = ranges.iter().map(|_| View::EMPTY).collect();
+    let mut places = Vec::with_capacity(ranges.len());
+    let mut ascending = true;
+    let mut end = 0;
+    for ((position, object), view) in ranges.iter().zip(&mut views) {
+        let (base, len) = view.fill(object, ffi::PyBUF_WRITABLE)?;
+        ascending &= len == 0 || base.addr() >= end;
+        end = end.max(base.addr() + len);
+        places.push((*position, base, len));
+    }
+    if !ascending && overlap(&places) {
+        return Err(PyValueError::new_err("two of the buffers share memory"));
+    }
+    let bytes = places.into_iter().map(|(position, base, len)| {
+        // SAFETY: as in `with_writable`. `views` is dropped after `work` has returned, and no two slices overlap.
+        (position, unsafe { slice::from_raw_parts_mut(base, len) })
+    });
+    let result = work(bytes.collect());
+    drop(views);
+    Ok(result)
+}
+
+fn overlap(places: &[(u64, *mut u8, usize)]) -> bool {
+    let mut ranges: Vec<_> = places
+        .iter()
+        .filter(|(_, _, len)| *len > 0)
+        .map(|(_, base, len)| (base.addr(), base.addr() + len))
+        .collect();
+    ranges.sort_unstable();
+    ranges.windows(2).any(|pair| pair[0].1 > pair[1].0)
+}

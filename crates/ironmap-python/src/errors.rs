@@ -1,0 +1,49 @@
+//! Errors of the library as exceptions of Python.
+
+use ironmap::Error;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// The failure of a call that runs without the GIL.
+pub(crate) enum Failure {
+    /// The handle or its store was closed.
+    Closed,
+    Library(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Library(error)
+    }
+}
+
+/// The exception for a closed handle, as in the module io.
+pub(crate) fn closed() -> PyErr {
+    PyValueError::new_err("I/O operation on closed file or volume")
+}
+
+impl Failure {
+    /// The exception. An error of the library becomes the subclass of `OSError` for its errno.
+    #[cold]
+    pub(crate) fn at(self, py: Python<'_>, path: &[u8]) -> PyErr {
+        let error = match self {
+            Self::Closed => return closed(),
+            Self::Library(error) => error,
+        };
+        let name = String::from_utf8_lossy(path);
+        // Python shows the name after the text, so the text does not begin with it.
+        let line = error.shown_at(&name).to_string();
+        let text = line.strip_prefix(&format!("{name}: ")).unwrap_or(&line).to_owned();
+        match decoded(py, path) {
+            Ok(path) => PyOSError::new_err((error.errno().0, text, path)),
+            Err(error) => error,
+        }
+    }
+}
+
+/// A name or a path as a `str`, in which bytes that are not UTF-8 are surrogates (`os.fsdecode`).
+pub(crate) fn decoded(py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
+    let bytes = PyBytes::new(py, bytes);
+    Ok(bytes.call_method1("decode", ("utf-8", "surrogateescape"))?.unbind())
+}

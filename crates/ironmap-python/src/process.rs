@@ -1,0 +1,126 @@
+//! The events of the process that end calls in other threads: a fork, and the end of the interpreter.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+/// The number of forks between the first process and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// The number of threads that open or close stores, and the number of forks that wait for them.
+static OPENING: AtomicUsize = AtomicUsize::new(0);
+static FORKING: AtomicUsize = AtomicUsize::new(0);
+/// The number of calls without the GIL. It is only changed while the GIL is held.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+/// Whether the interpreter is about to end, and the thread that ends it.
+static ENDING: AtomicBool = AtomicBool::new(false);
+static ENDER: AtomicU64 = AtomicU64::new(0);
+
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// The number of forks between the first process and this one. State with another number belongs to a process from which this process was
+/// forked. Such state is leaked: its threads do not run here, and its locks may be held for ever.
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Runs in each forked child. Only the forking thread exists there, and it is in no call.
+extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    OPENING.store(0, Ordering::SeqCst);
+    FORKING.store(0, Ordering::SeqCst);
+    CALLS.store(0, Ordering::Relaxed);
+    ENDING.store(false, Ordering::Relaxed);
+}
+
+/// Counts forks from now on.
+#[allow(unsafe_code, reason = "a call of the C library")]
+pub(crate) fn watch_forks() -> PyResult<()> {
+    // SAFETY: the handler only stores to atomic variables, so it may run in a child of a process with threads. The module is never unloaded.
+    match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
+        0 => Ok(()),
+        errno => Err(std::io::Error::from_raw_os_error(errno).into()),
+    }
+}
+
+/// The mark of a thread that opens or closes a store. Such a thread may hold locks that belong to the process as a whole, so a fork waits for
+/// it. The mark is only made and dropped without the GIL.
+pub(crate) struct Opening;
+
+impl Opening {
+    pub(crate) fn begin() -> Self {
+        loop {
+            OPENING.fetch_add(1, Ordering::SeqCst);
+            if FORKING.load(Ordering::SeqCst) == 0 {
+                return Self;
+            }
+            OPENING.fetch_sub(1, Ordering::SeqCst);
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        OPENING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits until no thread opens or closes a store, and keeps it so until `after_fork`. Runs before each fork of Python.
+#[pyfunction]
+pub(crate) fn before_fork(py: Python<'_>) {
+    FORKING.fetch_add(1, Ordering::SeqCst);
+    py.detach(|| {
+        while OPENING.load(Ordering::SeqCst) > 0 {
+            thread::sleep(PAUSE);
+        }
+    });
+}
+
+/// Ends the wait of `before_fork` in the parent. In the child, `in_child` has done so.
+#[pyfunction]
+pub(crate) fn after_fork() {
+    FORKING.fetch_sub(1, Ordering::SeqCst);
+}
+
+fn this_thread() -> u64 {
+    thread_local!(static MARK: u8 = const { 0 });
+    MARK.with(|mark| std::ptr::from_ref(mark).addr() as u64)
+}
+
+/// Ends one call when it is dropped, also if the call panics.
+struct Call;
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        CALLS.store(CALLS.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    }
+}
+
+/// Runs `work` without the GIL.
+///
+/// A thread that wants the GIL back after the interpreter has ended is ended by the interpreter, which destroys the frames of Rust code. So
+/// the end of the interpreter waits for calls in flight (`end`), and other threads cannot begin calls afterwards.
+#[inline]
+pub(crate) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send) -> PyResult<R> {
+    if ENDING.load(Ordering::Relaxed) && ENDER.load(Ordering::Relaxed) != this_thread() {
+        return Err(PyRuntimeError::new_err("the interpreter is about to end"));
+    }
+    CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    let _call = Call;
+    Ok(py.detach(work))
+}
+
+/// Waits for calls of other threads, and refuses new ones. Runs when the interpreter is about to end.
+#[pyfunction]
+pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
+    ENDER.store(this_thread(), Ordering::Relaxed);
+    ENDING.store(true, Ordering::Relaxed);
+    while CALLS.load(Ordering::Relaxed) > 0 {
+        py.detach(|| thread::sleep(PAUSE));
+        py.check_signals()?;
+    }
+    Ok(())
+}

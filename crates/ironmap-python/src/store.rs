@@ -1,0 +1,263 @@
+//! A store of files: a volume, or the mounted file systems of the host. A forked child opens the store again at its first use.
+
+use std::ffi::OsStr;
+use std::mem;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ironmap::fs::FileSystem;
+use ironmap::{
+    Error, File, FileOptions, Files, Host, HostOptions, Location, Queue, Volume, VolumeOptions,
+};
+use pyo3::prelude::*;
+
+use crate::errors::{Failure, closed};
+use crate::file::Slot;
+use crate::process::{Opening, detached, generation};
+use crate::queues::Queues;
+
+/// An open store.
+pub(crate) struct OpenStore {
+    pub(crate) queues: Queues,
+    backing: Backing,
+}
+
+enum Backing {
+    Volume(Volume),
+    Host(Host),
+}
+
+/// The description by which a store is opened.
+#[derive(Clone)]
+enum Spec {
+    Volume { location: Vec<u8>, options: Box<VolumeOptions> },
+    Host(HostOptions),
+}
+
+impl Spec {
+    fn open(&self) -> ironmap::Result<OpenStore> {
+        let backing = match self {
+            Self::Volume { location, options } => {
+                let location = Location::parse(OsStr::from_bytes(location))?;
+                Backing::Volume(options.open(location)?)
+            }
+            Self::Host(options) => Backing::Host(Host::new(options)?),
+        };
+        Ok(OpenStore { queues: Queues::default(), backing })
+    }
+
+    fn name(&self) -> &[u8] {
+        match self {
+            Self::Volume { location, .. } => location,
+            Self::Host(_) => b"",
+        }
+    }
+}
+
+impl OpenStore {
+    pub(crate) fn open(&self, path: &[u8], options: FileOptions) -> ironmap::Result<File> {
+        let path = Path::new(OsStr::from_bytes(path));
+        match &self.backing {
+            Backing::Volume(volume) => Files::open(volume, path, options),
+            Backing::Host(host) => host.open(path, options),
+        }
+    }
+
+    /// Calls `work` with the queue of this thread.
+    #[inline]
+    pub(crate) fn with_queue<R>(&self, work: impl FnOnce(&mut Queue) -> R) -> Result<R, Failure> {
+        let make = |options: &_| match &self.backing {
+            Backing::Volume(volume) => volume.queue(options),
+            Backing::Host(host) => host.queue(options),
+        };
+        self.queues.with(make, work)
+    }
+
+    pub(crate) fn volume(&self) -> ironmap::Result<&Volume> {
+        match &self.backing {
+            Backing::Volume(volume) => Ok(volume),
+            Backing::Host(_) => Err(Error::invalid("the files of the host have no volume")),
+        }
+    }
+
+    pub(crate) fn fs(&self) -> ironmap::Result<&dyn FileSystem> {
+        Ok(&**self.volume()?.fs())
+    }
+
+    fn close(&self) -> ironmap::Result<()> {
+        match &self.backing {
+            Backing::Volume(volume) => volume.close(),
+            Backing::Host(_) => Ok(()),
+        }
+    }
+}
+
+/// A state that a forked child makes again. The state of the parent is leaked in the child.
+pub(crate) enum State<T> {
+    Open(u32, T),
+    Closed,
+}
+
+impl<T: Clone> State<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self::Open(generation(), value)
+    }
+
+    /// The value; `None` if it belongs to the parent of this process.
+    ///
+    /// # Errors
+    /// `ValueError` if the state is closed.
+    #[inline]
+    pub(crate) fn get(&self) -> PyResult<Option<T>> {
+        match self {
+            Self::Open(of, value) if *of == generation() => Ok(Some(value.clone())),
+            Self::Open(..) => Ok(None),
+            Self::Closed => Err(closed()),
+        }
+    }
+
+    /// Replaces the value of the parent. If another thread has done so, the result is the value of that thread.
+    pub(crate) fn renew(&mut self, value: T) -> PyResult<T> {
+        if let Some(value) = self.get()? {
+            return Ok(value);
+        }
+        mem::forget(mem::replace(self, Self::new(value.clone())));
+        Ok(value)
+    }
+
+    /// Closes the state, and returns the value if it belongs to this process.
+    pub(crate) fn close(&mut self) -> Option<T> {
+        match mem::replace(self, Self::Closed) {
+            Self::Open(of, value) if of == generation() => Some(value),
+            parents => {
+                mem::forget(parents);
+                None
+            }
+        }
+    }
+}
+
+impl<T> State<T> {
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed)
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A volume, or the mounted file systems of the host.
+///
+/// The mutexes are locked only while the GIL is held. So no thread waits for one, and none is locked during a fork.
+#[pyclass(frozen, module = "ironmap._native")]
+pub(crate) struct Store {
+    spec: Spec,
+    state: Mutex<State<Arc<OpenStore>>>,
+    files: Mutex<Vec<Weak<Slot>>>,
+}
+
+impl Store {
+    fn opened(py: Python<'_>, spec: Spec) -> PyResult<Self> {
+        let open = Self::open_spec(py, &spec)?;
+        Ok(Self { spec, state: Mutex::new(State::new(open)), files: Mutex::default() })
+    }
+
+    fn open_spec(py: Python<'_>, spec: &Spec) -> PyResult<Arc<OpenStore>> {
+        let open = detached(py, || {
+            let _opening = Opening::begin();
+            spec.open()
+        })?;
+        open.map(Arc::new).map_err(|error| Failure::Library(error).at(py, spec.name()))
+    }
+
+    /// The open store. In a forked child, the first call opens it again.
+    ///
+    /// # Errors
+    /// `ValueError` if the store was closed; in a child, the errors of opening it.
+    pub(crate) fn get(&self, py: Python<'_>) -> PyResult<Arc<OpenStore>> {
+        let known = lock(&self.state).get()?;
+        match known {
+            Some(open) => Ok(open),
+            None => {
+                let open = Self::open_spec(py, &self.spec)?;
+                lock(&self.state).renew(open)
+            }
+        }
+    }
+
+    /// Runs `work` on the open store without the GIL. Errors name the path.
+    pub(crate) fn call<R: Send>(
+        &self,
+        py: Python<'_>,
+        path: &[u8],
+        work: impl FnOnce(&OpenStore) -> ironmap::Result<R> + Send,
+    ) -> PyResult<R> {
+        let store = self.get(py)?;
+        let result = detached(py, || {
+            let result = work(&store);
+            // If the store was closed during the call, this reference may be the last one.
+            drop(store);
+            result
+        })?;
+        result.map_err(|error| Failure::Library(error).at(py, path))
+    }
+
+    /// Registers a file, which is closed together with the store.
+    pub(crate) fn register(&self, file: &Arc<Slot>) {
+        let mut files = lock(&self.files);
+        if files.len() == files.capacity() {
+            files.retain(|file| file.strong_count() > 0);
+        }
+        files.push(Arc::downgrade(file));
+    }
+}
+
+impl Store {
+    pub(crate) fn open_volume(
+        py: Python<'_>,
+        location: Vec<u8>,
+        options: VolumeOptions,
+    ) -> PyResult<Self> {
+        Self::opened(py, Spec::Volume { location, options: Box::new(options) })
+    }
+
+    pub(crate) fn open_host(py: Python<'_>, options: HostOptions) -> PyResult<Self> {
+        Self::opened(py, Spec::Host(options))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.state).is_closed()
+    }
+
+    /// Closes all files, and the store. Waits for the calls of other threads.
+    pub(crate) fn close_all(&self, py: Python<'_>) -> PyResult<()> {
+        let slots = mem::take(&mut *lock(&self.files));
+        let files: Vec<_> = slots.iter().filter_map(|slot| slot.upgrade()?.close()).collect();
+        let Some(open) = lock(&self.state).close() else { return Ok(()) };
+        let result = detached(py, || {
+            let _opening = Opening::begin();
+            open.queues.close();
+            drop(files);
+            let result = open.close();
+            drop(open);
+            result
+        })?;
+        result.map_err(|error| Failure::Library(error).at(py, self.spec.name()))
+    }
+}
+
+impl Drop for Store {
+    /// Runs with the GIL. The last reference closes the volume, which may take long, so the GIL is released.
+    fn drop(&mut self) {
+        let Some(open) = lock(&self.state).close() else { return };
+        Python::attach(|py| {
+            // At the end of the interpreter the volume stays open, as after a crash.
+            let _ = detached(py, move || {
+                let _opening = Opening::begin();
+                drop(open);
+            });
+        });
+    }
+}
