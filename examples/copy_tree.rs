@@ -18,7 +18,7 @@ fn copy(volume: &Volume, from: &Path, to: &Path) -> Result<u64, Box<dyn std::err
         } else if kind.is_file() {
             // A cursor implements the traits of std::io.
             let options = FileOptions::new().write(true).create(true).truncate(true);
-            let file = volume.open(to, options)?;
+            let file = volume.open_with(to, options)?;
             let mut cursor = Cursor::new(file, volume.queue(&QueueOptions::new().depth(1))?);
             std::io::copy(&mut std::fs::File::open(entry.path())?, &mut cursor)?;
             files += 1;

@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => return Err("usage: deep_queue VOLUME PATH [THREADS]".into()),
     };
     let volume = Volume::open(image)?;
-    let file = volume.open(path, FileOptions::new().direct(true))?;
+    let file = volume.open_with(path, FileOptions::new().direct(true))?;
     let start = Instant::now();
     let sums: Vec<_> = std::thread::scope(|scope| {
         let (volume, file) = (&volume, &file);

@@ -6,7 +6,7 @@ use ironmap::prelude::*;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, image, path] = &args[..] else { return Err("usage: extents VOLUME PATH".into()) };
-    let file = Volume::open(image)?.open(path, FileOptions::new())?;
+    let file = Volume::open(image)?.open(path)?;
     for iomap in file.mappings() {
         let iomap = iomap?;
         let (first, last) = (iomap.pos, iomap.end().0 - 1);

@@ -6,7 +6,7 @@ use ironmap::prelude::*;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("usage: host_reader FILE")?;
     let host = Host::new(&HostOptions::new())?; // one `Host` for all files
-    let file = host.open(&path, FileOptions::new())?;
+    let file = host.open(&path)?;
     let mut queue = host.queue(&QueueOptions::new())?; // one queue for each thread
     let (mut block, mut pos, mut sum) = (vec![0; 1 << 20], FilePos(0), 0_u64);
     loop {

@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: log_writer VOLUME PATH COUNT".into());
     };
     let volume = VolumeOptions::new().write(true).open(image)?;
-    let log = volume.open(path, FileOptions::new().append(true).create(true))?;
+    let log = volume.open_with(path, FileOptions::new().append(true).create(true))?;
     let mut queue = volume.queue(&QueueOptions::new().depth(1))?;
 
     // All records whose numbers were printed must exist, and must be complete.

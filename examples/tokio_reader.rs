@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, image, path] = &args[..] else { return Err("usage: tokio_reader VOLUME PATH".into()) };
     let volume = Volume::open(image)?;
-    let file = volume.open(path, FileOptions::new().direct(true))?;
+    let file = volume.open_with(path, FileOptions::new().direct(true))?;
     let mut queue = volume.queue(&QueueOptions::new().depth(DEPTH as u32))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let start = Instant::now();

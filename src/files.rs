@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::cursor::Cursor;
 use crate::device::QueueOptions;
 use crate::error::Result;
 use crate::file::{File, FileOptions};
@@ -9,17 +10,34 @@ use crate::queue::Queue;
 
 /// A store of files that programs open by path: a [`Volume`](crate::Volume), or the mounted file systems of a [`Host`](crate::Host).
 pub trait Files {
-    /// Opens a regular file.
+    /// Opens a regular file for reading.
+    ///
+    /// # Errors
+    /// The errors of [`open_with`](Self::open_with) for reading.
+    fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, FileOptions::new())
+    }
+
+    /// Opens a regular file with options: for writing, or only for aligned requests.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Loop`; `IsADirectory`, `WrongFileType`, `Encrypted`; `ReadOnly` if the options open the file for
     /// writing and the store is read-only; `InvalidInput` for options that exclude each other; for a created file `Exists`, `NameTooLong`,
     /// `NoSpace`, `Quota`.
-    fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File>;
+    fn open_with(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File>;
 
     /// Creates a queue for the calling thread. The queue can be used with all files of the store.
     ///
     /// # Errors
     /// `Io` if the kernel refuses to create the queue.
     fn queue(&self, options: &QueueOptions) -> Result<Queue>;
+
+    /// Opens a regular file for reading with the traits of [`std::io`]. The cursor has a queue of its own, so it belongs to the calling
+    /// thread.
+    ///
+    /// # Errors
+    /// The errors of [`open`](Self::open) and [`queue`](Self::queue).
+    fn cursor(&self, path: impl AsRef<Path>) -> Result<Cursor> {
+        Ok(Cursor::new(self.open(path)?, self.queue(&QueueOptions::new().depth(1))?))
+    }
 }

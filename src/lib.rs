@@ -53,7 +53,7 @@
 //! # drop(volume);
 //! # let volume = Volume::open("disk.img")?;
 //! let all = volume.read("/etc/hosts")?;
-//! let file = volume.open("/etc/hosts", FileOptions::new())?;
+//! let file = volume.open("/etc/hosts")?;
 //! let mut queue = volume.queue(&QueueOptions::new())?; // one for each thread
 //! let mut bytes = [0; 100];
 //! let count = file.read_at(&mut queue, &mut bytes, 42)?; // any position, length and address
@@ -62,8 +62,8 @@
 //! # }
 //! ```
 //!
-//! A [direct](FileOptions::direct) handle refuses requests that `O_DIRECT` refuses. Other handles serve such requests through a copy. A
-//! [`Cursor`] implements the traits of [`std::io`] for a file.
+//! A [direct](FileOptions::direct) handle refuses requests that `O_DIRECT` refuses. Other handles serve such requests through a copy. [`Files::cursor`]
+//! opens a file for the traits of [`std::io`], with a queue of its own.
 //!
 //! # Write a file
 //!
@@ -79,7 +79,7 @@
 //! # drop(disk);
 //! let volume = VolumeOptions::new().write(true).open("disk.img")?;
 //! volume.write("/version", b"3")?;
-//! let log = volume.open("/log", FileOptions::new().append(true).create(true))?;
+//! let log = volume.open_with("/log", FileOptions::new().append(true).create(true))?;
 //! log.append(&mut volume.queue(&QueueOptions::new())?, b"a record", DioFlags::DSYNC)?; // durable when it returns
 //! volume.close()?; // all changes are written home, so no recovery is needed
 //! # assert_eq!(log.size(), 8);
@@ -96,7 +96,7 @@
 //! # use ironmap::prelude::*;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let host = Host::new(&HostOptions::new())?; // one for all files
-//! let file = host.open("/proc/self/exe", FileOptions::new())?;
+//! let file = host.open("/proc/self/exe")?;
 //! let mut start = [0; 4];
 //! file.read_exact_at(&mut host.queue(&QueueOptions::new())?, &mut start, 0)?;
 //! println!("{:?}", file.host().and_then(|report| report.refusal)); // the reason, if the kernel serves the file
@@ -127,7 +127,7 @@
 //! # volume.close()?;
 //! # drop(volume);
 //! # let volume = Volume::open("disk.img")?;
-//! # let file = volume.open("/etc/hosts", FileOptions::new())?;
+//! # let file = volume.open("/etc/hosts")?;
 //! # let mut queue = volume.queue(&QueueOptions::new())?;
 //! # let mut done = 0;
 //! file.submit_read(&mut queue, Buffer::aligned(4096)?, 0, DioFlags::empty(), 7)?; // 7 names the request
@@ -182,6 +182,21 @@
 //! An [`Error`] has a kind, the location on disk and the cause, and prints as one line. For a corrupt image the error names the block and
 //! the field. I/O errors are also [events](events::Events), for programs that monitor the volume.
 //!
+//! # Make, tune, resize and check a volume
+//!
+//! [`tools`] makes, tunes and resizes ext4 volumes that are not open. `Volume::fs` returns the file system, whose
+//! [`check`](fs::FileSystem::check) lists the faults of ext4 and XFS volumes.
+//!
+//! # Cargo features
+//!
+//! No feature is on by default.
+//!
+//! | Feature | Effect |
+//! |---|---|
+//! | `images` | virtual disk images as devices: `qcow2:FILE`, `vmdk:FILE`, `vhdx:FILE` |
+//! | `tls` | NBD exports over TLS: `nbds://HOST/EXPORT`. The crate ring compiles C |
+//! | `psk` | `tls` with pre-shared keys. It links OpenSSL |
+//!
 //! # Units
 //!
 //! Positions in files, offsets on the device and block numbers are separate types ([`units`]), so the compiler refuses to mix them. Sizes
@@ -200,6 +215,7 @@ mod queue;
 mod setters;
 mod sync;
 mod sys;
+pub mod tools;
 pub mod units;
 mod volume;
 
@@ -225,8 +241,6 @@ pub mod open_file;
 pub mod partition;
 #[doc(hidden)]
 pub mod protection;
-#[doc(hidden)]
-pub mod tools;
 
 pub use bio::{Buffer, Memory, MemoryOwner};
 pub use cursor::Cursor;
@@ -238,7 +252,6 @@ pub use file::{File, FileOptions, ReadAt};
 pub use files::Files;
 #[doc(hidden)] // `ironmap undelete` uses this type.
 pub use fs::ext4::undelete::Deleted;
-#[doc(hidden)] // `tools::resize` uses these types.
 pub use fs::ext4::{NewSize, ResizeOptions, Resized};
 pub use fs::host::{HostFs, Refusal};
 pub use host::{DeviceReport, HostReport};

@@ -90,8 +90,16 @@ impl Host {
     /// and [`File::host`] returns the reason.
     ///
     /// # Errors
-    /// The `Io` errors of `open(2)`; `IsADirectory`, `WrongFileType`; `ReadOnly` for writing.
-    pub fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
+    /// The `Io` errors of `open(2)`; `IsADirectory`, `WrongFileType`.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, FileOptions::new())
+    }
+
+    /// Opens a regular file for reading, like [`open`](Self::open), with options.
+    ///
+    /// # Errors
+    /// The errors of [`open`](Self::open); `ReadOnly` for writing.
+    pub fn open_with(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
         if options.writes() || options.create || options.create_new || options.truncate {
             let error = Error::read_only("host files can only be read");
             return Err(error.at(path.as_ref().display()));
@@ -144,8 +152,8 @@ impl Host {
 }
 
 impl Files for Host {
-    fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
-        Self::open(self, path, options)
+    fn open_with(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
+        Self::open_with(self, path, options)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {

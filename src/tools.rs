@@ -1,17 +1,62 @@
-//! Tools for a device whose volume is not open: they make, tune and resize a volume, and report what a device contains.
+//! Makes, tunes and resizes volumes that are not open. No external program runs, and no root is needed for an image file.
+//!
+//! ```
+//! use ironmap::fs::Clock;
+//! use ironmap::fs::ext4::{MkfsOptions, TuneOptions};
+//! use ironmap::{NewSize, ResizeOptions, Volume, tools};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let dir = tempfile::tempdir()?;
+//!     let path = dir.path().join("disk.img");
+//!     std::fs::File::create(&path)?.set_len(64 << 20)?;
+//!     let device = tools::device(&*path)?;
+//!     tools::make(&*device, &MkfsOptions::new().size(32 << 20))?;
+//!     tools::tune(&device, &TuneOptions::new().label(b"data".to_vec()), Clock::System)?;
+//!     tools::resize(&device, &ResizeOptions::new().size(NewSize::Device), Clock::System)?;
+//!     drop(device); // releases the lock of the image
+//!     let volume = Volume::open(&*path)?;
+//!     assert!(volume.fs().check(&mut |_| ())?.is_clean());
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The crate ironmap-image makes images with content, and resizes an image file together with its volume.
 
 use std::sync::Arc;
 
-use crate::device::Device;
+use crate::device::{Device, Engine};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::{
     self, MkfsOptions, ResizeOptions, Resized, Superblock, TuneOptions, minimum, mkfs,
 };
 use crate::fs::{Clock, Footprint, find_format};
 use crate::integrity::{self, TailLoss};
+use crate::location::{Location, LocationOptions};
 use crate::probe::{SMALLEST, occupant, unknown_format};
 
 const XFS_SIZES: &str = "xfs_growfs grows a mounted volume, and no tool shrinks one";
+
+/// Opens the device at a location for [`make`], [`tune`] and [`resize`]. No other program can open the device until it is dropped. The
+/// location is a path, a text in the syntax of [`Location::parse`], or a [`Location`].
+///
+/// # Errors
+/// `NotFound`; `Busy` if another program uses the device; `ReadOnly`; `InvalidInput` for an impossible location, and for an integrity device,
+/// which only [`Location`] can open and close.
+pub fn device<L>(location: L) -> Result<Arc<dyn Device>>
+where
+    L: TryInto<Location>,
+    Error: From<L::Error>,
+{
+    let location: Location = location.try_into()?;
+    let options = LocationOptions::new().engine(Engine::Psync).write(true);
+    let opened = location.open(&options)?;
+    match opened.integrity {
+        None => Ok(opened.device),
+        Some(_) => {
+            Err(Error::invalid("an integrity device must be closed by its owner").at(location))
+        }
+    }
+}
 
 /// Creates an ext4 volume on a device that is open for writing, and returns its superblock.
 ///
@@ -64,6 +109,7 @@ pub fn smallest_size(device: &Arc<dyn Device>) -> Result<Resized> {
 ///
 /// # Errors
 /// `Exists`; the errors of the device.
+#[doc(hidden)]
 pub fn check_empty(device: &dyn Device) -> Result<()> {
     let found = if let Some(format) = find_format(device)? {
         Some(format!("contains an {} file system", format.name))
@@ -79,6 +125,7 @@ pub fn check_empty(device: &dyn Device) -> Result<()> {
 ///
 /// # Errors
 /// The errors of the device.
+#[doc(hidden)]
 pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
     Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
 }
@@ -88,6 +135,7 @@ pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
 ///
 /// # Errors
 /// `Exists`; the errors of the device.
+#[doc(hidden)]
 pub fn check_tail(device: &dyn Device, from: u64, lost: TailLoss) -> Result<()> {
     let taken = |what: String| Err(Error::new(ErrorKind::Exists, what));
     if let Some(found) = footprint_on(device)? {

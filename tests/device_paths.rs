@@ -1,4 +1,5 @@
-//! The device paths to a mounted file system: their values come from sysfs, and each path leads to the same bytes.
+//! Tests the devices through which a mounted file system can be read: their properties agree with sysfs, and a read through each device
+//! returns the same bytes.
 
 mod common;
 

@@ -72,7 +72,7 @@ fn host(engine: Engine) -> (Host, Queue) {
 }
 
 fn open(host: &Host, path: &Path) -> File {
-    let file = host.open(path, FileOptions::default()).unwrap();
+    let file = host.open_with(path, FileOptions::default()).unwrap();
     let report = file.host().unwrap();
     assert!(report.is_raw(), "{report:?}");
     file

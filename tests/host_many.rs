@@ -66,7 +66,7 @@ fn open(
     numbers: impl Iterator<Item = usize>,
 ) -> Vec<(usize, File)> {
     let open = |number| {
-        let file = host.open(path(mounted, number), FileOptions::default()).unwrap();
+        let file = host.open_with(path(mounted, number), FileOptions::default()).unwrap();
         (number, file)
     };
     numbers.map(open).collect()

@@ -403,7 +403,7 @@ impl World {
         let device = run("findmnt", &["-nro".as_ref(), "SOURCE".as_ref(), self.place.as_os_str()]);
         let device = PathBuf::from(String::from_utf8(device).unwrap().trim());
         let host = Host::new(&HostOptions::new().engine(Engine::IoUring)).unwrap();
-        let held = host.open(path("held"), FileOptions::default()).unwrap();
+        let held = host.open_with(path("held"), FileOptions::default()).unwrap();
         let other = StdFile::create(path("other")).unwrap();
         self.freeze();
         let blocker = thread::spawn(move || {

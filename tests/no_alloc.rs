@@ -239,7 +239,7 @@ fn a_raw_read_of_a_host_file_allocates_nothing() {
     for engine in [Engine::Psync, Engine::IoUring] {
         let host = Host::new(&HostOptions::new().engine(engine)).unwrap();
         let mut queue = host.queue(&QueueOptions::new().depth(32)).unwrap();
-        let file = host.open(&path, FileOptions::new().direct(true)).unwrap();
+        let file = host.open_with(&path, FileOptions::new().direct(true)).unwrap();
         let mut buffer = Buffer::aligned(BLOCK).unwrap();
         read_now(&mut queue, &file, &mut buffer, 8);
         let count = allocations(|| read_now(&mut queue, &file, &mut buffer, READS));

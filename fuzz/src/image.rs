@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const SIZE: u64 = 1 << 20;
 
-/// Formats with options of qemu-img, and the areas that contain metadata.
+/// For each image format: the options for qemu-img, and the areas of the image that contain metadata.
 const KINDS: [(ImageFormat, &str, &[(u32, u32)]); 7] = [
     (ImageFormat::Qcow2, "", QCOW2),
     (ImageFormat::Qcow2, "-c", QCOW2),

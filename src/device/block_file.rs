@@ -360,7 +360,7 @@ impl BlockFile {
         zeroed.map_err(|errno| self.failed("zeros", errno, pos))
     }
 
-    /// The first range from `at` on that is not a hole of an image. On a block device, the range from `at` to the end.
+    /// For an image, the first range at or after `at` that is not a hole. For a block device, the range from `at` to the end.
     pub(super) fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
         let end = DevOffset(self.size);
         if self.is_device || at == end {

@@ -92,7 +92,7 @@ fn not_nbd() -> Error {
 
 fn not_image() -> Error {
     Error::invalid(
-        "the engine image is only for images of virtual machines, which use it by default",
+        "the engine 'image' opens only images of virtual machines, for which it is the default",
     )
 }
 

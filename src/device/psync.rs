@@ -80,8 +80,8 @@ impl Transfers for PsyncFiles {
     }
 }
 
-/// The system calls of one file. An NVMe namespace is read by an `ioctl` with a command, which is also one call. Requests with flags use
-/// the block device of the namespace.
+/// The system calls of one file. A read of an NVMe namespace is one `ioctl` that carries a command, so it is one system call, like `pread`.
+/// Requests with flags use the block device of the namespace.
 #[derive(Debug)]
 pub struct OneFile<'a>(pub(super) &'a BlockFile);
 

@@ -92,7 +92,7 @@ impl Queue {
     /// # ironmap::tools::make(&*ram, &ironmap::fs::ext4::MkfsOptions::new())?;
     /// # let volume = VolumeOptions::new().write(true).open_on(ram)?;
     /// # volume.write("/file", &[7; 100_000])?;
-    /// # let file = volume.open("/file", FileOptions::new())?;
+    /// # let file = volume.open("/file")?;
     /// # let mut queue = volume.queue(&QueueOptions::new())?;
     /// let mut pages = vec![0; 4 * 4096]; // better aligned memory: a Buffer, or an engine's pool
     /// let positions = [0, 65_536, 8192, 40_960];

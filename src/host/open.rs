@@ -29,7 +29,7 @@ struct Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        // Usually no thread uses the file. The wait is then omitted, because it would include threads that use other files.
+        // If no thread uses the file, which is usual, there is no wait, because the wait would be for threads that use other files too.
         if self.file.strong_count() > 0 {
             self.keeper.let_go();
         }

@@ -64,7 +64,7 @@ use crate::open_file::{Owner, Views};
 /// # ironmap::tools::make(&*ram, &ironmap::fs::ext4::MkfsOptions::new())?;
 /// # let volume = VolumeOptions::new().write(true).open_on(ram)?;
 /// # volume.write("/file", b"content")?;
-/// # let file = volume.open("/file", FileOptions::new())?;
+/// # let file = volume.open("/file")?;
 ///
 /// let (asks, reads) = channel();
 /// let server = std::thread::spawn(move || serve(&volume, &file, &reads));
@@ -286,5 +286,5 @@ impl Drop for Queue {
 
 #[cold]
 fn foreign() -> Error {
-    Error::invalid("the queue was created by another volume or host")
+    Error::invalid("the queue belongs to another Volume or Host")
 }

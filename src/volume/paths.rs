@@ -35,7 +35,7 @@ fn asks_for_directory(path: &Path) -> bool {
 }
 
 impl Files for Volume {
-    fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
+    fn open_with(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
         let path = path.as_ref();
         let inode = self.find_or_create(path, &options)?;
         self.open_inode(inode, options).at(|| path.display())
@@ -103,7 +103,7 @@ impl Volume {
     /// The errors of [`open`](Files::open) and [`File::read_at`]; `LimitExceeded` if there is not enough memory.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();
-        let file = self.open(path, FileOptions::new())?;
+        let file = self.open(path)?;
         let mut queue = self.queue(&QueueOptions::new())?;
         file.read_all(&mut queue).at(|| path.display())
     }
@@ -111,10 +111,11 @@ impl Volume {
     /// Replaces the content of a file; a missing file is created. The content is durable after the next [`sync`](Self::sync).
     ///
     /// # Errors
-    /// The errors of [`open`](Files::open) and [`File::write_at`].
+    /// The errors of [`open_with`](Files::open_with) and [`File::write_at`].
     pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
-        let file = self.open(path, FileOptions::new().write(true).create(true).truncate(true))?;
+        let file =
+            self.open_with(path, FileOptions::new().write(true).create(true).truncate(true))?;
         let mut queue = self.queue(&QueueOptions::new())?;
         file.write_all_at(&mut queue, content.as_ref(), 0).at(|| path.display())
     }

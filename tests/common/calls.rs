@@ -39,7 +39,7 @@ impl Both {
     }
 
     pub(crate) fn open_with(host: &Host, path: &Path, options: FileOptions) -> Self {
-        let open = |strict| host.open(path, options.direct(strict)).unwrap();
+        let open = |strict| host.open_with(path, options.direct(strict)).unwrap();
         Self { any: open(false), strict: open(true) }
     }
 

@@ -174,7 +174,7 @@ fn a_batch_holds_the_content_of_its_files() {
             writer.fallocate(file.inode(), Fallocate::Collapse, at, BLOCK)?;
             // The freed block immediately gets other content.
             let other = bench.create(&format!("other{round}"));
-            let other = bench.open(other, false);
+            let other = bench.open_with(other, false);
             other.write_all_at(&mut queue, &[9; BLOCK as usize], 0)?;
             other.sync(&mut queue)?;
             writer.fallocate(file.inode(), Fallocate::Insert, at, BLOCK)
@@ -197,7 +197,7 @@ fn a_batch_of_a_host_file_survives_the_end_of_its_lease() {
     let mut queue = host.queue(&QueueOptions::new()).unwrap();
     let options = FileOptions::new().direct(true);
     let files =
-        [path.clone(), fixed].map(|path| (host.open(&path, options).unwrap(), &content[..]));
+        [path.clone(), fixed].map(|path| (host.open_with(&path, options).unwrap(), &content[..]));
     let reads: Vec<_> =
         (0..100).flat_map(|block| [(0, block * BLOCK, 4096), (1, block * BLOCK, 4096)]).collect();
     for round in 0..20 {

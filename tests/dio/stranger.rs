@@ -205,7 +205,7 @@ fn a_device_and_its_queue_can_be_implemented_outside() {
     let below = Arc::clone(&device) as Arc<dyn Device>;
     let volume = Volume::writable_on(below, Clock::default()).unwrap();
     let mut queue = volume.queue(&QueueOptions::new().depth(DEPTH as u32)).unwrap();
-    let file = volume.open("/f", FileOptions::new().write(true).create(true)).unwrap();
+    let file = volume.open_with("/f", FileOptions::new().write(true).create(true)).unwrap();
     for block in 0..64u8 {
         file.write_all_at(&mut queue, &[block; 4096], u64::from(block) << 12).unwrap();
     }

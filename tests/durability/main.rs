@@ -74,7 +74,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     let mut told = Told::default();
     let place = |cell| Place::new("/cells", (thread * CELLS_OF_EACH + cell) * APART, CELL);
     told.places.extend((0..CELLS_OF_EACH).map(place));
-    let file = volume.open("/cells", FileOptions::new().write(true)).unwrap();
+    let file = volume.open_with("/cells", FileOptions::new().write(true)).unwrap();
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     for step in 1..=steps {
         // Most cells are overwritten several times, so that their region of the dirty map is often already dirty.
@@ -116,7 +116,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
 /// sync.
 fn bulk(volume: &Volume, drops: bool, begin: &Barrier) -> Told {
     let mut told = Told::default();
-    let file = volume.open("/bulk", FileOptions::new().write(true)).unwrap();
+    let file = volume.open_with("/bulk", FileOptions::new().write(true)).unwrap();
     let mut queue = volume.queue(&QueueOptions::new().depth(8)).unwrap();
     for number in 0..BULK >> 20 {
         let mut place = Place::new("/bulk", number << 20, MIB);

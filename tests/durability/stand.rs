@@ -70,7 +70,7 @@ pub(crate) struct Open {
 }
 
 fn file(volume: &Volume, name: &str, len: u64) {
-    let file = volume.open(name, FileOptions::new().write(true).create(true)).unwrap();
+    let file = volume.open_with(name, FileOptions::new().write(true).create(true)).unwrap();
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     let zeros = vec![0; 1 << 20];
     (0..len >> 20).for_each(|mib| file.write_all_at(&mut queue, &zeros, mib << 20).unwrap());
@@ -203,7 +203,7 @@ fn qcow2() -> Ram {
 pub(crate) fn filled(volume: &Volume, name: &str, at: u64, len: usize) -> Option<u8> {
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     let mut bytes = vec![0; len];
-    let file = volume.open(name, FileOptions::new()).ok()?;
+    let file = volume.open(name).ok()?;
     file.read_exact_at(&mut queue, &mut bytes, at).ok()?;
     (bytes == vec![bytes[0]; len]).then_some(bytes[0])
 }

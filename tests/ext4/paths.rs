@@ -43,7 +43,7 @@ fn a_tree_made_by_paths_is_the_kernels() {
     volume.write("/srv/dangling", "made by its link").unwrap();
     volume.rename("/srv/data/first", "/srv/second").unwrap();
     let options = FileOptions::new().create_new(true).write(true).mode(0o2640).owner(7, 8);
-    volume.open("/srv/owned", options).unwrap();
+    volume.open_with("/srv/owned", options).unwrap();
     assert_eq!(volume.read("/srv/data/made").unwrap(), b"made by its link");
     assert_eq!(volume.read_link("/srv/link").unwrap(), Path::new("data/first"));
     assert!(!volume.exists("/srv/link").unwrap() && volume.exists("/srv/second").unwrap());
@@ -75,7 +75,7 @@ fn refusals_are_those_of_std() {
     let volume = writable(&image);
     volume.create_dir("/dir").unwrap();
     volume.write("/file", b"content").unwrap();
-    let open = |path: &str, options| kind(volume.open(path, options));
+    let open = |path: &str, options| kind(volume.open_with(path, options));
     assert_eq!(open("/none", FileOptions::new()), ErrorKind::NotFound);
     assert_eq!(open("/none", FileOptions::new().create(true)), ErrorKind::InvalidInput);
     assert_eq!(open("/file", FileOptions::new().truncate(true)), ErrorKind::InvalidInput);
@@ -93,12 +93,15 @@ fn refusals_are_those_of_std() {
     assert_eq!(kind(volume.rename("/none", "/new")), ErrorKind::NotFound);
     assert_eq!(volume.read("/file").unwrap(), b"content");
     // The message contains the path once.
-    let error = volume.open("/none", FileOptions::new()).map(drop).unwrap_err().to_string();
+    let error = volume.open("/none").map(drop).unwrap_err().to_string();
     assert_eq!(error.matches("none").count(), 1, "{error}");
     volume.close().unwrap();
     drop(volume);
     let read_only = image.open().unwrap();
-    assert_eq!(kind(read_only.open("/file", FileOptions::new().write(true))), ErrorKind::ReadOnly);
+    assert_eq!(
+        kind(read_only.open_with("/file", FileOptions::new().write(true))),
+        ErrorKind::ReadOnly
+    );
     assert_eq!(kind(read_only.write("/file", b"")), ErrorKind::ReadOnly);
 }
 
@@ -110,8 +113,8 @@ fn a_handle_writes_as_it_was_opened() {
     let volume = writable(&image);
     volume.write("/file", vec![1; 8192]).unwrap();
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
-    let reader = volume.open("/file", FileOptions::new()).unwrap();
-    let writer = volume.open("/file", FileOptions::new().write(true)).unwrap();
+    let reader = volume.open("/file").unwrap();
+    let writer = volume.open_with("/file", FileOptions::new().write(true)).unwrap();
     // After a writable handle has overwritten data, a read-only handle is still refused.
     writer.write_all_at(&mut queue, &[2; 4096], 0).unwrap();
     for _ in 0..2 {
@@ -125,7 +128,7 @@ fn a_handle_writes_as_it_was_opened() {
         assert_eq!(queued.unwrap_err().error.kind(), ErrorKind::ReadOnly);
     }
     assert_eq!(queue.outstanding(), 0);
-    let log = volume.open("/file", FileOptions::new().append(true)).unwrap();
+    let log = volume.open_with("/file", FileOptions::new().append(true)).unwrap();
     assert_eq!(log.write_at(&mut queue, b"at the end", 0).unwrap(), 10);
     let mut memory = Buffer::aligned(4096).unwrap();
     memory.fill(4);
@@ -137,7 +140,7 @@ fn a_handle_writes_as_it_was_opened() {
     assert_eq!(content.len(), 8192 + 10 + 4096);
     assert_eq!((&content[..4096], &content[8192..8202]), (&[2; 4096][..], &b"at the end"[..]));
     let cut = FileOptions::new().write(true).truncate(true);
-    assert_eq!(volume.open("/file", cut).unwrap().size(), 0);
+    assert_eq!(volume.open_with("/file", cut).unwrap().size(), 0);
     drop((reader, writer, log));
     volume.close().unwrap();
     drop((queue, volume));
@@ -193,7 +196,7 @@ fn a_cursor_is_a_file_for_std() {
     let options = FileOptions::new().write(true).create(true);
     let open = |options| {
         let queue = volume.queue(&QueueOptions::new().depth(1)).unwrap();
-        Cursor::new(volume.open("/lines", options).unwrap(), queue)
+        Cursor::new(volume.open_with("/lines", options).unwrap(), queue)
     };
     let mut cursor = open(options);
     for line in 0..1000 {
@@ -224,7 +227,7 @@ fn an_exact_read_is_whole_or_an_error() {
     let image = made();
     let volume = writable(&image);
     volume.write("/file", vec![9; 5000]).unwrap();
-    let file = volume.open("/file", FileOptions::new()).unwrap();
+    let file = volume.open("/file").unwrap();
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     let mut bytes = [0; 1000];
     file.read_exact_at(&mut queue, &mut bytes, 4000).unwrap();
@@ -244,13 +247,15 @@ const OPERATIONS: [(&str, Kernels, Ours); 11] = [
             let mut options = fs::OpenOptions::new();
             options.write(true).create(true).truncate(false).open(path).map(drop)
         },
-        |volume, _, path| volume.open(path, FileOptions::new().write(true).create(true)).map(drop),
+        |volume, _, path| {
+            volume.open_with(path, FileOptions::new().write(true).create(true)).map(drop)
+        },
     ),
     (
         "create_new",
         |_, path| fs::OpenOptions::new().write(true).create_new(true).open(path).map(drop),
         |volume, _, path| {
-            volume.open(path, FileOptions::new().write(true).create_new(true)).map(drop)
+            volume.open_with(path, FileOptions::new().write(true).create_new(true)).map(drop)
         },
     ),
     (
@@ -422,7 +427,7 @@ fn a_cursor_that_appends_writes_nothing_twice() {
     let image = Image::mke2fs("8M", &["-t", "ext4", "-b", "1024"]);
     let volume = writable(&image);
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
-    let filler = volume.open("/filler", FileOptions::new().append(true).create(true)).unwrap();
+    let filler = volume.open_with("/filler", FileOptions::new().append(true).create(true)).unwrap();
     while filler.write_at(&mut queue, &[0; 65_536], 0).is_ok_and(|count| count == 65_536) {}
     drop(filler);
     let cut = volume.metadata("/filler").unwrap().size - 300_000;
@@ -433,7 +438,7 @@ fn a_cursor_that_appends_writes_nothing_twice() {
         .truncate(volume.metadata("/filler").unwrap().inode, cut)
         .unwrap();
     let content: Vec<u8> = (0..900_000_u32).map(|at| (at / 3) as u8).collect();
-    let log = volume.open("/log", FileOptions::new().append(true).create(true)).unwrap();
+    let log = volume.open_with("/log", FileOptions::new().append(true).create(true)).unwrap();
     let mut cursor = Cursor::new(log, queue);
     let count = cursor.write(&content).unwrap();
     assert!(count > 0 && count < content.len(), "{count}");

@@ -41,7 +41,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
         let first = content(1 << 20, 1);
         let path = mounted.write("file", &first);
         let (host, mut queue) = host();
-        let file = host.open(&path, FileOptions::default()).unwrap();
+        let file = host.open_with(&path, FileOptions::default()).unwrap();
         let report = file.host().unwrap();
         assert!(report.is_raw(), "{report:?}");
         assert!(read_all(&file, &mut queue) == first);
@@ -77,7 +77,7 @@ fn a_vectored_read_leaves_its_slices_as_they_were() {
     let expected = content(8200, 1);
     let path = mounted.write("file", &expected);
     let (host, mut queue) = host();
-    let file = host.open(&path, FileOptions::default()).unwrap();
+    let file = host.open_with(&path, FileOptions::default()).unwrap();
     for raw in [true, false] {
         let writer = (!raw).then(|| OsOptions::new().write(true).open(&path).unwrap());
         assert_eq!(file.host().unwrap().is_raw(), raw);

@@ -193,14 +193,14 @@ fn xfs_with_reflink() {
     run("cp", &["--reflink=always".as_ref(), path.as_os_str(), shared.as_os_str()]);
     check(&shared, promise, "raw");
     let (host, _queue) = host();
-    let report = host.open(&shared, promise).unwrap().host().unwrap();
+    let report = host.open_with(&shared, promise).unwrap().host().unwrap();
     assert!(report.shared, "{report:?}");
 
     run("chattr", &["+i".as_ref(), path.as_os_str()]);
     assert_served(&path, "raw");
     // The immutable flag can be cleared while the file is open.
     let (host, mut queue) = self::host();
-    let file = host.open(&path, FileOptions::default()).unwrap();
+    let file = host.open_with(&path, FileOptions::default()).unwrap();
     assert!(file.host().unwrap().is_raw());
     run("chattr", &["-i".as_ref(), path.as_os_str()]);
     let (mut bytes, start) = (vec![0; 4096], Instant::now());

@@ -21,7 +21,7 @@ fn reads(path: &str) {
     for engine in [Engine::Psync, Engine::IoUring] {
         let host = Host::new(&HostOptions::new().engine(engine)).unwrap();
         let mut queue = host.queue(&QueueOptions::default()).unwrap();
-        let file = host.open(path, FileOptions::default()).unwrap();
+        let file = host.open_with(path, FileOptions::default()).unwrap();
         let (mut rng, mut buffer) = (Rng::new(SEED), Buffer::aligned(BLOCK).unwrap());
         file.read_at(&mut queue, &mut buffer, FilePos(0)).unwrap();
         let _ = rustix::process::getppid();

@@ -121,7 +121,7 @@ fn a_lease_is_not_taken_again_under_a_mark() {
     let path = mounted.write("file", &Rng::new(SEED).bytes(SIZE));
     let host = Host::new(&HostOptions::default()).unwrap();
     let mut queue = host.queue(&QueueOptions::default()).unwrap();
-    let file = host.open(&path, FileOptions::default()).unwrap();
+    let file = host.open_with(&path, FileOptions::default()).unwrap();
     let name = || file.host().unwrap().refusal.map_or("raw", |why| why.name());
     assert_eq!(name(), "raw");
     let Some(_watch) = watch(TEST, FAN_MARK_INODE, FAN_ACCESS_PERM, &path) else { return };

@@ -113,7 +113,7 @@ impl Reader<'_> {
             let kept = path.ends_with(Setting::IMMUTABLE) || path.ends_with(Setting::DEDUPED);
             let options = FileOptions::new().assume_no_dedupe(!kept);
             let same = format!("/proc/self/fd/{}", os.as_raw_fd());
-            let file = self.host.open(same, options).expect("open");
+            let file = self.host.open_with(same, options).expect("open");
             if path.ends_with(Setting::DEDUPED) {
                 let refusal = file.host().expect("a host file").refusal;
                 assert_eq!(refusal, Some(Refusal::Dedupe));

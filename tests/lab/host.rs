@@ -33,7 +33,7 @@ fn a_mounted_file_is_read_by_commands() {
         for engine in [Engine::Psync, Engine::IoUring] {
             let mounted = Mounted::on(&device);
             let host = Host::new(&HostOptions::new().engine(engine)).unwrap();
-            let file = host.open(mounted.0.join("data"), FileOptions::default()).unwrap();
+            let file = host.open_with(mounted.0.join("data"), FileOptions::default()).unwrap();
             let report = file.host().unwrap();
             let device_path =
                 report.device.as_ref().unwrap().device_path.as_ref().map(|(_, kind)| *kind);

@@ -278,7 +278,7 @@ fn plain_text_in_front_of_tls_is_an_error() {
     let (error, _) =
         answered(|stream| stream.write_all(&[reply(5, 1), forged_go()].concat()).unwrap());
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("sends something else than TLS"), "{error}");
+    assert!(error.to_string().contains("sends something other than TLS"), "{error}");
 }
 
 fn forged_go() -> Vec<u8> {

@@ -75,7 +75,7 @@ fn damaged_bytes_are_lost_connections() {
     );
 }
 
-/// Runs loads over proxies that damage each connection, in every third round during the handshake.
+/// Runs loads over proxies that damage each connection. In every third round, the damage occurs during the handshake.
 pub(crate) fn survive_damage(
     rounds: u64,
     start: impl Fn(u64) -> Server,

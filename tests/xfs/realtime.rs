@@ -158,7 +158,7 @@ fn files_in_zones_are_read() {
             assert_eq!(opened.kind(), ErrorKind::InvalidInput, "{opened}");
             drop(volume);
             let volume = VolumeOptions::new().write(true).open(&*path).unwrap();
-            let file = Files::open(&volume, "one", FileOptions::new().write(true)).unwrap();
+            let file = Files::open_with(&volume, "one", FileOptions::new().write(true)).unwrap();
             let mut queue = volume.queue(&QueueOptions::default()).unwrap();
             let refused = file.write_at(&mut queue, &[1; 4096], FilePos(0)).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");

@@ -24,7 +24,7 @@ struct Variant {
     may_be_refused: bool,
     /// The options of xfs_admin, which runs after the volume is filled.
     admin: &'static str,
-    /// Whether a newer xfsprogs than the installed one makes and checks the volume.
+    /// Whether the volume is made and checked by an xfsprogs that is newer than the installed one.
     newer: bool,
 }
 

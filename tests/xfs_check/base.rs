@@ -16,7 +16,7 @@ use crate::common::xfsprogs;
 pub(crate) struct Recipe {
     name: &'static str,
     options: &'static str,
-    /// Whether a newer xfsprogs than the installed one makes, damages and checks the volume.
+    /// Whether the volume is made, damaged and checked by an xfsprogs that is newer than the installed one.
     newer: bool,
 }
 

@@ -9,7 +9,7 @@
 //! use ironmap_async::{Pool, PoolOptions};
 //!
 //! let pool = Pool::new(Volume::open("disk.img")?, PoolOptions::new())?;
-//! let file = pool.open("/srv/index", FileOptions::new()).await?;
+//! let file = pool.open("/srv/index").await?;
 //! let (count, buffer) = file.read_at(Buffer::aligned(4096)?, 0).await?;
 //! println!("{:?}", &buffer[..count]);
 //! # Ok(())

@@ -101,7 +101,7 @@ impl Pool {
         let bells = (0..options.threads).map(|_| Bell::new()).collect::<Result<Vec<_>>>()?;
         let open: Box<Open> = {
             let files = Arc::clone(&files);
-            Box::new(move |path: &std::path::Path, options| files.open(path, options))
+            Box::new(move |path: &std::path::Path, options| files.open_with(path, options))
         };
         let shared = Arc::new(Shared {
             jobs: Mutex::default(),
@@ -143,7 +143,15 @@ impl Pool {
     }
 
     /// Opens a file. The call is carried out by a thread of the pool, because it may read metadata.
-    pub fn open(&self, path: impl Into<PathBuf>, options: FileOptions) -> Opening {
+    pub fn open(&self, path: impl Into<PathBuf>) -> Opening {
+        self.open_with(path, FileOptions::new())
+    }
+
+    /// Opens a file with options.
+    ///
+    /// # Errors
+    /// The errors of [`Files::open_with`](ironmap::Files::open_with).
+    pub fn open_with(&self, path: impl Into<PathBuf>, options: FileOptions) -> Opening {
         let (promise, answer) = promise();
         self.shared.push(Job::Open { path: path.into(), options, promise });
         Opening { pool: self.clone(), answer }
@@ -273,7 +281,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn open(
+    pub(crate) fn open_with(
         &self,
         path: &std::path::Path,
         options: FileOptions,

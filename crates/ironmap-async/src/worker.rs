@@ -132,7 +132,7 @@ impl Worker<'_> {
                 drop(catch_unwind(AssertUnwindSafe(|| run(&mut self.queue))));
             }
             Job::Open { path, options, promise } => {
-                promise.keep(self.shared.open(&path, options));
+                promise.keep(self.shared.open_with(&path, options));
             }
         }
     }

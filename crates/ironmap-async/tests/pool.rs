@@ -30,7 +30,7 @@ fn block(at: usize, version: u8) -> Buffer {
 
 async fn written(pool: &Pool, path: &str, blocks: usize) -> AsyncFile {
     let options = FileOptions::new().write(true).create(true);
-    let file = pool.open(path, options).await.unwrap();
+    let file = pool.open_with(path, options).await.unwrap();
     for at in 0..blocks {
         let (count, _) =
             file.write_at(block(at, 0), (at * BLOCK) as u64, DioFlags::empty()).await.unwrap();
@@ -74,7 +74,7 @@ async fn tasks_of_several_threads_share_a_pool() {
 async fn appends_follow_each_other() {
     let pool = Pool::new(volume(), PoolOptions::new()).unwrap();
     let options = FileOptions::new().append(true).create(true);
-    let file = pool.open("/log", options).await.unwrap();
+    let file = pool.open_with("/log", options).await.unwrap();
     let tasks = (0..100).map(|at| {
         let file = file.clone();
         tokio::spawn(async move { file.append(block(at, 0), DioFlags::DSYNC).await.unwrap().0.0 })
@@ -145,10 +145,10 @@ async fn a_task_that_panics_disturbs_no_other() {
 #[tokio::test]
 async fn a_request_that_fails_returns_its_memory() {
     let pool = Pool::new(volume(), PoolOptions::new()).unwrap();
-    let missing = pool.open("/missing", FileOptions::new()).await;
+    let missing = pool.open("/missing").await;
     assert_eq!(missing.err().unwrap().kind(), ErrorKind::NotFound);
     drop(written(&pool, "/file", 1).await);
-    let file = pool.open("/file", FileOptions::new()).await.unwrap();
+    let file = pool.open("/file").await.unwrap();
     let failed = file.write_at(block(0, 0), 0, DioFlags::empty()).await.unwrap_err();
     assert_eq!(failed.error.kind(), ErrorKind::ReadOnly);
     assert_eq!(failed.buffer.unwrap()[..], block(0, 0)[..]);
@@ -164,7 +164,7 @@ async fn a_stream_is_a_file_of_tokio() {
 
     let pool = Pool::new(volume(), PoolOptions::new()).unwrap();
     let options = FileOptions::new().write(true).create(true);
-    let file = pool.open("/file", options).await.unwrap();
+    let file = pool.open_with("/file", options).await.unwrap();
     let content: Vec<u8> = (0..1_000_003_u32).map(|at| (at % 251) as u8).collect();
     let mut stream = Stream::new(file.clone());
     for piece in content.chunks(70_001) {

@@ -27,7 +27,7 @@ impl HostSource {
             ErrorKind::Io(_) => Failure::new(error.to_string()),
             _ => Failure::at(path.display(), &error),
         };
-        let file = self.0.open(path, options).map_err(failed)?;
+        let file = self.0.open_with(path, options).map_err(failed)?;
         let report = file.host().ok_or_else(|| {
             Failure::new("the file belongs to a volume, not to a mounted file system")
         })?;

@@ -55,7 +55,7 @@ impl Store {
             }
             Self::Host(host) => {
                 let path = Path::new(OsStr::from_bytes(path));
-                let file = host.open(path, options)?;
+                let file = host.open_with(path, options)?;
                 if let Some(refusal) = file.host().and_then(|report| report.refusal) {
                     tell(&format!("{}: the kernel serves it: {refusal}", path.display()));
                 }

@@ -287,7 +287,7 @@ impl<'a> Opener<'a> {
                 host
             }
         };
-        let file = host.open(path, self.options(spec))?;
+        let file = host.open_with(path, self.options(spec))?;
         Ok((host, file))
     }
 

@@ -67,7 +67,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     make(&file)?;
     let handle = File::open(&file)?;
     let host = Host::new(&HostOptions::new())?;
-    println!("{:?}", host.open(&file, ironmap::FileOptions::new())?.host());
+    println!("{:?}", host.open_with(&file, ironmap::FileOptions::new())?.host());
     let own = Store::directory(host, &dir, &StoreOptions::new())?;
     let local = LocalFileSystem::new_with_prefix(&dir)?;
     let stores: [&dyn ObjectStore; 2] = [&own, &local];

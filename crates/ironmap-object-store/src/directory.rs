@@ -89,7 +89,7 @@ impl Tree for Directory {
             if let Some(open) = self.open_files.get(path, &found) {
                 return Ok(open);
             }
-            let file = self.host.open(&whole, self.options);
+            let file = self.host.open_with(&whole, self.options);
             let file = file.map_err(|error| absent(error.into()))?;
             // The inode number of an open file is not reused, so a name that still leads to this number leads to this file.
             let stat = self.stat(path)?;

@@ -72,7 +72,7 @@
 //!
 //! A new object is a hidden file in the directory `.ironmap-object-store` of the root. Three steps follow each other: the store makes its
 //! content durable, renames it, and makes the new name durable. Then `put`, `copy` or the completion of an upload returns. So after a crash
-//! an object is old or new, and never partial, and an object whose `put` has returned exists. `rename` and `delete` are durable too. A crash
+//! each object is complete, in its old or its new version. If `put` returned before the crash, the object exists. `rename` and `delete` are durable too. A crash
 //! can leave a hidden file; the next store of the same root removes it.
 //!
 //! - A dropped future may have written its object or not. It never leaves a part of an object.

@@ -68,7 +68,7 @@ impl Tree for VolumeTree {
 
     fn draft(&self, path: &str) -> io::Result<Box<dyn Draft>> {
         let options = FileOptions::new().write(true).create_new(true);
-        Ok(Box::new(VolumeDraft(self.volume.open(absolute(path), options)?)))
+        Ok(Box::new(VolumeDraft(self.volume.open_with(absolute(path), options)?)))
     }
 
     fn remove_drafts(&self, dir: &str) {

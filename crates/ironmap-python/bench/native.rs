@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let (engine, count): (Engine, usize) = (engine.parse()?, count.parse()?);
     let volume = VolumeOptions::new().engine(engine).open(location)?;
-    let file = volume.open(path, FileOptions::new())?;
+    let file = volume.open(path)?;
     let mut queue = volume.queue(&QueueOptions::new().depth(64))?;
     let pages = file.size() as usize / PAGE;
     let place = |index: usize| (index * 7919 % pages * PAGE) as u64;

@@ -75,7 +75,7 @@ fn open(
     let open = store.get(py)?;
     let file = detached(py, || {
         let _opening = Opening::begin();
-        open.open(path, options)
+        open.open_with(path, options)
     })?;
     match file {
         Ok(file) => Ok(Arc::new(OpenFile { file, store: open, moving: Mutex::default() })),

@@ -59,8 +59,8 @@ impl OpenStore {
     pub(crate) fn open(&self, path: &[u8], options: FileOptions) -> ironmap::Result<File> {
         let path = Path::new(OsStr::from_bytes(path));
         match &self.backing {
-            Backing::Volume(volume) => Files::open(volume, path, options),
-            Backing::Host(host) => host.open(path, options),
+            Backing::Volume(volume) => Files::open_with(volume, path, options),
+            Backing::Host(host) => host.open_with(path, options),
         }
     }
 

@@ -37,7 +37,7 @@ impl Target {
             Some(("kernel", path)) => return Self::device(&format!("/{path}"), engine, options),
             Some(("host", path)) => {
                 let host = Host::new(&HostOptions::new().engine(engine))?;
-                let file = host.open(format!("/{path}"), strict)?;
+                let file = host.open_with(format!("/{path}"), strict)?;
                 return Ok(Self::File(file, host.queue(options)?));
             }
             Some(of_volume) => of_volume,

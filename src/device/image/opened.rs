@@ -141,8 +141,12 @@ impl Disk {
     /// Converts the position of a range in the part to a position in the image.
     fn place(&self, at: DevOffset, len: u64) -> Result<u64> {
         let is_within = at.0.checked_add(len).is_some_and(|end| end <= self.size);
-        let past =
-            || Error::invalid(format!("{len} bytes at {} end past the end of the disk", at.0));
+        let past = || {
+            Error::invalid(format!(
+                "the range of {len} bytes at {} extends beyond the end of the disk",
+                at.0
+            ))
+        };
         if is_within { Ok(self.base + at.0) } else { Err(past()) }
     }
 

@@ -229,7 +229,7 @@ pub(crate) struct GroupMut<'a> {
     bytes: &'a mut [u8],
 }
 
-/// Defines a function that stores a number in its two halves. A small descriptor has only the lower half.
+/// Defines a function that stores a number as a lower and an upper half. A small descriptor has only the lower half.
 macro_rules! setter {
     ($(#[$doc:meta])* $name:ident: $low:ident, $high:ident) => {
         $(#[$doc])*

@@ -38,7 +38,7 @@ fn raw_reads_into_scribbled_memory_do_not_fail() {
         for way in StablePages::ALL {
             let stable_pages = Some(way);
             let options = FileOptions::new().direct(true).stable_pages(stable_pages);
-            let file = host.open(&path, options).unwrap();
+            let file = host.open_with(&path, options).unwrap();
             for kind in KINDS {
                 for size in [4096, 1 << 20] {
                     let what = format!("ring {ring}, {way:?}, {kind:?} of {size}");

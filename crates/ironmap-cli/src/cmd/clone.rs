@@ -27,7 +27,7 @@ const CHUNK: u64 = 1 << 20;
 const WORKERS: usize = 8;
 /// The unit in which zeros are detected, in bytes. It is a multiple of the unit of every device.
 const GRAIN: usize = 64 << 10;
-/// Zeros for the comparison with the data, part by part.
+/// A block of zeros, with which each part of the data is compared.
 static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Copies a device, image or export, or a part of one, to another device, image or export

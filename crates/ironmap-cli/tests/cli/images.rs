@@ -388,7 +388,7 @@ fn layers_hide_what_is_below() {
     layer("3", &[(FILE, "a/.wh...", "")]);
     let output = bench.run(["mkfs", "-q", "--oci", "-d", "3", "wrong", "8M"]);
     let said = text(&output.stderr);
-    assert!(output.status.code() == Some(1) && said.contains("hides no file"), "{said}");
+    assert!(output.status.code() == Some(1) && said.contains("names no file"), "{said}");
 }
 
 /// An image that is made without a size is large enough for its content. With --shrink, the image is only slightly larger than its content.

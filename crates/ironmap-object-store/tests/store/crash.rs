@@ -50,7 +50,8 @@ impl Stand {
         let mut others: Vec<_> = others.collect();
         let volume = self.volume.clone();
         others.push(tokio::task::spawn_blocking(move || {
-            let file = volume.open(DIRECT, FileOptions::new().write(true).create(true)).unwrap();
+            let file =
+                volume.open_with(DIRECT, FileOptions::new().write(true).create(true)).unwrap();
             let mut queue = volume.queue(&QueueOptions::new()).unwrap();
             for _ in 0..12 {
                 file.append(&mut queue, &[7; 512], DioFlags::empty()).unwrap();

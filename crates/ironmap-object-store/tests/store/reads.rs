@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 
 use futures_util::StreamExt;
-use ironmap::{FileOptions, Host, HostOptions};
+use ironmap::{Host, HostOptions};
 use ironmap_object_store::{Store, StoreOptions};
 use object_store_0_14::path::Path;
 use object_store_0_14::{Error, ObjectStore, ObjectStoreExt};
@@ -20,7 +20,7 @@ fn all() -> (Vec<Store>, (TempDir, Option<Mounted>)) {
     if let Some(mounted) = &mounted {
         std::fs::write(mounted.path().join("probe"), [1; 4096]).unwrap();
         let host = Host::new(&HostOptions::new()).unwrap();
-        let probe = host.open(mounted.path().join("probe"), FileOptions::new()).unwrap();
+        let probe = host.open(mounted.path().join("probe")).unwrap();
         assert_eq!(probe.host().unwrap().refusal, None);
         stores.push(Store::directory(host, mounted.path(), &StoreOptions::new()).unwrap());
     }

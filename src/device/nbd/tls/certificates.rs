@@ -110,7 +110,7 @@ fn explained(place: &str, error: &rustls::Error) -> io::Error {
             (PermissionDenied, format!("the server refuses the TLS session ({alert:?})"))
         }
         rustls::Error::InvalidMessage(_) => {
-            (InvalidData, format!("the server sends something else than TLS ({error})"))
+            (InvalidData, format!("the server sends something other than TLS ({error})"))
         }
         rustls::Error::DecryptError => {
             (InvalidData, "data from the server cannot be decrypted".to_owned())

@@ -356,7 +356,7 @@ impl LogWriter {
         Ok(Block::new(buffer))
     }
 
-    /// Whether a block is a revoke block. A copy of metadata is escaped if it begins like a revoke block, so a copy never matches.
+    /// Whether a block is a revoke block. For a copy of metadata the result is always false: a copy that begins like a revoke block is escaped.
     fn is_revocation(&self, block: &[u8]) -> bool {
         block.starts_with(self.header(REVOKE).as_bytes())
     }

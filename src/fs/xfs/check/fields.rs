@@ -304,8 +304,10 @@ impl Checker<'_> {
         let stored = found.raw.di_aformat;
         // In the inodes of a new chunk, the format is 0.
         if !matches!(stored, 0 | format::EXTENTS) {
-            let (stored, rule) =
-                (stored.into(), "the attribute fork has a format, but does not exist");
+            let (stored, rule) = (
+                stored.into(),
+                "the inode has no attribute fork, but its format is not that of an empty fork",
+            );
             self.findings.add(found.place("di_aformat"), Kind::Invalid { stored, rule });
         }
     }

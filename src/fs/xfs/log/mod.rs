@@ -57,7 +57,7 @@ pub struct LogState {
 }
 
 impl LogState {
-    /// The position of the head as an LSN, the form in which metadata record the position of their last change.
+    /// The position of the head as an LSN. Each metadata block stores the position of its last change in this form.
     pub(super) fn head_lsn(&self) -> u64 {
         let (cycle, block) = self.head;
         u64::from(cycle) << 32 | u64::from(block)

@@ -188,7 +188,7 @@ fn whiteout(path: &[u8]) -> Option<Step> {
     match hidden {
         b".wh..opq" => Some(Step::Empty(parent)),
         b"" | b"." | b".." => {
-            let what = "the whiteout hides no file: after .wh. the name of a file must follow";
+            let what = "the whiteout names no file: a name must follow the prefix '.wh.'";
             let path = String::from_utf8_lossy(path);
             Some(Step::Failed(Failure::new(format!("{path}: {what}"))))
         }

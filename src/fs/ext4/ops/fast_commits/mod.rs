@@ -14,8 +14,9 @@
 //!   the changes. The next transaction number has then increased, so the fast commits are invalid. As in every transaction, the commit
 //!   block is written after the other blocks are durable.
 //!
-//! The changes fit into one transaction. In Linux the same changes were part of one running transaction, which is limited to a quarter of
-//! the log. Here the transaction may use the complete log, which is empty. If the log is still too small, nothing is written.
+//! The changes are written as one transaction, and should fit. In Linux the same changes were part of one running transaction, which is limited to a quarter of
+//! the log. Here the transaction may use the complete log, which is empty. If they do not fit into
+//! the complete log, nothing is written.
 //!
 //! Fast commits record the inodes and the blocks of files. These inodes and blocks are marked as used before other blocks are allocated.
 //! The blocks of directories and the nodes of maps are not recorded; they are allocated here. The link counts are computed from the names.
