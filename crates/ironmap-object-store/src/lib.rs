@@ -221,3 +221,8 @@ impl Store {
         Ok(Self(Shared::new(tree, host, options)?))
     }
 }
+
+/// Compiles the programs of docs/INTEGRATIONS.md.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/INTEGRATIONS.md")]
+struct Integrations;

@@ -1,4 +1,4 @@
-"""The examples in docstrings and in README.md, and the stubs."""
+"""The examples in docstrings, in README.md and in docs/INTEGRATIONS.md, and the stubs."""
 
 import doctest
 import importlib
@@ -14,6 +14,7 @@ import pytest
 import ironmap
 
 README = Path(__file__).parent.parent / "README.md"
+INTEGRATIONS = README.parent.parent.parent / "docs/INTEGRATIONS.md"
 
 
 @pytest.mark.parametrize("module", ["ironmap", "ironmap._file", "ironmap._volume", "ironmap.fs"])
@@ -34,12 +35,13 @@ def test_each_public_item_has_a_docstring():
                 assert member.__doc__, f"{item.__name__}.{name}"
 
 
-def test_the_program_of_the_readme_runs(own_disk, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("page", "count"), [(README, 3), (INTEGRATIONS, 1)])
+def test_the_programs_of_the_pages_run(page, count, own_disk, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copyfile(own_disk, "disk.img")
     Path("index").write_bytes(b"x" * 100_000)
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 3
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= count
     for block in blocks:
         result = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False)
         assert result.returncode == 0, f"{block}\n{result.stderr}"
