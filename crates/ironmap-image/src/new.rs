@@ -37,8 +37,14 @@ pub fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failur
     inode.map(Some).map_err(|error| name.failed(&error))
 }
 
-/// The permission bits that the process removes from new files.
+/// The permission bits that the process removes from new files. Linux shows them in /proc. Without /proc they can only be read by a change,
+/// which other threads would notice.
 pub fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let shown = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    if let Some(Ok(umask)) = shown.map(|text| u32::from_str_radix(text.trim(), 8)) {
+        return umask;
+    }
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
     umask.as_raw_mode()

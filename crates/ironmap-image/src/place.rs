@@ -55,13 +55,29 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
+/// The number of bytes that are stored between two checks of the request to stop.
+const SPOOLED: u64 = 1 << 20;
+
 /// Stores the content of a stream in an unnamed temporary file.
-pub(crate) fn spool(dir: &Path, name: &str, mut input: &mut dyn Read) -> Result<File, Failure> {
+pub(crate) fn spool(
+    dir: &Path,
+    name: &str,
+    input: &mut dyn Read,
+    stop: &Stop,
+) -> Result<File, Failure> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
     let mut file = File::from(file.map_err(|errno| Failure::host(dir.display(), errno))?);
-    io::copy(&mut input, &mut file).and_then(|_| file.rewind()).map_err(|error| {
+    let failed = |error| {
         Failure::host(format_args!("write {name} to a temporary file in {}", dir.display()), error)
-    })?;
+    };
+    loop {
+        stop.check()?;
+        let count = io::copy(&mut input.take(SPOOLED), &mut file).map_err(failed)?;
+        if count < SPOOLED {
+            break;
+        }
+    }
+    file.rewind().map_err(failed)?;
     Ok(file)
 }

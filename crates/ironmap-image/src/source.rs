@@ -1,6 +1,7 @@
 //! An open volume, with the operations that a job needs. The failures of these operations name the volume and the path.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ironmap::fs::ext4::Ext4;
@@ -16,10 +17,14 @@ use crate::failure::Failure;
 use crate::report::Report;
 use crate::target::inode_of;
 
+/// The number of sources that were opened.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
 /// An open volume and the name that the user gave it.
 pub struct Source {
     /// The volume.
     pub volume: Volume,
+    number: u64,
     location: Location,
     name: String,
     context: Arc<Context>,
@@ -59,7 +64,8 @@ impl Source {
     ) -> Result<Self, Failure> {
         let volume = context.open_volume(location, options)?;
         let (name, context) = (location.to_string(), Arc::clone(context));
-        let source = Self { volume, location: location.clone(), name, context };
+        let number = OPENED.fetch_add(1, Ordering::Relaxed);
+        let source = Self { volume, number, location: location.clone(), name, context };
         source.tell_left();
         Ok(source)
     }
@@ -67,6 +73,11 @@ impl Source {
     /// The data that the job got from its caller.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// A number that no other source of this process has, also after this source is closed.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Closes the volume. After success, all changes are on the device.

@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ironmap::Location;
+use ironmap::{Location, Part};
 
 use crate::archive::{Archive, Input};
 use crate::content::{self, Content};
 use crate::context::Context;
-use crate::copy::into::{Filler, Role, needs_of_archive, needs_of_tree, needs_of_volume};
+use crate::copy::into::{
+    Filler, Role, directory_of, needs_of_archive, needs_of_tree, needs_of_volume,
+};
 use crate::device_table::Node;
 use crate::failure::Failure;
 use crate::needs::{Dimensions, Needs};
@@ -152,7 +154,7 @@ impl Sources {
             }
             let mut input =
                 place.input(stop).map_err(|error| Failure::host(&place.shown, error))?;
-            *kept = Some(spool(dir, &place.shown, &mut input)?);
+            *kept = Some(spool(dir, &place.shown, &mut input, stop)?);
         }
         Ok(())
     }
@@ -280,7 +282,9 @@ fn add(
         content::Origin::Path { path, layers } => {
             let wanted = layers.as_ref().filter(|_| !is_stdin(&path));
             let found = wanted.map_or(Ok(None), |wanted| {
-                let spool = |content: &mut dyn Read| spool(&beside(volume), &shown(&path), content);
+                let spool = |content: &mut dyn Read| {
+                    spool(&beside(volume), &shown(&path), content, context.stop())
+                };
                 oci::layers(&path, wanted.choice(), context.stop(), &spool)
             })?;
             let role = if layers.is_some() { Role::MaybeLayer } else { Role::Tree };
@@ -288,15 +292,17 @@ fn add(
             origins.extend(places.into_iter().map(|place| Origin::Place { place, kept: None }));
         }
         content::Origin::Archive { name, mut bytes, is_layer } => {
-            let kept = Some(spool(&beside(volume), &name, &mut bytes)?);
+            let kept = Some(spool(&beside(volume), &name, &mut bytes, context.stop())?);
             let role = if is_layer { Role::Layer } else { Role::Tree };
             let place = Place { shown: name, ..Place::of(Path::new("-"), role) };
             origins.push(Origin::Place { place, kept });
         }
         content::Origin::Volume(target) => {
-            if canonical(&target.volume) == canonical(volume) {
+            if is_same_part(&target.volume, volume, context) {
                 return Err(is_own(&target));
             }
+            // A missing or damaged volume must be reported before the new volume is made.
+            directory_of(&target, context)?;
             origins.push(Origin::Volume(target));
         }
     }
@@ -346,6 +352,14 @@ pub(crate) fn refuse_own<'a>(
 fn is_own(source: impl Display) -> Failure {
     let what = "the file is the volume that is being made, so it cannot be a source";
     Failure::usage(format!("{source}: {what}"))
+}
+
+/// Whether both locations are in the same file, and the parts of the file are equal or one of them is the whole file.
+fn is_same_part(one: &Location, other: &Location, context: &Context) -> bool {
+    let (own, parts) = (Spared::of(other, context), [one.data().part, other.data().part]);
+    let overlap = parts[0] == parts[1] || parts.contains(&Part::Whole);
+    canonical(one) == canonical(other)
+        || overlap && one.data().path().is_some_and(|path| own.has(path))
 }
 
 /// The directory for unnamed files: the directory of the image, which probably has enough space, or the directory for temporary files.

@@ -269,10 +269,8 @@ fn progress_and_messages_reach_the_callbacks() {
     let tree = make_tree(dir.path());
     let (counts, lines) = (Arc::new(Counts::default()), Arc::new(Mutex::new(Vec::new())));
     let seen = Arc::clone(&lines);
-    let mut features = Features::MODERN;
-    features.edit("^has_journal").unwrap();
     let made = Image::ext4()
-        .options(MkfsOptions::new().features(features).block_size(1024))
+        .options(MkfsOptions::new().features(without_journal()).block_size(1024))
         .add(&tree)
         .fit()
         .progress(Arc::clone(&counts) as Arc<dyn Bar>)
@@ -287,4 +285,157 @@ fn progress_and_messages_reach_the_callbacks() {
     assert_eq!(counts.files.load(Ordering::Relaxed), total.files);
     assert_eq!(counts.bytes.load(Ordering::Relaxed), total.bytes);
     assert_eq!(*lines.lock().unwrap(), [""; 0]);
+}
+
+/// A hard link joins names of one source only: a later source can replace a file, and volumes can use the same inode numbers.
+#[test]
+fn hard_links_join_names_of_one_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let pairs = ["one", "two"].map(|name| {
+        let (tree, image) = (dir.path().join(name), dir.path().join(format!("{name}.img")));
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join(format!("{name}-a")), name).unwrap();
+        fs::hard_link(tree.join(format!("{name}-a")), tree.join(format!("{name}-b"))).unwrap();
+        run("mke2fs", &["-q", "-t", "ext4", "-d", text(&tree), text(&image), "8M"]);
+        Content::volume(text(&image).parse().unwrap(), "/")
+    });
+    let image = dir.path().join("disk.img");
+    let builder = pairs.into_iter().fold(Image::ext4(), |image, pair| image.add(pair));
+    builder.build(&image).unwrap();
+    for (path, content) in [("one-a", "one"), ("one-b", "one"), ("two-a", "two"), ("two-b", "two")]
+    {
+        assert_eq!(debugfs(&image, &format!("cat {path}")), content, "{path}");
+    }
+    // The trees share a file. The second tree replaces one of its names.
+    let trees = ["first", "second", "third"].map(|name| dir.path().join(name));
+    trees.iter().for_each(|tree| fs::create_dir(tree).unwrap());
+    fs::write(trees[0].join("shared"), "shared").unwrap();
+    fs::write(trees[1].join("shared"), "replaced").unwrap();
+    fs::hard_link(trees[0].join("shared"), trees[2].join("other")).unwrap();
+    let image = dir.path().join("trees.img");
+    let builder = trees.iter().fold(Image::ext4(), |image, tree| image.add(tree));
+    builder.add(&trees[0]).build(&image).unwrap();
+    assert_clean(&image);
+    assert_eq!(debugfs(&image, "cat shared"), "shared", "the last source wins");
+    assert_eq!(debugfs(&image, "cat other"), "shared");
+}
+
+/// An attribute that the volume cannot store ends the build. At each size from too small on, a build that succeeds has all attributes.
+#[test]
+fn an_attribute_is_stored_or_the_build_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let value = "v".repeat(900);
+    for number in 0..40 {
+        let path = tree.join(format!("f{number}"));
+        fs::write(&path, "x").unwrap();
+        let set = program("setfattr", &["-n", "user.x", "-v", &value, text(&path)]);
+        if !set.status.success() {
+            println!(
+                "SKIP an_attribute_is_stored_or_the_build_fails: the directory for temporary files has no extended attributes"
+            );
+            return;
+        }
+        // Each file has another value, so the files share no attribute block.
+        run("setfattr", &["-n", "user.n", "-v", &number.to_string(), text(&path)]);
+    }
+    let image = dir.path().join("disk.img");
+    let mut results = [0; 2];
+    for size in (64 << 10..512 << 10).step_by(16 << 10) {
+        let options = MkfsOptions::new().features(without_journal()).inodes(64);
+        let built = Image::ext4().options(options).add(&tree).size(size).force(true).build(&image);
+        results[usize::from(built.is_ok())] += 1;
+        if built.is_ok() {
+            for number in 0..40 {
+                let shown = debugfs(&image, &format!("ea_get f{number} user.x"));
+                assert!(shown.contains(&value), "{size}: f{number}: {shown}");
+            }
+            fs::remove_file(&image).unwrap();
+        }
+    }
+    assert!(results[0] > 2 && results[1] > 2, "{results:?}");
+}
+
+fn without_journal() -> Features {
+    let mut features = Features::MODERN;
+    features.edit("^has_journal").unwrap();
+    features
+}
+
+/// The order of the calls has no meaning, and a size is the size of the volume, also in a larger image file.
+#[test]
+fn sizes_and_options_are_used_in_any_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = make_tree(dir.path());
+    let options = || MkfsOptions::new().block_size(2048);
+    let paths = ["a.img", "b.img"].map(|name| dir.path().join(name));
+    let first = Image::ext4().options(options()).add(&tree).label("x").source_date_epoch(EPOCH);
+    first.size(16 * MIB).build(&paths[0]).unwrap();
+    let second = Image::ext4().size(16 * MIB).source_date_epoch(EPOCH).label("x").add(&tree);
+    second.options(options()).build(&paths[1]).unwrap();
+    assert!(fs::read(&paths[0]).unwrap() == fs::read(&paths[1]).unwrap());
+    let large = dir.path().join("large.img");
+    fs::File::create(&large).unwrap().set_len(64 * MIB).unwrap();
+    let made = Image::ext4().add(&tree).size(16 * MIB).build(&large).unwrap();
+    assert_eq!(made.blocks_count * made.block_size.bytes() as u64, 16 * MIB);
+    let image = Image::open(&large).unwrap();
+    assert_eq!(image.grow(8 * MIB).unwrap_err().reason(), Reason::Usage);
+    assert_eq!(fs::metadata(&large).unwrap().size(), 64 * MIB);
+}
+
+/// Impossible options are errors, and a volume that is a source is checked before an existing image is overwritten.
+#[test]
+fn impossible_requests_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = make_tree(dir.path());
+    let image = dir.path().join("disk.img");
+    for options in [
+        MkfsOptions::new().block_size(512),
+        MkfsOptions::new().block_size(1 << 31),
+        MkfsOptions::new().block_size(u32::MAX),
+        MkfsOptions::new().inodes(u64::MAX),
+        MkfsOptions::new().inodes(u64::MAX - 10),
+        MkfsOptions::new().inode_size(3_u16),
+        MkfsOptions::new().journal_size(u64::MAX),
+    ] {
+        for shrink in [false, true] {
+            let builder = Image::ext4().options(options.clone()).add(&tree);
+            let builder = if shrink { builder.shrink() } else { builder.size(16 * MIB) };
+            builder.build(&image).unwrap_err();
+            assert!(!image.exists(), "{options:?}");
+        }
+    }
+    run("mke2fs", &["-q", "-t", "ext4", text(&image), "8M"]);
+    let before = fs::read(&image).unwrap();
+    let linked = dir.path().join("linked.img");
+    fs::hard_link(&image, &linked).unwrap();
+    let (missing, own) = (dir.path().join("missing.img"), format!("{}@0", linked.display()));
+    for source in [text(&missing), text(&linked), &own, "noload:disk.img"] {
+        let source = Content::volume(source.parse().unwrap(), "/");
+        Image::ext4().add(source).force(true).build(&image).unwrap_err();
+        assert!(fs::read(&image).unwrap() == before);
+    }
+}
+
+/// A request to stop ends the copy of a reader that never ends.
+#[test]
+fn an_endless_reader_is_stopped() {
+    struct Endless(Stop, u64);
+    impl Read for Endless {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            self.1 += bytes.len() as u64;
+            assert!(self.1 < 64 * MIB, "the request to stop is ignored");
+            if self.1 > 4 * MIB {
+                self.0.flag().store(15, Ordering::Relaxed);
+            }
+            bytes.fill(1);
+            Ok(bytes.len())
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let stop = Stop::default();
+    let content = Content::tar("endless", Endless(stop.clone(), 0));
+    let failure = Image::ext4().add(content).stop(&stop).build(dir.path().join("disk.img"));
+    assert_eq!(failure.unwrap_err().reason(), Reason::Stopped(15));
 }

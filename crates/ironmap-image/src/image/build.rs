@@ -36,7 +36,8 @@ impl Plan<'_> {
             (Some(path), Some(size)) => room::make(path, size, self.options.force)?,
             _ => Room::Old,
         };
-        let options = self.options.clone().zeroed(matches!(room, Room::New(_)));
+        let options = self.options.clone().size(self.given());
+        let options = options.zeroed(matches!(room, Room::New(_)));
         let made = match self.make(&options, self.given(), report) {
             Ok(made) => made,
             Err(failure) => {
@@ -49,8 +50,7 @@ impl Plan<'_> {
             return Ok(made);
         }
         let filled = self.fill(sources, layers, &made, report);
-        // Without strictness, an image whose content is incomplete is kept.
-        if filled.is_ok() || !self.is_strict {
+        if filled.is_ok() || self.keeps_part {
             room.keep();
         }
         filled.map(|()| made)

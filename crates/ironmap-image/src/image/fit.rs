@@ -75,7 +75,7 @@ impl<'a> Fit<'a> {
             && options.inode_ratio.is_none()
         {
             // The file system itself uses the first inodes, and the number of inodes of a group is a multiple of eight.
-            let block = u64::from(small.max(1024));
+            let block = u64::from(small.clamp(1024, 65536));
             let groups = self.size / (8 * block * block) + 1;
             options.inodes = Some(self.needs.inodes + 32 + 16 * groups);
         }

@@ -61,6 +61,9 @@ use crate::stop::Stop;
 #[derive(Debug)]
 pub struct Image {
     options: MkfsOptions,
+    label: Option<Vec<u8>>,
+    uuid: Option<[u8; 16]>,
+    force: Option<bool>,
     size: Size,
     contents: Vec<Content>,
     nodes: Vec<Node>,
@@ -89,6 +92,8 @@ struct Plan<'a> {
     options: &'a MkfsOptions,
     size: Size,
     is_strict: bool,
+    /// A new image of a given size is kept if it could be filled only in part.
+    keeps_part: bool,
 }
 
 impl Image {
@@ -97,6 +102,9 @@ impl Image {
     pub fn ext4() -> Self {
         Self {
             options: MkfsOptions::new(),
+            label: None,
+            uuid: None,
+            force: None,
             size: Size::Device,
             contents: Vec::new(),
             nodes: Vec::new(),
@@ -118,8 +126,8 @@ impl Image {
         OpenImage::new(parse(volume.as_ref())?)
     }
 
-    /// Sets all options of the file system: block size, features, number of inodes and more. Its label, UUID, time and size are replaced by
-    /// later calls of the methods of this type.
+    /// Sets the options of the file system: block size, features, number of inodes and more. The label, the UUID, the time and `force` are
+    /// those of the methods of this type, if they are called, in any order. A size in the options counts as a call of [`size`](Self::size).
     #[must_use]
     pub fn options(mut self, options: MkfsOptions) -> Self {
         self.size = options.size.map_or(self.size, Size::Bytes);
@@ -208,14 +216,14 @@ impl Image {
     /// The label, at most 16 bytes.
     #[must_use]
     pub fn label(mut self, label: impl Into<Vec<u8>>) -> Self {
-        self.options.label = label.into();
+        self.label = Some(label.into());
         self
     }
 
     /// The UUID. Without it, the UUID is random, or with [`source_date_epoch`](Self::source_date_epoch) derived from the options.
     #[must_use]
     pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
-        self.options.uuid = Some(uuid);
+        self.uuid = Some(uuid);
         self
     }
 
@@ -224,19 +232,19 @@ impl Image {
     #[must_use]
     pub fn source_date_epoch(mut self, seconds: i64) -> Self {
         self.source_date = Some(seconds);
-        self.options.time = Some(seconds);
         self
     }
 
-    /// Overwrites a file system or a partition table. Without this, `build` refuses a device or an image that is not empty.
+    /// Overwrites a device or an image with known content: a file system, a partition table, an archive. Without this, `build` refuses it.
+    /// Content of an unknown format is always overwritten.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
-        self.options.force = force;
+        self.force = Some(force);
         self
     }
 
-    /// Reports files of directories that cannot be copied through [`on_message`](Self::on_message), and goes on without them. Without this,
-    /// the first failure ends the build.
+    /// If a file of a directory or of a volume cannot be copied, reports that through [`on_message`](Self::on_message), and goes on without
+    /// the file. Without this, the first failure ends the build. A failure for lack of space, and one of an archive, always ends it.
     #[must_use]
     pub fn skip_failed(mut self, skip: bool) -> Self {
         self.is_strict = !skip;
@@ -282,28 +290,42 @@ impl Image {
         let (stop, opening) = (self.stop.clone(), Opening::default());
         let context = Context::new(callbacks, stop, opening, Ok(self.source_date));
         let mut report = Report::new(context);
-        let made = self.build_with(&volume, &mut report).map_err(with_needs)?;
-        report.result().map(|()| made)
+        let is_strict = self.is_strict;
+        let made = self.carry_out(&volume, false, &mut report).map_err(with_needs)?;
+        if is_strict { report.result().map(|()| made) } else { Ok(made) }
     }
 
     /// Makes the volume and fills it for a caller with its own [`Context`]. The callbacks, the time and the request to stop are those of the
-    /// context. With [`skip_failed`](Self::skip_failed), the report contains the failures.
+    /// context. With [`skip_failed`](Self::skip_failed), the report contains the failures, and a new image of a given size is kept after a
+    /// failure, with the files that were copied.
     ///
     /// # Errors
     /// The errors of [`build`](Self::build).
-    pub fn build_with(
+    pub fn build_with(self, volume: &Location, report: &mut Report) -> Result<Superblock, Failure> {
+        let keeps_part = !self.is_strict;
+        self.carry_out(volume, keeps_part, report)
+    }
+
+    fn carry_out(
         mut self,
         volume: &Location,
+        keeps_part: bool,
         report: &mut Report,
     ) -> Result<Superblock, Failure> {
+        let Self { options, label, uuid, force, source_date, .. } = &mut self;
+        options.label = label.take().unwrap_or(std::mem::take(&mut options.label));
+        options.uuid = uuid.or(options.uuid);
+        options.force = force.unwrap_or(options.force);
+        options.time = source_date.or(options.time);
         // If a signal interrupts a read of a source, the signal is reported instead of the failed read.
         let stop = report.stop().clone();
-        self.make_and_fill(volume, report).map_err(|failure| stop.cause(failure))
+        self.make_and_fill(volume, keeps_part, report).map_err(|failure| stop.cause(failure))
     }
 
     fn make_and_fill(
         &mut self,
         volume: &Location,
+        keeps_part: bool,
         report: &mut Report,
     ) -> Result<Superblock, Failure> {
         let context = Arc::clone(report.context());
@@ -319,7 +341,7 @@ impl Image {
             context.caller.catch_signals();
         }
         let Self { options, size, is_strict, .. } = self;
-        let plan = Plan { volume, options, size: *size, is_strict: *is_strict };
+        let plan = Plan { volume, options, size: *size, is_strict: *is_strict, keeps_part };
         plan.carry_out(&mut sources, report)
     }
 }

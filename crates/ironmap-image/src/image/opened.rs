@@ -68,8 +68,14 @@ impl OpenImage {
     /// Makes the volume larger. An image file that is shorter than `bytes` is extended.
     ///
     /// # Errors
-    /// The volume is not ext4, is damaged, or cannot have this size. The volume and the image file then keep their sizes.
+    /// The volume is not ext4, is damaged, or cannot have this size, or `bytes` is less than its size. The volume and the image file then
+    /// keep their sizes.
     pub fn grow(&self, bytes: u64) -> Result<Resized, Failure> {
+        let size = self.size()?;
+        if bytes < size {
+            let what = format!("the volume has {size} bytes, so {bytes} bytes would shrink it");
+            return Err(Failure::usage(format!("{}: {what}", self.volume)));
+        }
         self.resize(NewSize::Bytes(bytes))
     }
 
@@ -89,6 +95,13 @@ impl OpenImage {
         let source = Rc::new(Source::open(&self.volume, &self.context)?);
         let checked = source.fs().check(&mut |_| ());
         checked.map_err(|error| Failure::at(&self.volume, &error))
+    }
+
+    /// The size of the volume in bytes.
+    fn size(&self) -> Result<u64, Failure> {
+        let source = Source::open(&self.volume, &self.context)?;
+        let sb = source.ext4()?.superblock();
+        Ok(sb.blocks_count * sb.block_size.bytes() as u64)
     }
 
     fn report(&self) -> Report {

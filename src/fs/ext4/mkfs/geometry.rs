@@ -177,6 +177,9 @@ impl Geometry {
         let bytes = self.block_size.bytes() as u64;
         let size = u64::from(self.inode_size);
         let most = u64::from(MAX_PER_GROUP).min(bytes * 8) / (bytes / size) * (bytes / size);
+        if wanted > u64::from(u32::MAX) {
+            return Err(Error::invalid("the volume would have more than 2^32 inodes"));
+        }
         let wanted = wanted.div_ceil(u64::from(self.groups)).max(u64::from(MIN_INODES_PER_GROUP));
         let whole_blocks = (wanted * size).div_ceil(bytes) * bytes / size;
         let per_group = whole_blocks / 8 * 8;
@@ -244,6 +247,8 @@ fn block_size(options: &MkfsOptions, size: u64, sector: u32) -> Result<BlockSize
     let usual = if size < 512 * MIB { 1024 } else { 4096 };
     let bytes = options.block_size.unwrap_or(sector.max(usual));
     let shift = bytes.is_power_of_two().then(|| bytes.trailing_zeros() as u8);
+    // Blocks of 512 bytes exist only in other formats.
+    let shift = shift.filter(|shift| *shift >= 10);
     shift.and_then(BlockSize::from_shift).ok_or_else(|| {
         Error::invalid(format!(
             "the block size is {bytes}, but it must be a power of two from 1024 to 65536"

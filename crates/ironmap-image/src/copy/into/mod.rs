@@ -13,6 +13,7 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ironmap::Buffer;
 use ironmap::fs::{FileType, Follow, Inode, SetAttributes, Stat};
@@ -29,6 +30,7 @@ use super::count::{Counted, Tree};
 use super::keep::Times;
 use super::{CopyOptions, Keep, count};
 use crate::archive::Archive;
+use crate::context::Context;
 use crate::device_table::Node;
 use crate::failure::Failure;
 use crate::host_stat;
@@ -144,6 +146,7 @@ impl<'a> Filler<'a> {
         // change the result.
         let keep = Keep { times: Times::Changed, ..how.keep };
         self.writer.set_how(How { keep, ends: self.ends, ..how });
+        self.writer.forget_links();
         host::copy_host(dir, Follow::All, self.root.clone(), &mut self.writer, self.report)
     }
 
@@ -152,13 +155,14 @@ impl<'a> Filler<'a> {
     /// # Errors
     /// The errors of [`directory`](Self::directory); the volume cannot be opened, or the path leads to no directory.
     pub(crate) fn volume(&mut self, target: &Target) -> Result<(), Failure> {
-        let found = directory_of(target, self.report)?;
+        let found = directory_of(target, self.report.context())?;
         let how = self.writer.how();
         self.writer.set_how(How {
             keep: Keep { times: Times::Kept, ..how.keep },
             ends: self.ends,
             ..how
         });
+        self.writer.forget_links();
         volume::copy_tree(found, self.root.clone(), &mut self.writer, self.report)
     }
 
@@ -259,8 +263,11 @@ impl<'a> Filler<'a> {
 }
 
 /// The directory at a path of a volume.
-fn directory_of(target: &Target, report: &Report) -> Result<Found, Failure> {
-    let found = Volumes::to_read(report.context()).file(target, Follow::All)?;
+///
+/// # Errors
+/// Fails if the volume cannot be opened, or if the path leads to no directory.
+pub(crate) fn directory_of(target: &Target, context: &Arc<Context>) -> Result<Found, Failure> {
+    let found = Volumes::to_read(context).file(target, Follow::All)?;
     if found.inode.file_type() != FileType::Directory {
         return Err(Failure::new(format!("{target}: is not a directory (ENOTDIR)")));
     }

@@ -73,7 +73,7 @@ pub(crate) fn needs_of(
     needs: &mut Needs,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let root = directory_of(target, report)?;
+    let root = directory_of(target, report.context())?;
     let (top, mut seen) = (root.number(), HashSet::new());
     walk_until(root, usize::MAX, &|_| true, report, |found, visit, _| {
         if visit != Visit::First {
@@ -149,8 +149,7 @@ impl Reader {
         report: &mut Report,
     ) -> Result<(), Failure> {
         let (inode, name) = (&found.inode, &found.name);
-        // The address of the volume in memory identifies the volume.
-        let volume = Rc::as_ptr(&name.source).addr() as u64;
+        let volume = name.source.number();
         let (kind, identity) = (inode.file_type(), (volume, found.number().0));
         let directory = kind == FileType::Directory;
         let several = self.keep.links && inode.stat().links > 1 && !directory;

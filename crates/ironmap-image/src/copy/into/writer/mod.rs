@@ -88,6 +88,13 @@ impl Writer {
         self.how = how;
     }
 
+    /// Forgets the files with several names. Each source of a new volume has names of its own, because a later source can replace a file of
+    /// an earlier one, and its inode can then belong to another file.
+    pub(super) fn forget_links(&mut self) {
+        self.seen.clear();
+        self.links.clear();
+    }
+
     /// Sets the owners of later copies, and of directories that the copy must make for the files in them.
     pub(super) fn set_owners(&mut self, owners: Owners) {
         self.places.owner = owners.of(0, 0);
@@ -374,6 +381,9 @@ impl Writer {
                 .writable()
                 .and_then(|writer| writer.setxattr(*number, attribute, value, SetXattr::Any))
             {
+                if self.how.ends.with(&name.failed(&error)) {
+                    return Err(name.failed(&error));
+                }
                 let first = || (0, format!("{name}: {error}"));
                 self.refused.entry(attribute.clone()).or_insert_with(first).0 += 1;
             }
