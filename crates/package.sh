@@ -3,7 +3,7 @@
 # the packed library, so the library need not be in a registry. Only the upload itself is not tested.
 source "$(dirname "$0")/../tests/lib.sh"
 # In the order of publication.
-packages=(ironmap ironmap-async ironmap-object-store ironmap-image ironmap-load ironmap-cli)
+packages=(ironmap ironmap-async ironmap-image ironmap-object-store ironmap-load ironmap-cli)
 # The maximum size of each compressed package in KiB.
 declare -A kib=([ironmap]=1152 [ironmap-async]=32 [ironmap-object-store]=64 [ironmap-image]=256 [ironmap-load]=64 [ironmap-cli]=512)
 version=$(workspace_value version)
@@ -15,13 +15,7 @@ say "cargo package"
 for package in "${packages[@]}"; do
     rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"$package-$version"
 done
-# Cargo refuses to pack a crate that depends on a crate with `publish = false`, such as ironmap-image. So the crates are packed from a copy
-# of the tree without this line.
-copy=$(mktemp -d)
-trap 'rm -rf "$copy"' EXIT
-git ls-files -z | xargs -0 cp --parents --no-dereference -t "$copy"
-sed -i '/^publish = false$/d' "$copy/crates/ironmap-image/Cargo.toml"
-(cd "$copy" && CARGO_TARGET_DIR=$target cargo package --locked --allow-dirty "${packages[@]/#/--package=}")
+cargo package --locked --allow-dirty "${packages[@]/#/--package=}"
 for package in "${packages[@]}"; do
     file=$target/package/$package-$version.crate
     size=$((($(stat -c %s "$file") + 1023) / 1024))

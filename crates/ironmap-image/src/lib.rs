@@ -1,40 +1,81 @@
-//! The engine that copies trees: between the host, tar archives, OCI images and volumes.
+//! Makes, fills, reads, checks and resizes disk images of ext4 in user space, without root and without external programs.
 //!
-//! A caller makes one [`Context`], which contains the caller's functions ([`context::Caller`]), the options for opening volumes and the
-//! request to stop. A [`Report`] collects the failures of one job. The crate has no global state.
+//! [`Image`] describes a new volume and its content; [`Image::open`] opens an existing image. [`Content`] lists the sources: directories, tar
+//! archives, images of containers, other volumes.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let dir = tempfile::tempdir()?;
+//! let disk = dir.path().join("disk.img");
+//! ironmap_image::Image::ext4()
+//!     .inject("/etc/hostname", "box\n", 0o644, (0, 0))
+//!     .size(16 << 20)
+//!     .build(&disk)?;
+//! let volume = ironmap::Volume::open(&*disk)?;
+//! assert_eq!(volume.read("/etc/hostname")?, b"box\n");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The program `ironmap` uses this crate for `mkfs`, `cp`, `tar`, `resize` and `undelete`. The crate has no global state: a program with
+//! messages and progress of its own makes one [`Context`], and a [`Report`] collects the failures of one job.
 
 mod acl;
-pub mod ahead;
 mod archive;
-pub mod content;
-pub mod context;
-pub mod copy;
+mod content;
 mod device_table;
 pub mod failure;
-pub mod host_stat;
 mod host_tree;
-pub mod image;
+mod image;
 pub mod needs;
-pub mod new;
 pub mod oci;
-pub mod opening;
-pub mod owners;
-pub mod part;
-pub mod place;
 pub mod progress;
-pub mod quote;
-pub mod report;
-pub mod resize;
-pub mod room;
-pub mod source;
 mod sources;
+
+// These modules are public for the program. They change with the program.
+#[doc(hidden)]
+pub mod ahead;
+#[doc(hidden)]
+pub mod context;
+#[doc(hidden)]
+pub mod copy;
+#[doc(hidden)]
+pub mod host_stat;
+#[doc(hidden)]
+pub mod new;
+#[doc(hidden)]
+pub mod opening;
+#[doc(hidden)]
+pub mod owners;
+#[doc(hidden)]
+pub mod part;
+#[doc(hidden)]
+pub mod place;
+#[doc(hidden)]
+pub mod quote;
+#[doc(hidden)]
+pub mod report;
+#[doc(hidden)]
+pub mod resize;
+#[doc(hidden)]
+pub mod room;
+#[doc(hidden)]
+pub mod source;
+#[doc(hidden)]
 pub mod spared;
+#[doc(hidden)]
 pub mod stop;
+#[doc(hidden)]
 pub mod tar;
+#[doc(hidden)]
 pub mod target;
+#[doc(hidden)]
 pub mod transfer;
+#[doc(hidden)]
 pub mod undelete;
+#[doc(hidden)]
 pub mod volumes;
+#[doc(hidden)]
 pub mod walk;
 
 pub use self::content::Content;
