@@ -38,9 +38,13 @@ impl Room {
     }
 
     /// Keeps the image, because the volume was made.
-    pub fn keep(self) {
-        if let Self::New(image) = self {
-            image.keep();
+    ///
+    /// # Errors
+    /// Fails if another program has replaced or removed a new image.
+    pub fn keep(self) -> Result<(), Failure> {
+        match self {
+            Self::New(image) => image.keep(),
+            _ => Ok(()),
         }
     }
 }
@@ -95,9 +99,16 @@ impl NewImage {
     }
 
     /// Keeps the file. Its name becomes durable if its directory can be synced.
-    pub fn keep(mut self) {
+    ///
+    /// # Errors
+    /// Fails if the name belongs to another file, or to no file.
+    pub fn keep(mut self) -> Result<(), Failure> {
+        if !self.has_name() {
+            return Err(replaced(&self.path));
+        }
         self.kept = true;
         sync_name(&self.path);
+        Ok(())
     }
 
     /// Whether the name still leads to this file.

@@ -439,3 +439,46 @@ fn an_endless_reader_is_stopped() {
     let failure = Image::ext4().add(content).stop(&stop).build(dir.path().join("disk.img"));
     assert_eq!(failure.unwrap_err().reason(), Reason::Stopped(15));
 }
+
+/// The depth of a tree does not use the stack of the calling thread.
+#[test]
+fn a_deep_tree_is_built_and_extracted_on_a_small_stack() {
+    const DEPTH: usize = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let deepest: PathBuf = std::iter::repeat_n("d", DEPTH).collect();
+    let (tree, copy) = (dir.path().join("tree"), dir.path().join("copy"));
+    fs::create_dir_all(tree.join(&deepest)).unwrap();
+    fs::write(tree.join(&deepest).join("file"), "deep").unwrap();
+    let (image, target) = (dir.path().join("disk.img"), copy.clone());
+    let work = move || {
+        Image::ext4().add(&tree).build(&image).unwrap();
+        Image::open(&image).unwrap().extract("/", target).unwrap();
+    };
+    let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(work).unwrap();
+    thread.join().unwrap();
+    assert_eq!(fs::read(copy.join(deepest).join("file")).unwrap(), b"deep");
+}
+
+/// A new image that another program replaces during the build is an error, and the other file stays.
+#[test]
+fn a_replaced_image_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = make_tree(dir.path());
+    let image = dir.path().join("disk.img");
+    struct Replacing(PathBuf);
+    impl Bar for Replacing {
+        fn begin(&self, _: &str) {
+            fs::remove_file(&self.0).ok();
+            fs::write(&self.0, "mine").unwrap();
+        }
+        fn advance(&self, _: u64) {}
+        fn add_file(&self) {}
+        fn set_total(&self, _: Total) {}
+        fn finish(&self) {}
+    }
+    let builder =
+        Image::ext4().add(&tree).size(16 * MIB).progress(Arc::new(Replacing(image.clone())));
+    let failure = builder.build(&image).unwrap_err();
+    assert!(failure.to_string().contains("replaced"), "{failure}");
+    assert_eq!(fs::read(&image).unwrap(), b"mine");
+}

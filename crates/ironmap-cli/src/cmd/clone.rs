@@ -105,8 +105,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if let Some(integrity) = target.integrity {
         integrity.device.close().map_err(|error| Failure::at(&args.target, &error))?;
     }
-    room.keep();
-    Ok(())
+    room.keep()
 }
 
 /// Refuses a target that is the source itself, or one of the files in which the source is stored.

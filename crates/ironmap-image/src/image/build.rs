@@ -46,14 +46,11 @@ impl Plan<'_> {
             }
         };
         if sources.is_empty() {
-            room.keep();
-            return Ok(made);
+            return room.keep().map(|()| made);
         }
         let filled = self.fill(sources, layers, &made, report);
-        if filled.is_ok() || self.keeps_part {
-            room.keep();
-        }
-        filled.map(|()| made)
+        let kept = if filled.is_ok() || self.keeps_part { room.keep() } else { Ok(()) };
+        filled.and(kept).map(|()| made)
     }
 
     /// Makes a new image with enough space for the sources, and fills it. After a failure, the image is removed.
@@ -71,8 +68,7 @@ impl Plan<'_> {
                 Err(failure) if failure.is_for_space() && left > 0 => fit.grow(),
                 filled => {
                     filled?;
-                    fit.keep();
-                    return Ok(made);
+                    return fit.keep().map(|()| made);
                 }
             }
         }

@@ -62,8 +62,8 @@ impl<'a> Fit<'a> {
     }
 
     /// Keeps the image file, because the volume is complete.
-    pub(super) fn keep(self) {
-        self.image.keep();
+    pub(super) fn keep(self) -> Result<(), Failure> {
+        self.image.keep()
     }
 
     /// The options, completed with the number of inodes and the block size if the user did not give them.

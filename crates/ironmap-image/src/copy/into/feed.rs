@@ -18,6 +18,9 @@ const BATCH_BYTES: usize = PIECE as usize;
 /// The number of batches that may wait in the channel. The reader and the writer work on one more batch each. A batch has at most two
 /// pieces, so the memory is limited.
 const BATCHES: usize = 2;
+/// The stack of the reader in bytes. The reader of a tree recurses into directories, and a level needs a few KiB. Memory is used only when a
+/// level needs it.
+const STACK: usize = 64 << 20;
 
 /// The reader's end of the channel.
 pub(super) struct Feed {
@@ -59,7 +62,11 @@ pub(super) fn copy<R: Send>(
         let (sender, batches) = sync_channel(BATCHES);
         let no_room = Arc::new(AtomicBool::new(false));
         let feed = Feed { sender, batch: Vec::new(), bytes: 0, no_room: Arc::clone(&no_room) };
-        let reader = scope.spawn(move || read(feed));
+        let reader = thread::Builder::new().stack_size(STACK);
+        let reader = match reader.spawn_scoped(scope, move || read(feed)) {
+            Ok(reader) => reader,
+            Err(error) => panic!("no thread can be started: {error}"),
+        };
         let copied = write(&batches, writer, report);
         let lacks_room = copied.as_ref().is_err_and(Failure::is_for_space);
         no_room.store(lacks_room, Ordering::Release);

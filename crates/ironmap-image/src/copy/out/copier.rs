@@ -7,8 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::vec;
 
-use ironmap::fs::{FileType, Inode, Xattr};
+use ironmap::fs::{DirEntry, FileType, Inode, Xattr};
 use ironmap::iomap::IomapType;
 use ironmap::units::InodeNo;
 use ironmap::{File, Queue};
@@ -65,6 +66,22 @@ pub(super) struct Copier<'a> {
     directories: HashSet<InodeNo>,
 }
 
+/// A copy that has begun.
+enum Begun {
+    /// A directory of the host was made, and receives the entries of this directory.
+    Directory(Directory, Inode),
+    /// Whether a file that is not a directory was copied. `false` also for a directory that could not be made.
+    File(bool),
+}
+
+/// A directory whose entries are copied.
+struct Level {
+    into: Directory,
+    dir: Inode,
+    path: Vec<u8>,
+    entries: vec::IntoIter<DirEntry>,
+}
+
 impl<'a> Copier<'a> {
     pub(super) fn new(
         options: &'a CopyOptions,
@@ -96,12 +113,23 @@ impl<'a> Copier<'a> {
 
     /// Copies a file, and everything below it if it is a directory, to a name. Returns whether the file itself was copied.
     pub(super) fn copy(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> bool {
+        match self.begin(place, inode, path) {
+            Begun::Directory(into, dir) => {
+                self.fill(into, dir, path.to_vec());
+                true
+            }
+            Begun::File(is_copied) => is_copied,
+        }
+    }
+
+    /// Copies a file to a name, or makes a directory with this name.
+    fn begin(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Begun {
         let directory = inode.file_type() == FileType::Directory;
         let shown = self.source.name(path);
         self.report.progress.begin(&shown, inode.file_type(), inode.size());
         if self.options.no_clobber && !directory && place.is_taken() {
             self.report.progress.end();
-            return false;
+            return Begun::File(false);
         }
         if self.options.verbose
             && let Err(failure) = self.report.say(format_args!(
@@ -112,51 +140,74 @@ impl<'a> Copier<'a> {
         {
             self.report.error(&failure);
         }
-        let result = match inode.file_type() {
-            FileType::Directory => place.make_directory().map(|dir| self.fill(&dir, &inode, path)),
-            _ => self.copy_file(place, inode, path),
+        let result = if directory {
+            place.make_directory().map(|into| Begun::Directory(into, inode))
+        } else {
+            self.copy_file(place, inode, path).map(|()| Begun::File(true))
         };
         if !directory {
             self.report.progress.end();
         }
-        result.map_err(|failure| self.report.error(&failure)).is_ok()
-    }
-
-    /// Copies the entries of a directory into an existing directory, and then the directory's attributes.
-    pub(super) fn fill(&mut self, into: &Directory, dir: &Inode, path: &[u8]) {
-        if let Err(failure) = self.try_fill(into, dir, path) {
+        result.unwrap_or_else(|failure| {
             self.report.error(&failure);
-        }
+            Begun::File(false)
+        })
     }
 
-    fn try_fill(&mut self, into: &Directory, dir: &Inode, path: &[u8]) -> Result<(), Failure> {
-        if !self.directories.insert(dir.number()) {
-            let what = format!("directory inode {} has more than one entry", dir.number());
-            return Err(Failure::corrupt(self.source.name(path), &what));
-        }
-        let (entries, _) = self.source.entries_found(dir, path, self.report);
-        self.ahead.expect(&entries);
-        for entry in &entries {
+    /// Copies the entries of a directory into an existing directory, and then the directory's attributes. The copy does not recurse, because
+    /// the depth of a volume's tree has no limit.
+    pub(super) fn fill(&mut self, into: Directory, dir: Inode, path: Vec<u8>) {
+        let mut levels = Vec::new();
+        self.enter(into, dir, path, &mut levels);
+        while let Some(level) = levels.last_mut() {
+            if let Err(stopped) = self.report.stop().check() {
+                self.report.error(&stopped);
+                return;
+            }
+            let Some(entry) = level.entries.next() else {
+                let left = levels.pop();
+                left.into_iter().for_each(|level| self.leave(&level));
+                continue;
+            };
             if matches!(&*entry.name, b"." | b"..") {
                 continue;
             }
-            self.report.stop().check()?;
-            let path = join(path, &entry.name);
+            let path = join(&level.path, &entry.name);
             if entry.name.is_empty() || entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
                 self.report.error(&Failure::corrupt(self.source.name(&path), "invalid name"));
                 continue;
             }
+            let place = level.into.place(OsStr::from_bytes(&entry.name));
             match self.source.inode(entry.inode, &path) {
                 Ok(inode) => {
-                    self.copy(&into.place(OsStr::from_bytes(&entry.name)), inode, &path);
+                    if let Begun::Directory(into, dir) = self.begin(&place, inode, &path) {
+                        self.enter(into, dir, path, &mut levels);
+                    }
                 }
                 Err(failure) => self.report.error(&failure),
             }
         }
-        let xattrs = self.xattrs(dir, path);
-        self.attributes
-            .set_directory(into, dir, &xattrs)
-            .map_err(|errno| Failure::host(into.path().display(), errno))
+    }
+
+    /// Reads the entries of a directory that was made.
+    fn enter(&mut self, into: Directory, dir: Inode, path: Vec<u8>, levels: &mut Vec<Level>) {
+        if !self.directories.insert(dir.number()) {
+            let what = format!("directory inode {} has more than one entry", dir.number());
+            self.report.error(&Failure::corrupt(self.source.name(&path), &what));
+            return;
+        }
+        let (entries, _) = self.source.entries_found(&dir, &path, self.report);
+        self.ahead.expect(&entries);
+        levels.push(Level { into, dir, path, entries: entries.into_iter() });
+    }
+
+    /// Sets the attributes of a directory whose entries were copied.
+    fn leave(&mut self, level: &Level) {
+        let xattrs = self.xattrs(&level.dir, &level.path);
+        let set = self.attributes.set_directory(&level.into, &level.dir, &xattrs);
+        if let Err(errno) = set {
+            self.report.error(&Failure::host(level.into.path().display(), errno));
+        }
     }
 
     /// Copies a file that is not a directory.

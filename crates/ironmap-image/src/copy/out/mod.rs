@@ -74,7 +74,7 @@ fn copy(
     let spared = Spared::of(&target.volume, report.context());
     let mut copier = Copier::new(options, source, spared, done, report)?;
     match destination {
-        Destination::Within(into) => copier.fill(&into, &inode, &target.path),
+        Destination::Within(into) => copier.fill(into, inode, target.path.clone()),
         Destination::As(place) => {
             if copier.copy(&place, inode, &target.path) {
                 copier.done.named.insert(place.path(), origin);
