@@ -75,7 +75,7 @@ fn open(
     let open = store.get(py)?;
     let file = detached(py, || {
         let _opening = Opening::begin();
-        open.open_with(path, options)
+        open.open(path, options)
     })?;
     match file {
         Ok(file) => Ok(Arc::new(OpenFile { file, store: open, moving: Mutex::default() })),
