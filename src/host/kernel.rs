@@ -64,6 +64,9 @@ struct Attempt<'a> {
     failed: bool,
 }
 
+/// The maximum number of direct reads that are repeated because an earlier write of the file may have left its error.
+const REPEATS: u32 = 8;
+
 impl OpenFile {
     /// The file's present size from `fstat`; 0 if that fails.
     pub(crate) fn size(&self) -> u64 {
@@ -116,6 +119,7 @@ impl OpenFile {
         attempt: Attempt<'_>,
     ) -> Result<usize> {
         let Attempt { mut direct, strict, mut failed } = attempt;
+        let mut repeats = REPEATS;
         let Request { pos, len, flags, .. } = *request;
         let mut rw_flags = ReadWriteFlags::empty();
         rw_flags.set(ReadWriteFlags::NOWAIT, flags.contains(DioFlags::NOWAIT));
@@ -147,9 +151,9 @@ impl OpenFile {
                 Err(OsErrno::INVAL) if was_direct && !strict => {}
                 // Before a direct read, the kernel writes back dirty pages of the range. Then it returns the error of an earlier write of
                 // the file, but only once (Linux's `filemap_check_errors`). An error of the device would occur again, so the read is
-                // repeated.
-                Err(OsErrno::IO | OsErrno::NOSPC) if was_direct && !failed => {
-                    failed = true;
+                // repeated. Meanwhile another write can fail, and leave an error for the repeated read.
+                Err(OsErrno::IO | OsErrno::NOSPC) if was_direct && repeats > 0 => {
+                    (failed, repeats) = (true, repeats - 1);
                     direct = descriptor;
                 }
                 // If a part of the range was read before EAGAIN, the result is the short count, as in the kernel.
