@@ -48,19 +48,23 @@ build() {
     export IRONMAP_BIN=$ironmap
 }
 
-# Cargo runs test programs by this script. Cargo takes it from a variable whose name contains the target.
-in_memory() {
-    local host
+# Runs every suite, and the examples of the documentation. Cargo runs the test programs by the script in_memory.sh, which it takes from a
+# variable whose name contains the target. With such a script, rustdoc would run the examples in threads of one process, but they change
+# its working directory. So the examples run without the script, and so do suites that the user names.
+cargo_test() {
+    [ $# = 0 ] || { cargo test "${workspace[@]}" --no-fail-fast "$@"; return; }
+    local host status=0
     host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
-    export "CARGO_TARGET_${host}_RUNNER=$PWD/tests/in_memory.sh"
+    env "CARGO_TARGET_${host}_RUNNER=$PWD/tests/in_memory.sh" cargo test "${workspace[@]}" --no-fail-fast --tests || status=$?
+    cargo test "${workspace[@]}" --no-fail-fast --doc || status=$?
+    return $status
 }
 
 suites() {
-    in_memory
     path_from IRONMAP_FOREIGN_IMAGES tests/foreign/images.sh
     path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
     say "cargo test"
-    step "cargo test" logged cargo test "${workspace[@]}" --no-fail-fast "$@"
+    step "cargo test" logged cargo_test "$@"
 }
 
 # The unit tests that take only seconds in the emulator: system calls, memory, locks, maps, checksums, and the decoding of names and
