@@ -174,7 +174,7 @@ fn a_batch_holds_the_content_of_its_files() {
             writer.fallocate(file.inode(), Fallocate::Collapse, at, BLOCK)?;
             // The freed block immediately gets other content.
             let other = bench.create(&format!("other{round}"));
-            let other = bench.open_with(other, false);
+            let other = bench.open(other, false);
             other.write_all_at(&mut queue, &[9; BLOCK as usize], 0)?;
             other.sync(&mut queue)?;
             writer.fallocate(file.inode(), Fallocate::Insert, at, BLOCK)

@@ -126,7 +126,7 @@ impl Mutator<'_> {
 
     fn overwrite(&mut self, slot: usize) -> io::Result<()> {
         self.change(slot, |own, change| {
-            let file = own.open_with(slot, OpenOptions::new().write(true))?;
+            let file = own.open(slot, OpenOptions::new().write(true))?;
             for _ in 0..=own.rng.below(3) {
                 let range = own.range(file.metadata()?.len());
                 write(&file, change, range)?;
@@ -142,7 +142,7 @@ impl Mutator<'_> {
     fn overwrite_directly(&mut self, slot: usize) -> io::Result<()> {
         self.change(slot, |own, change| {
             let direct = OFlags::DIRECT.bits() as i32;
-            let file = own.open_with(slot, OpenOptions::new().write(true).custom_flags(direct))?;
+            let file = own.open(slot, OpenOptions::new().write(true).custom_flags(direct))?;
             let range = own.range(file.metadata()?.len());
             let range = range.start / CELL * CELL..range.end.next_multiple_of(CELL);
             let bytes = content(change.id, range.clone(), change.version);
@@ -157,7 +157,7 @@ impl Mutator<'_> {
 
     fn append(&mut self, slot: usize) -> io::Result<()> {
         self.change(slot, |own, change| {
-            let file = own.open_with(slot, OpenOptions::new().append(true))?;
+            let file = own.open(slot, OpenOptions::new().append(true))?;
             let size = file.metadata()?.len();
             let len = own.rng.below(16 * CELL / 8) * 8 + 8;
             // With O_APPEND the data are written at the end of the file, and the position in the call is ignored.
@@ -184,7 +184,7 @@ impl Mutator<'_> {
 
     fn truncate_by_descriptor(&mut self, slot: usize) -> io::Result<()> {
         self.change(slot, |own, change| {
-            let file = own.open_with(slot, OpenOptions::new().write(true))?;
+            let file = own.open(slot, OpenOptions::new().write(true))?;
             let (size, zeros) = own.new_size(change);
             file.set_len(size)?;
             change.ended(zeros);
@@ -199,7 +199,7 @@ impl Mutator<'_> {
     fn truncate_by_open(&mut self, slot: usize) -> io::Result<()> {
         self.change(slot, |own, change| {
             change.zeros(0..LARGEST);
-            let file = own.open_with(slot, OpenOptions::new().write(true).truncate(true))?;
+            let file = own.open(slot, OpenOptions::new().write(true).truncate(true))?;
             change.ended(0..LARGEST);
             let len = own.rng.below(LARGEST / 8) * 8;
             own.pause(4);
@@ -217,7 +217,7 @@ impl Mutator<'_> {
 
     fn make_zeros(&mut self, slot: usize, flags: FallocateFlags) -> io::Result<()> {
         self.change(slot, |own, change| {
-            let file = own.open_with(slot, OpenOptions::new().write(true))?;
+            let file = own.open(slot, OpenOptions::new().write(true))?;
             let range = own.range(file.metadata()?.len());
             change.zeros(range.clone());
             rustix::fs::fallocate(&file, flags, range.start, range.end - range.start)?;
@@ -228,7 +228,7 @@ impl Mutator<'_> {
 
     fn allocate(&mut self, slot: usize) -> io::Result<()> {
         self.change(slot, |own, _| {
-            let file = own.open_with(slot, OpenOptions::new().write(true))?;
+            let file = own.open(slot, OpenOptions::new().write(true))?;
             let range = own.range(LARGEST);
             let flags = FallocateFlags::empty();
             Ok(rustix::fs::fallocate(&file, flags, range.start, range.end - range.start)?)
@@ -246,7 +246,7 @@ impl Mutator<'_> {
         let len = (self.rng.below(cells - first) + 1) * CELL;
         let range = first * CELL..first * CELL + len;
         self.change(slot, |own, change| {
-            let file = own.open_with(slot, OpenOptions::new().write(true))?;
+            let file = own.open(slot, OpenOptions::new().write(true))?;
             change.zeros(range.clone());
             change.shift();
             let flags = FallocateFlags::COLLAPSE_RANGE;
@@ -256,7 +256,7 @@ impl Mutator<'_> {
             }
             drop(file);
             own.pause(30);
-            let file = own.open_with(slot, OpenOptions::new().write(true))?;
+            let file = own.open(slot, OpenOptions::new().write(true))?;
             let flags = FallocateFlags::INSERT_RANGE;
             if rustix::fs::fallocate(&file, flags, range.start, len).is_ok() {
                 change.ended(range);
@@ -318,7 +318,7 @@ impl Mutator<'_> {
             locked => locked?,
         }
         self.change(slot, |own, change| {
-            let file = own.open_with(slot, OpenOptions::new().read(true).write(true))?;
+            let file = own.open(slot, OpenOptions::new().read(true).write(true))?;
             let size = file.metadata()?.len() / 8 * 8;
             let range = own.range(size);
             let range = range.start.min(size)..range.end.min(size);
@@ -342,7 +342,7 @@ impl Mutator<'_> {
     }
 
     fn hold(&mut self, slot: usize) -> io::Result<()> {
-        let file = self.open_with(slot, OpenOptions::new().write(true))?;
+        let file = self.open(slot, OpenOptions::new().write(true))?;
         self.pause(20);
         drop(file);
         Ok(())
