@@ -121,6 +121,15 @@ pub trait FileSystem: Any + Send + Sync {
         path::walk(self, from, path, follow)
     }
 
+    /// Opens the inode that a path names, and returns its present state. An operation by inode number needs this handle if another thread
+    /// may remove the file, because the number of a removed file can be reused.
+    ///
+    /// # Errors
+    /// The errors of [`resolve`](Self::resolve).
+    fn hold_path(&self, path: &[u8], follow: Follow) -> Result<(Held, Inode)> {
+        path::open_found(|| self.resolve(path, follow), |inode| self.hold_read(inode))
+    }
+
     /// Opens an inode. If the inode loses its last name, it is not freed before the returned handle is dropped.
     ///
     /// # Errors

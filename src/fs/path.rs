@@ -63,6 +63,31 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
     Ok(dir)
 }
 
+/// Runs `open` with the inode that `find` finds. Another thread may replace the file between the two steps; then both are repeated. Each
+/// repetition follows a completed change of another thread.
+///
+/// # Errors
+/// The errors of `find` and of `open`.
+pub(crate) fn open_found<T>(
+    find: impl Fn() -> Result<Inode>,
+    open: impl Fn(Inode) -> Result<T>,
+) -> Result<T> {
+    let identity = |inode: &Inode| (inode.number(), inode.stat().generation);
+    let mut found = find()?;
+    loop {
+        let opened = identity(&found);
+        match open(found) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                found = find()?;
+                if identity(&found) == opened {
+                    return Err(error);
+                }
+            }
+            done => return done,
+        }
+    }
+}
+
 pub(crate) fn too_many_links() -> Error {
     Error::new(
         ErrorKind::Loop,

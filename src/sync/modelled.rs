@@ -144,6 +144,15 @@ pub(crate) mod gate {
             Some(Shared(Arc::clone(self)))
         }
 
+        pub(crate) fn try_write_arc(self: &Arc<Self>) -> Option<Exclusive> {
+            let mut within = self.within.lock();
+            if within.exclusive || within.shared > 0 {
+                return None;
+            }
+            within.exclusive = true;
+            Some(Exclusive(Arc::clone(self)))
+        }
+
         pub(crate) fn write_arc(self: &Arc<Self>) -> Exclusive {
             let mut within = self.within.lock();
             while within.exclusive || within.shared > 0 {

@@ -249,10 +249,13 @@ impl Volume {
     /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` if the file was removed since its inode was read; `ReadOnly` for writing
     /// on a volume that is open for reading; `InvalidInput` to truncate without writing.
     pub fn open_inode(&self, inode: impl Into<InodeRef>, options: FileOptions) -> Result<File> {
-        self.check_options(&options)?;
+        check_options(&options)?;
         let InodeRef { number, read } = inode.into();
         let inode = read.map_or_else(|| self.fs.inode(number), Ok)?;
         let (held, inode) = self.fs.hold_read(inode)?;
+        if options.writes() && !self.fs.is_writable() {
+            return Err(Error::read_only("the volume was opened for reading only"));
+        }
         match inode.file_type() {
             FileType::Regular => {}
             FileType::Directory => {
@@ -283,22 +286,18 @@ impl Volume {
     }
 }
 
-impl Volume {
-    fn check_options(&self, options: &FileOptions) -> Result<()> {
-        if options.writes() && !self.fs.is_writable() {
-            return Err(Error::read_only("the volume was opened for reading only"));
-        }
-        if !options.writes() && !options.read {
-            return Err(Error::invalid("the options request neither reading nor writing"));
-        }
-        // `truncate` has no effect on a newly created file, which is empty.
-        if options.truncate && !options.create_new && (!options.write || options.append) {
-            return Err(Error::invalid(
-                "the option truncate needs write, and cannot be combined with append",
-            ));
-        }
-        Ok(())
+/// Refuses options that contradict each other.
+fn check_options(options: &FileOptions) -> Result<()> {
+    if !options.writes() && !options.read {
+        return Err(Error::invalid("the options request neither reading nor writing"));
     }
+    // `truncate` has no effect on a newly created file, which is empty.
+    if options.truncate && !options.create_new && (!options.write || options.append) {
+        return Err(Error::invalid(
+            "the option truncate needs write, and cannot be combined with append",
+        ));
+    }
+    Ok(())
 }
 
 /// Detects the format of a device. If the superblock is lost and the options name a backup, the result is the first format that has backups

@@ -5,14 +5,14 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::Volume;
+use super::{Volume, check_options};
 use crate::device::QueueOptions;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::file::{File, FileOptions};
 use crate::files::Files;
 use crate::fs::{
-    Credentials, DirCursor, DirEntry, FileType, Follow, Inode, NewFile, RenameFlags, Stat, Writer,
-    path,
+    Credentials, DirCursor, DirEntry, FileType, Follow, Held, Inode, NewFile, RenameFlags, Stat,
+    Writer, path,
 };
 use crate::queue::Queue;
 use crate::units::InodeNo;
@@ -23,10 +23,18 @@ const MAX_DEPTH: usize = 4096;
 /// The entries of a directory.
 pub type DirEntries = Box<dyn Iterator<Item = Result<DirEntry>> + Send>;
 
-/// A name and its directory. The directory need not contain the name yet.
+/// A name and its directory. The directory need not contain the name yet. The directory is open, so that its number is not reused if
+/// another thread removes it.
 struct Name<'a> {
-    dir: InodeNo,
+    dir: Held,
     name: &'a [u8],
+}
+
+impl<'a> Name<'a> {
+    /// The place of the name for the operations of [`Writer`], while this value exists.
+    fn place(&self) -> (InodeNo, &'a [u8]) {
+        (self.dir.number(), self.name)
+    }
 }
 
 /// Whether the path ends with a slash. Such a path can name only a directory.
@@ -37,8 +45,9 @@ fn asks_for_directory(path: &Path) -> bool {
 impl Files for Volume {
     fn open_with(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
         let path = path.as_ref();
-        let inode = self.find_or_create(path, &options)?;
-        self.open_inode(inode, options).at(|| path.display())
+        check_options(&options).at(|| path.display())?;
+        let find = || self.find_or_create(path, &options);
+        path::open_found(find, |inode| self.open_inode(inode, options).at(|| path.display()))
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
@@ -81,8 +90,10 @@ impl Volume {
     /// The errors of [`metadata`](Self::metadata); `Encrypted`. Each entry can be an error.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<DirEntries> {
         let path = path.as_ref();
-        let dir = self.resolve(path, Follow::All)?;
-        let list = dir.list(DirCursor::START).at(|| path.display())?;
+        let list = path::open_found(
+            || self.resolve(path, Follow::All),
+            |dir| dir.list(DirCursor::START).at(|| path.display()),
+        )?;
         let is_named = |entry: &Result<DirEntry>| !matches!(entry, Ok(entry) if entry.name == b"." || entry.name == b"..");
         Ok(Box::new(list.filter(is_named)))
     }
@@ -93,7 +104,8 @@ impl Volume {
     /// The errors of [`metadata`](Self::metadata); `WrongFileType` for other file types.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
-        let target = self.resolve(path, Follow::NotLast)?.read_link();
+        let (_held, link) = self.hold(path, Follow::NotLast)?;
+        let target = link.read_link();
         target.map(|target| OsString::from_vec(target).into()).at(|| path.display())
     }
 
@@ -139,14 +151,13 @@ impl Volume {
         let ends = ends.map(|(at, _)| at).chain([whole.len()]);
         for end in ends {
             let part = Path::new(std::ffi::OsStr::from_bytes(&whole[..end]));
-            match self.resolve(part, Follow::All) {
-                Ok(found) if found.file_type() == FileType::Directory => {}
-                Ok(_) => {
-                    let error = Error::new(ErrorKind::NotADirectory, "is not a directory");
-                    return Err(error.at(part.display()));
-                }
-                Err(error) if error.kind() == ErrorKind::NotFound => self.create_dir(part)?,
-                Err(error) => return Err(error),
+            if self.is_directory(part)? {
+                continue;
+            }
+            match self.create_dir(part) {
+                // Another thread may have created the directory in the meantime.
+                Err(error) if error.kind() == ErrorKind::Exists && self.is_directory(part)? => {}
+                made => made?,
             }
         }
         Ok(())
@@ -167,9 +178,9 @@ impl Volume {
     /// The errors of [`create_dir`](Self::create_dir); `NotPermitted` for directories, `TooManyLinks`.
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let (original, link) = (original.as_ref(), link.as_ref());
-        let inode = self.resolve(original, Follow::NotLast)?;
+        let (_held, inode) = self.hold(original, Follow::NotLast)?;
         let Name { dir, name } = self.new_file_name(link)?;
-        self.writable(link)?.link(inode.number(), dir, name).at(|| link.display())
+        self.writable(link)?.link(inode.number(), dir.number(), name).at(|| link.display())
     }
 
     /// Renames a file atomically. An existing file with the new name is replaced.
@@ -180,7 +191,7 @@ impl Volume {
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let (old, new) = (self.name(from)?, self.name(to)?);
-        let (old, new) = ((old.dir, old.name), (new.dir, new.name));
+        let (old, new) = (old.place(), new.place());
         if asks_for_directory(from) || asks_for_directory(to) {
             self.require_directory(old).at(|| from.display())?;
         }
@@ -197,9 +208,9 @@ impl Volume {
         let path = path.as_ref();
         let Name { dir, name } = self.name(path)?;
         if asks_for_directory(path) {
-            self.require_directory((dir, name)).at(|| path.display())?;
+            self.require_directory((dir.number(), name)).at(|| path.display())?;
         }
-        self.writable(path)?.unlink(dir, name).at(|| path.display())
+        self.writable(path)?.unlink(dir.number(), name).at(|| path.display())
     }
 
     /// Removes an empty directory.
@@ -209,7 +220,7 @@ impl Volume {
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Name { dir, name } = self.name(path)?;
-        self.writable(path)?.rmdir(dir, name).at(|| path.display())
+        self.writable(path)?.rmdir(dir.number(), name).at(|| path.display())
     }
 
     /// Removes a directory with all its contents, or a symbolic link. Symbolic links are removed and not followed. Each name is removed in
@@ -220,9 +231,9 @@ impl Volume {
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Name { dir, name } = self.name(path)?;
-        let is_link = self.fs.lookup(dir, name).at(|| path.display())?.file_type();
+        let is_link = self.fs.lookup(dir.number(), name).at(|| path.display())?.file_type();
         if is_link == FileType::Symlink && !asks_for_directory(path) {
-            return self.writable(path)?.unlink(dir, name).at(|| path.display());
+            return self.writable(path)?.unlink(dir.number(), name).at(|| path.display());
         }
         self.remove_tree(dir, name).at(|| path.display())
     }
@@ -239,6 +250,23 @@ impl Volume {
         self.fs.resolve(path.as_os_str().as_bytes(), follow)
     }
 
+    fn hold(&self, path: &Path, follow: Follow) -> Result<(Held, Inode)> {
+        self.fs.hold_path(path.as_os_str().as_bytes(), follow)
+    }
+
+    /// Whether a directory has this path. A file of another type is an error.
+    fn is_directory(&self, path: &Path) -> Result<bool> {
+        match self.resolve(path, Follow::All) {
+            Ok(found) if found.file_type() == FileType::Directory => Ok(true),
+            Ok(_) => {
+                let error = Error::new(ErrorKind::NotADirectory, "is not a directory");
+                Err(error.at(path.display()))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The last name of a path, and its directory.
     fn name<'a>(&self, whole: &'a Path) -> Result<Name<'a>> {
         let bytes = whole.as_os_str().as_bytes();
@@ -247,9 +275,9 @@ impl Volume {
             (_, b"") => refused("the root has no name"),
             (_, b"." | b"..") => refused("the path ends with . or .., which is not a name"),
             (parent, name) => {
-                let dir = self.fs.resolve(parent, Follow::All)?;
+                let (held, dir) = self.fs.hold_path(parent, Follow::All)?;
                 match dir.file_type() {
-                    FileType::Directory => Ok(Name { dir: dir.number(), name }),
+                    FileType::Directory => Ok(Name { dir: held, name }),
                     _ => {
                         let error = Error::new(
                             ErrorKind::NotADirectory,
@@ -267,7 +295,7 @@ impl Volume {
     fn new_file_name<'a>(&self, path: &'a Path) -> Result<Name<'a>> {
         let name = self.name(path)?;
         if asks_for_directory(path) {
-            self.fs.lookup(name.dir, name.name).at(|| path.display())?;
+            self.fs.lookup(name.dir.number(), name.name).at(|| path.display())?;
             let error = Error::new(ErrorKind::Exists, "a file with this name exists");
             return Err(error.at(path.display()));
         }
@@ -309,7 +337,9 @@ impl Volume {
             _ => self.new_file_name(path)?,
         };
         let who = Credentials { uid, gid, umask: 0 };
-        self.writable(path)?.create(dir, name, file, permissions, &who).at(|| path.display())
+        self.writable(path)?
+            .create(dir.number(), name, file, permissions, &who)
+            .at(|| path.display())
     }
 
     /// The inode of a file that is opened by its path. If the options permit it, a missing file is created.
@@ -319,17 +349,15 @@ impl Volume {
             let error = Error::invalid("the option create needs write or append");
             return Err(error.at(path.display()));
         }
-        let make = |path: &Path| {
-            let number = self.create(path, NewFile::Regular, options.mode, options.owner)?;
-            self.fs.inode(number)
-        };
+        let make = |path: &Path| self.create(path, NewFile::Regular, options.mode, options.owner);
         if options.create_new {
             self.require_file_name(path)?;
-            return make(path);
+            make(path)?;
+            return self.resolve(path, Follow::NotLast);
         }
-        // If the path is a symbolic link to a missing file, that file is created.
+        // If the path is a symbolic link to a missing file, that file is created. The last turn looks up a new file.
         let mut path = path.to_owned();
-        for _ in 0..=path::MAX_LINKS {
+        for _ in 0..=path::MAX_LINKS + 1 {
             if creates {
                 self.require_file_name(&path)?;
             }
@@ -337,16 +365,17 @@ impl Volume {
                 Err(error) if creates && error.kind() == ErrorKind::NotFound => {}
                 found => return found,
             }
-            match self.resolve(&path, Follow::NotLast) {
-                Ok(link) => {
+            match self.hold(&path, Follow::NotLast) {
+                Ok((_held, link)) if link.file_type() == FileType::Symlink => {
                     let target = PathBuf::from(OsString::from_vec(link.read_link()?));
                     let (parent, _) = path::split(path.as_os_str().as_bytes());
                     path = Path::new(std::ffi::OsStr::from_bytes(parent)).join(target);
                 }
+                // Another thread has created the file in the meantime.
+                Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::NotFound => match make(&path) {
-                    // Another thread has created the file in the meantime, so the loop looks it up again.
-                    Err(error) if error.kind() == ErrorKind::Exists => {}
-                    made => return made,
+                    Err(error) if error.kind() != ErrorKind::Exists => return Err(error),
+                    _ => {}
                 },
                 Err(error) => return Err(error),
             }
@@ -356,11 +385,11 @@ impl Volume {
 
     /// Removes a directory and its contents. The path to the current directory is stored in a vector, because recursion into a deep tree
     /// could overflow the stack of the thread.
-    fn remove_tree(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+    fn remove_tree(&self, dir: Held, name: &[u8]) -> Result<()> {
         let writer = self.fs.writable()?;
         let mut way = vec![(dir, name.to_vec())];
         while let Some((parent, name)) = way.last().cloned() {
-            match writer.rmdir(parent, &name) {
+            match writer.rmdir(parent.number(), &name) {
                 Ok(()) => {
                     way.pop();
                     continue;
@@ -368,8 +397,10 @@ impl Volume {
                 Err(error) if error.kind() == ErrorKind::NotEmpty => {}
                 Err(error) => return Err(error),
             }
-            let inode = self.fs.lookup(parent, &name)?;
-            let dir = inode.number();
+            let (dir, inode) = path::open_found(
+                || self.fs.lookup(parent.number(), &name),
+                |inode| self.fs.hold_read(inode),
+            )?;
             // In a damaged directory a listing may contain names that a search does not find. Such names would cause an endless loop.
             let (mut removed, mut lost) = (false, None);
             for entry in inode.list(DirCursor::START)? {
@@ -377,7 +408,7 @@ impl Volume {
                 if entry.name == b"." || entry.name == b".." {
                     continue;
                 }
-                match writer.unlink(dir, &entry.name) {
+                match writer.unlink(dir.number(), &entry.name) {
                     Ok(()) => removed = true,
                     Err(error) if error.kind() == ErrorKind::NotFound => lost = Some(error),
                     Err(error) if error.kind() == ErrorKind::IsADirectory => {

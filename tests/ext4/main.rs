@@ -19,6 +19,7 @@ mod mkfs;
 mod odd_inodes;
 mod paths;
 mod quota;
+mod races;
 mod resize;
 mod resize_sizes;
 mod revision_zero;

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use ironmap::fs::{Credentials, FileType, Follow, RenameFlags, Stat};
-use ironmap::units::InodeNo;
+use ironmap::fs::{Credentials, FileType, Follow, Held, RenameFlags, Stat};
 use ironmap::{DioFlags, Error, ErrorKind, File, FileOptions, Files, Queue, Volume};
 
 use crate::tree::{Draft, Entries, Entry, Locked, Tree, absent, no_object, parent};
@@ -23,12 +22,12 @@ impl VolumeTree {
         Self { volume, options, lock: Mutex::default() }
     }
 
-    /// The inode of the parent, and the last name.
-    fn name_in<'a>(&self, path: &'a str) -> ironmap::Result<(InodeNo, &'a [u8])> {
+    /// The parent, which is open, and the last name.
+    fn name_in<'a>(&self, path: &'a str) -> ironmap::Result<(Held, &'a [u8])> {
         let dir = parent(path);
         let name = path[dir.len()..].trim_start_matches('/');
-        let dir = self.volume.fs().resolve(dir.as_bytes(), Follow::All)?;
-        Ok((dir.number(), name.as_bytes()))
+        let (dir, _) = self.volume.fs().hold_path(dir.as_bytes(), Follow::All)?;
+        Ok((dir, name.as_bytes()))
     }
 }
 
@@ -43,12 +42,11 @@ impl Tree for VolumeTree {
 
     fn open(&self, path: &str) -> io::Result<(File, Stat)> {
         let open = || -> ironmap::Result<_> {
-            let inode = self.volume.fs().resolve(path.as_bytes(), Follow::All)?;
+            let (_held, inode) = self.volume.fs().hold_path(path.as_bytes(), Follow::All)?;
             let stat = inode.stat().clone();
             if stat.file_type != FileType::Regular {
                 return Ok(None);
             }
-            // An inode that was read opens the same file, or fails if the file was removed.
             Ok(Some((self.volume.open_inode(inode, self.options)?, stat)))
         };
         open().map_err(|error| absent(error.into()))?.ok_or_else(|| no_object(path))
@@ -91,6 +89,8 @@ impl Tree for VolumeTree {
         let rename = || {
             let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
             let (from, to) = (self.name_in(from)?, self.name_in(to)?);
+            let ((from, old), (to, new)) = (&from, &to);
+            let (from, to) = ((from.number(), *old), (to.number(), *new));
             self.volume.fs().writable()?.rename(from, to, flags, &Credentials::default())
         };
         rename().map_err(|error: Error| error.context(format!("{from} to {to}")).into())

@@ -58,8 +58,9 @@ fn fields(stat: &Stat) -> StatFields {
 impl OpenStore {
     fn set_permissions(&self, path: &[u8], permissions: u32) -> ironmap::Result<()> {
         let fs = self.volume()?.fs();
-        let inode = fs.resolve(path, Follow::All)?.number();
-        fs.writable()?.set_attributes(inode, &SetAttributes::new().permissions(permissions))
+        let (held, _) = fs.hold_path(path, Follow::All)?;
+        let change = SetAttributes::new().permissions(permissions);
+        fs.writable()?.set_attributes(held.number(), &change)
     }
 }
 
@@ -175,7 +176,8 @@ impl Store {
         follow_links: bool,
     ) -> PyResult<Vec<Py<PyAny>>> {
         let xattrs = self.call(py, path, |store| {
-            store.volume()?.fs().resolve(path, follow(follow_links))?.xattrs()
+            let (_held, inode) = store.volume()?.fs().hold_path(path, follow(follow_links))?;
+            inode.xattrs()
         })?;
         xattrs.iter().map(|xattr| decoded(py, &xattr.name)).collect()
     }
@@ -188,7 +190,7 @@ impl Store {
         follow_links: bool,
     ) -> PyResult<std::borrow::Cow<'static, [u8]>> {
         let value = self.call(py, path, |store| {
-            let inode = store.volume()?.fs().resolve(path, follow(follow_links))?;
+            let (_held, inode) = store.volume()?.fs().hold_path(path, follow(follow_links))?;
             let missing = || Error::new(ErrorKind::NoData, "the attribute does not exist");
             inode.xattr(name)?.ok_or_else(missing)
         })?;
@@ -214,8 +216,8 @@ impl Store {
         };
         self.call(py, path, |store| {
             let fs = store.volume()?.fs();
-            let inode = fs.resolve(path, follow(follow_links))?.number();
-            fs.writable()?.setxattr(inode, name, value, how)
+            let (held, _) = fs.hold_path(path, follow(follow_links))?;
+            fs.writable()?.setxattr(held.number(), name, value, how)
         })
     }
 
@@ -228,8 +230,8 @@ impl Store {
     ) -> PyResult<()> {
         self.call(py, path, |store| {
             let fs = store.volume()?.fs();
-            let inode = fs.resolve(path, follow(follow_links))?.number();
-            fs.writable()?.removexattr(inode, name)
+            let (held, _) = fs.hold_path(path, follow(follow_links))?;
+            fs.writable()?.removexattr(held.number(), name)
         })
     }
 

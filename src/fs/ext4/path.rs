@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::inode::Inode;
 use super::operation::Shared;
 use super::{Ext4, ROOT};
-use crate::error::{Context, Result};
+use crate::error::{Context, ErrorKind, Result};
 use crate::fs::path::{MAX_LINKS, next_component, not_a_directory, too_many_links};
 use crate::fs::{FileType, Follow};
 use crate::units::InodeNo;
@@ -70,16 +70,24 @@ impl Ext4 {
             if found.file_type != FileType::Directory {
                 return Err(not_a_directory(name));
             }
-            at = text.len() - behind.len();
+            let next = text.len() - behind.len();
             current = match lock {
                 // Another thread is changing the directory. The walk releases the lock of the parent before it waits for this directory. In
-                // a damaged tree, a directory may be its own descendant, and two threads could otherwise wait for each other.
+                // a damaged tree, a directory may be its own descendant, and two threads could otherwise wait for each other. If the
+                // directory is removed meanwhile, the parent is searched again.
                 Some(Err(_)) => {
-                    drop(current);
-                    self.enter(number)?
+                    let parent = current.leave();
+                    match self.enter_again(&found) {
+                        Err(error) if error.kind() == ErrorKind::NotFound => {
+                            current = self.enter_again(&parent)?;
+                            continue;
+                        }
+                        entered => entered?,
+                    }
                 }
                 lock => Entered { inode: found, _lock: lock.and_then(Result::ok).flatten() },
             };
+            at = next;
         }
         Ok(current.inode)
     }
@@ -89,10 +97,24 @@ impl Ext4 {
         let _lock = self.share(number);
         Ok(Entered { inode: self.inode(number)?, _lock })
     }
+
+    /// Locks a directory that was read before, unless it was removed.
+    fn enter_again(self: &Arc<Self>, earlier: &Inode) -> Result<Entered<'_>> {
+        let entered = self.enter(earlier.number)?;
+        entered.inode.check_is(earlier.stat())?;
+        Ok(entered)
+    }
 }
 
 /// A directory on the path. The lock prevents changes of the directory during one step of the walk.
 struct Entered<'a> {
     inode: Inode,
     _lock: Option<Shared<'a>>,
+}
+
+impl Entered<'_> {
+    /// Unlocks the directory.
+    fn leave(self) -> Inode {
+        self.inode
+    }
 }

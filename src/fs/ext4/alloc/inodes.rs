@@ -7,7 +7,7 @@ use super::loading::{DESCRIPTOR, INODE_BITMAP};
 use super::summary::get;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::MayChange;
+use crate::fs::ext4::operation::{Exclusive, MayChange};
 use crate::fs::ext4::{Ext4, Superblock};
 use crate::units::{FsBlock, InodeNo};
 
@@ -20,16 +20,17 @@ struct Change {
     unused_inodes: u32,
 }
 
-/// An inode that was allocated in this transaction. No directory entry refers to the inode yet, so no other thread uses it.
-pub(crate) struct FreshInode(InodeNo);
+/// An inode that was allocated in this transaction. No directory entry refers to the inode yet. Its number may have belonged to a removed
+/// file, and another thread may still use the number of that file. Therefore the inode stays locked until it is complete.
+pub(crate) struct FreshInode<'a>(Exclusive<'a>);
 
-impl MayChange for FreshInode {
+impl MayChange for FreshInode<'_> {
     fn number(&self) -> InodeNo {
-        self.0
+        self.0.number()
     }
 }
 
-impl Handle<'_> {
+impl<'a> Handle<'a> {
     /// Allocates a free inode. Changes at most three blocks: the bitmap, the descriptor, and a block of the inode table that was never in
     /// use and must be zeroed.
     ///
@@ -39,7 +40,7 @@ impl Handle<'_> {
         &mut self,
         parent: InodeNo,
         directory: bool,
-    ) -> Result<FreshInode> {
+    ) -> Result<FreshInode<'a>> {
         let (sb, allocator) = (&self.fs.superblock, &self.writing.alloc);
         let first = if directory {
             allocator.group_for_directory(sb, parent)
@@ -47,14 +48,19 @@ impl Handle<'_> {
             allocator.group_for_file(sb, parent)
         };
         for group in allocator.groups_with_inodes(first) {
-            if let Some(number) = self.allocate_inode_in(group, directory)? {
-                return Ok(FreshInode(number));
+            if let Some(fresh) = self.allocate_inode_in(group, directory)? {
+                return Ok(fresh);
             }
         }
         Err(Error::new(ErrorKind::NoSpace, "no free inodes remain"))
     }
 
-    fn allocate_inode_in(&mut self, number: u32, directory: bool) -> Result<Option<InodeNo>> {
+    /// Allocates the first free inode of a group whose number no thread has locked.
+    fn allocate_inode_in(
+        &mut self,
+        number: u32,
+        directory: bool,
+    ) -> Result<Option<FreshInode<'a>>> {
         let (sb, allocator) = (&self.fs.superblock, &self.writing.alloc);
         let free_inodes = &allocator.group(number).free_inodes;
         if get(free_inodes) == 0 {
@@ -68,25 +74,36 @@ impl Handle<'_> {
         let content = group.inode_bitmap()?;
         let reserved = if number == 0 { sb.first_inode - 1 } else { 0 };
         let from = group.state.first_inode.max(reserved);
-        let bit = Bits::new(&content, None).next_clear(from, sb.inodes_per_group);
-        drop(content);
-        if bit == sb.inodes_per_group {
+        let next = |from| Bits::new(&content, None).next_clear(from, sb.inodes_per_group);
+        let first = u64::from(number) * u64::from(sb.inodes_per_group) + 1;
+        let lock = |bit| self.writing.locks.try_exclusive(InodeNo(first + u64::from(bit)));
+        let (free, mut bit) = (next(from), next(from));
+        if free == sb.inodes_per_group {
             let place = INODE_BITMAP.block(group.descriptor.inode_bitmap);
             return Err(place.corrupt(
                 "the bitmap has no free inode, but the group descriptor counts free inodes",
             ));
         }
+        let fresh = loop {
+            if bit == sb.inodes_per_group {
+                return Ok(None);
+            }
+            match lock(bit) {
+                Some(locked) => break FreshInode(locked),
+                None => bit = next(bit + 1),
+            }
+        };
+        drop(content);
         group.take_inode(self, bit, directory)?;
-        group.state.first_inode = bit + 1;
-        let index = u64::from(number) * u64::from(sb.inodes_per_group) + u64::from(bit);
-        Ok(Some(InodeNo(index + 1)))
+        group.state.first_inode = if bit == free { bit + 1 } else { free };
+        Ok(Some(fresh))
     }
 
     /// Allocates exactly this inode, because a recovery has found that the inode is in use.
     ///
     /// # Errors
     /// `Corrupt` for an inode that is in use or reserved, without any change.
-    pub(crate) fn claim_inode(&mut self, inode: InodeNo, directory: bool) -> Result<FreshInode> {
+    pub(crate) fn claim_inode(&mut self, inode: InodeNo, directory: bool) -> Result<()> {
         let (number, bit) = self.fs.superblock.place_of_bit(inode)?;
         let mut group = self.writing.alloc.lock_group(self.fs, number)?;
         let content = group.inode_bitmap()?;
@@ -95,8 +112,7 @@ impl Handle<'_> {
             return Err(place.corrupt("the inode is already in use"));
         }
         drop(content);
-        group.take_inode(self, bit, directory)?;
-        Ok(FreshInode(inode))
+        group.take_inode(self, bit, directory)
     }
 
     /// Frees an inode. The caller has already marked the inode in the inode table as unused. The inode number is available immediately.

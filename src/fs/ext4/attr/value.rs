@@ -95,7 +95,7 @@ impl Attributes<'_> {
         Ok(Made { number, checksum })
     }
 
-    fn init_value(&self, h: &mut Handle<'_>, fresh: &FreshInode) -> Result<()> {
+    fn init_value(&self, h: &mut Handle<'_>, fresh: &FreshInode<'_>) -> Result<()> {
         let stat = self.stat();
         let new = NewInode {
             mode: MODE,
@@ -116,7 +116,7 @@ impl Attributes<'_> {
     fn map_runs(
         &self,
         h: &mut Handle<'_>,
-        fresh: &FreshInode,
+        fresh: &FreshInode<'_>,
         runs: &[(FsBlock, u32)],
         count: u32,
     ) -> Result<(), (Error, usize)> {

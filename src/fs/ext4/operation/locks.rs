@@ -50,7 +50,7 @@ pub(crate) struct Shared<'a> {
 }
 
 /// An exclusive lock of an inode.
-pub(super) struct Exclusive<'a> {
+pub(crate) struct Exclusive<'a> {
     guard: Option<gate::Exclusive>,
     pin: Pin<'a>,
 }
@@ -132,6 +132,18 @@ impl Locks {
         before(Rank::Inode(number));
         let (pin, known) = self.pin(number, Rank::Inode(number));
         Exclusive { guard: Some(known.lock.write_arc()), pin }
+    }
+
+    /// An exclusive lock, if it is available without waiting. A caller that holds any other locks may call this function.
+    pub(crate) fn try_exclusive(&self, number: InodeNo) -> Option<Exclusive<'_>> {
+        let (mut pin, known) = self.pin(number, Rank::Inode(number));
+        let guard = known.lock.try_write_arc();
+        drop(known);
+        if guard.is_none() {
+            pin.leave();
+            return None;
+        }
+        Some(Exclusive { guard, pin })
     }
 
     /// Waits for exclusive access to a range of a file's content.
@@ -314,6 +326,11 @@ impl Shared<'_> {
 }
 
 impl Exclusive<'_> {
+    /// The inode number.
+    pub(crate) fn number(&self) -> InodeNo {
+        self.pin.number
+    }
+
     /// Closes the inode. Returns true if no open handle remains.
     pub(super) fn close(&self, open: &Open) -> bool {
         self.pin.locks.opened.fetch_sub(1, Ordering::Release);

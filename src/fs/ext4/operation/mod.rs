@@ -16,8 +16,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 pub(crate) use self::inode::{InodeToChange, MayChange};
-use self::locks::Exclusive;
-pub(super) use self::locks::{Content, Open, Patience, Shared};
+pub(super) use self::locks::{Content, Exclusive, Open, Patience, Shared};
 use super::Ext4;
 use super::order::Ordered;
 use super::writing::Writing;

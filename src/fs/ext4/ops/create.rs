@@ -171,13 +171,13 @@ impl Operation<'_> {
     }
 
     /// Creates an inode without a name.
-    pub(super) fn make(
+    pub(super) fn make<'h>(
         &self,
-        handle: &mut Handle<'_>,
+        handle: &mut Handle<'h>,
         dir: &Inode,
         file: NewFile<'_>,
         plan: &Plan<'_>,
-    ) -> Result<FreshInode> {
+    ) -> Result<FreshInode<'h>> {
         let directory = file == NewFile::Directory;
         let fresh = handle.allocate_inode(dir.number(), directory)?;
         let made = handle
@@ -197,7 +197,7 @@ impl Operation<'_> {
         &self,
         handle: &mut Handle<'_>,
         dir: &Inode,
-        fresh: &FreshInode,
+        fresh: &FreshInode<'_>,
         file: NewFile<'_>,
         acl: Option<&Inherited>,
     ) -> Result<()> {
@@ -224,7 +224,7 @@ impl Operation<'_> {
     fn store_target(
         &self,
         handle: &mut Handle<'_>,
-        fresh: &FreshInode,
+        fresh: &FreshInode<'_>,
         target: &[u8],
     ) -> Result<()> {
         handle.update_inode(fresh, |inode| inode.set_size(target.len() as u64))?;
@@ -244,7 +244,7 @@ impl Operation<'_> {
     pub(super) fn take_back(
         &self,
         handle: &mut Handle<'_>,
-        fresh: &FreshInode,
+        fresh: &FreshInode<'_>,
         directory: bool,
     ) -> Result<()> {
         if let Ok(inode) = InodeToChange::read(self, fresh) {

@@ -14,6 +14,7 @@ use crate::device::{Device, Faults, Sim};
 use crate::error::ErrorKind;
 use crate::fs::ext4::for_tests::{Alone, Image};
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::operation::MayChange;
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::fs::{Clock, FileSystem, Writer};
 use crate::units::{DevOffset, FsBlock, InodeNo};
@@ -161,12 +162,15 @@ fn a_volume_is_filled_to_the_last_block_and_emptied() {
         assert_eq!(fs.free_space(), before, "{options}");
         let parent = ROOT;
         let mut inodes = Vec::new();
-        while let Ok(number) = fs.transact(4, |h| h.allocate_inode(parent, inodes.len() % 9 == 0)) {
+        let allocate = |directory| {
+            fs.transact(4, |h| h.allocate_inode(parent, directory).map(|fresh| fresh.number()))
+        };
+        while let Ok(number) = allocate(inodes.len() % 9 == 0) {
             inodes.push((number, inodes.len() % 9 == 0));
         }
         assert_eq!(inodes.len() as u64, before.inodes, "{options}");
         for (number, directory) in inodes {
-            fs.transact(4, |h| h.free_inode(&number, directory)).unwrap();
+            fs.transact(4, |h| h.free_inode(&Alone(number), directory)).unwrap();
         }
         fs.close().unwrap();
         drop(fs);
@@ -220,7 +224,7 @@ fn a_bitmap_that_cannot_be_read_or_is_wrong_changes_nothing() {
     let before = fs.free_space();
     let fails = |expected: fn(ErrorKind) -> bool| {
         let blocks = fs.transact(2, |h| h.allocate_blocks(FsBlock(1), 1));
-        let inode = fs.transact(3, |h| h.allocate_inode(ROOT, false));
+        let inode = fs.transact(3, |h| h.allocate_inode(ROOT, false).map(|fresh| fresh.number()));
         for error in [blocks.err().unwrap(), inode.err().unwrap()] {
             assert!(expected(error.kind()), "{error}");
         }

@@ -120,10 +120,11 @@ impl Model {
             self.inodes.iter().filter(|(_, is)| **is).map(|(number, _)| *number).collect();
         let parent = parents.get(self.rng.below(1 + parents.len() as u64) as usize);
         let parent = parent.map_or(ROOT, |number| InodeNo(*number));
-        let got = fs.transact(8, |handle| handle.allocate_inode(parent, directory));
+        let got = fs.transact(8, |handle| {
+            handle.allocate_inode(parent, directory).map(|fresh| fresh.number())
+        });
         match got {
-            Ok(fresh) => {
-                let number = fresh.number();
+            Ok(number) => {
                 assert!(number.0 >= u64::from(fs.superblock().first_inode));
                 let before = self.inodes.insert(number.0, directory);
                 assert!(before.is_none(), "inode {number} is given out twice");

@@ -11,7 +11,7 @@ use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{FsBlock, InodeNo};
 
 fn inode(fs: &Arc<Ext4>, parent: InodeNo, directory: bool) -> InodeNo {
-    fs.transact(4, |h| h.allocate_inode(parent, directory)).unwrap().number()
+    fs.transact(4, |h| h.allocate_inode(parent, directory).map(|fresh| fresh.number())).unwrap()
 }
 
 /// Allocates the blocks of a new file of this size, run by run.
