@@ -58,6 +58,7 @@ step AArch64 aarch64
 step docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet "${workspace[@]}" --no-deps
 step "public interface" docs/public-api.sh check
 step "house rules" cargo run --quiet -p house
+step "results of integrations" integrations/stale.sh
 step "tables of the benchmarks" cargo run --quiet -p xtask -- bench-page check
 step dependencies audit
 step "unused dependencies" cargo machete
