@@ -305,7 +305,8 @@ struct FileLane<'a, C> {
 }
 
 impl<C: Course> FileLane<'_, C> {
-    /// Reads in batches of one read for each buffer.
+    /// Reads in batches of one read for each buffer. As a function of its own, it takes no registers from the loop of queued requests.
+    #[inline(never)]
     fn read_batches(
         &mut self,
         count: u64,

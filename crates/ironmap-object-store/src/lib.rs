@@ -90,7 +90,7 @@
 //! and newer guarantee this on ext4, XFS and Btrfs. Where a file system has no generations (tmpfs), only the number and the time differ. A
 //! rename changes the tag.
 //!
-//! Of several writers with the same tag (`PutMode::Update`) or without an object (`PutMode::Create`), one succeeds. For a volume this holds
+//! If several writers have the same tag (`PutMode::Update`), or create the same object (`PutMode::Create`), one succeeds. For a volume this holds
 //! for clones of one store, because the volume has one owner. For a directory it holds for all stores, in any process: they lock the file
 //! `.ironmap-object-store/lock#0`. Other programs do not use this lock.
 //!

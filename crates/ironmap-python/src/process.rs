@@ -18,6 +18,8 @@ static CALLS: AtomicUsize = AtomicUsize::new(0);
 static ENDING: AtomicBool = AtomicBool::new(false);
 static ENDER: AtomicU64 = AtomicU64::new(0);
 
+/// A thread that waits for another one looks again after this time. The threads share atomic variables only: a fork can happen while a
+/// thread holds a lock, and the child would wait for that lock for ever.
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// The number of forks between the first process and this one. State with another number belongs to a process from which this process was

@@ -18,7 +18,7 @@ use crate::{both, content, of_directory, of_volume, read, volume};
 
 const STAGE: &str = ".ironmap-object-store";
 
-/// Of several writers that want to replace the same version, exactly one succeeds. The others see that the object has changed. Two stores of
+/// If several writers want to replace the same version, exactly one succeeds. The others see that the object has changed. Two stores of
 /// one directory exclude each other like two processes, because each attempt opens the lock file itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_writer_replaces_a_version() {
@@ -53,7 +53,7 @@ async fn one_writer_replaces_a_version() {
     }
 }
 
-/// Of several writers that create an object, exactly one succeeds; of copies and renames too.
+/// If several puts, copies and renames create the same object, exactly one succeeds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_writer_creates_an_object() {
     let (stores, _dir) = both();
