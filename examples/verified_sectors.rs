@@ -1,4 +1,4 @@
-//! Reads a volume that verifies every sector against a checksum, and lists the sectors that do not match:
+//! Opens a volume whose sectors are verified against checksums, lists its root directory, and then lists the sectors that do not match:
 //! `verified_sectors disk.img tags.img`. `ironmap integrity format disk.img,tags.img` makes the tags.
 
 use ironmap::prelude::*;

@@ -3,7 +3,7 @@
 use arbitrary::Arbitrary;
 use ironmap::device::nbd::fuzzing::take_replies;
 
-/// Reads, and the server's replies.
+/// Some reads, and the server's replies to them.
 #[derive(Arbitrary, Debug)]
 pub struct Replies {
     form: u8,

@@ -112,7 +112,7 @@ pub(super) const MAGICS: &[Magic] = &[
     magic("a FileVault volume: not supported", &[Start(88)], &[b"CS\x01\0"]),
     magic("a Ceph BlueStore device: not a file system", FIRST, &[b"bluestore block device"]),
     magic(
-        "a DRBD device: name the device of its resource",
+        "a DRBD device: name the device /dev/drbdN of its resource",
         &[At::End { unit: 4096, back: 4096 - 60 }],
         &[&[0x83, 0x74, 0x02, 0x6B], &[0x83, 0x74, 0x02, 0x6C], &[0x83, 0x74, 0x02, 0x6D]],
     ),

@@ -29,7 +29,7 @@ pub(crate) fn share(file: BorrowedFd<'_>, byte: u32) -> Result<(), Errno> {
     call(file, libc::F_OFD_SETLK, &mut lock_of(libc::F_RDLCK, byte))
 }
 
-/// Releases all locks of bytes that this open file has.
+/// Releases all byte-range locks of this open file.
 pub(crate) fn release_all(file: BorrowedFd<'_>) -> Result<(), Errno> {
     // The length 0 means all bytes from `l_start`, which is 0.
     let mut all = libc::flock { l_len: 0, ..lock_of(libc::F_UNLCK, 0) };

@@ -299,8 +299,8 @@ impl Mutator<'_> {
             }
             self.pause(10);
         }
-        // On the full disk there may be no block for the directory entry. The rename is repeated until other processes free blocks, because
-        // the slot needs a file.
+        // On the full disk there may be no block for the directory entry. The slot needs a file, so the rename is repeated until other
+        // processes have freed blocks.
         while let Err(error) = std::fs::rename(&new, &path) {
             assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
             self.pause(10);

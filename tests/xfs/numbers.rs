@@ -55,7 +55,7 @@ fn crowd(dir: &Path, block: u64) {
     }
 }
 
-/// Every number up to the end of the volume is tried. An inode is found by its number only if the kernel uses the number. Other numbers are
+/// The test tries every number near an inode in use, and a sample of the other numbers. An inode is found by its number only if the kernel uses the number. Other numbers are
 /// not found, even if their position contains an inode.
 #[test]
 fn inodes_in_use_are_those_of_the_kernel() {

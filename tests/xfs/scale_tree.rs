@@ -22,7 +22,7 @@ const IN_DIRECTORY: u64 = 100;
 /// The sizes of files, and the size of one in fifty files.
 const SIZES: [usize; 8] = [0, 100, 700, 3000, 4096, 6000, 9000, 20_000];
 const LARGER: usize = 150_000;
-/// The number of times that the tree is listed and read. Each time is printed.
+/// The number of rounds in which the tree is listed and read. The test prints the duration of each round.
 const ROUNDS: usize = 3;
 
 /// The totals of a tree.

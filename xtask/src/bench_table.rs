@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::Result;
 
-/// The possible columns of results of `ironmap bench`, with the names in the bench's own table. Counters follow under their own names.
+/// The columns that a table of results can have, named as in the output of `ironmap bench`. Counters follow under their own names.
 const FIGURES: [&str; 19] = [
     "target",
     "integrity",

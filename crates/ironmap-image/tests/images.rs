@@ -1,4 +1,4 @@
-//! Images that are built in this process, compared with the sources and with the views of e2fsprogs. No test needs root.
+//! The tests build images in this process, compare them with their sources, and check them with e2fsck and debugfs. No test needs root.
 
 use std::fs;
 use std::io::{self, Read};

@@ -14,7 +14,7 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 /// The maximum number of levels of a map. Even with the smallest blocks, the kernel's limit is lower.
 const MAX_LEVELS: u16 = 16;
-/// The number of the kind "block of a map tree" in the record of verified checksums ([`Part`]).
+/// The record of verified checksums ([`Part`]) uses this number for the kind "block of a map tree".
 const KIND: u8 = 2;
 
 /// A fork of an inode.

@@ -91,7 +91,7 @@ impl Target {
         content(&self.image.open()?, self.number)
     }
 
-    /// The byte that fills each changed block, by the index of the block.
+    /// A map from the index of each changed block to the byte that fills the block.
     fn fills(&self, content: &[u8]) -> BTreeMap<usize, u8> {
         let blocks = content.chunks(self.block_size).enumerate();
         blocks.map(|(at, block)| (at, block[5])).filter(|(_, fill)| *fill != 0x11).collect()

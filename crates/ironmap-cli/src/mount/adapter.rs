@@ -332,7 +332,7 @@ impl Filesystem for Server {
         self.give(move |mount| work(mount, &data));
     }
 
-    /// Closes one descriptor. There is no work to do, because every write was already answered. After ENOSYS, the kernel sends no further
+    /// The kernel sends this request when a program closes a descriptor. There is no work to do, because every write was already answered. After ENOSYS, the kernel sends no further
     /// `FLUSH` requests.
     fn flush(
         &self,
