@@ -200,30 +200,14 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     /// # Safety
     /// The memory to which the entry points stays valid until the completion was seen. For a read, only the kernel may access this memory
     /// until then.
-    #[inline(always)]
+    #[inline(always)] // each request runs this function, and a call costs 12 instructions
     unsafe fn push_entry(&mut self, entry: &W::Submission) -> Result<(), Errno> {
         // SAFETY: by the contract of this function.
-        if unsafe { self.ring.submission().push(entry) }.is_ok() {
-            return Ok(());
-        }
-        // SAFETY: by the contract of this function.
-        unsafe { self.push_to_full(entry) }
-    }
-
-    /// Queues an entry after the entries of the full submission queue were submitted.
-    ///
-    /// # Safety
-    /// The contract of [`push_entry`](Self::push_entry).
-    #[cold]
-    #[inline(never)]
-    unsafe fn push_to_full(&mut self, entry: &W::Submission) -> Result<(), Errno> {
-        loop {
+        while unsafe { self.ring.submission().push(entry) }.is_err() {
+            // If the submission queue is full, its entries are submitted to make space.
             self.enter(0)?;
-            // SAFETY: by the contract of this function.
-            if unsafe { self.ring.submission().push(entry) }.is_ok() {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     /// Submits queued requests to the kernel and waits until `min` completions can be popped. `min` is at most the number of requests in

@@ -203,7 +203,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a value in a separate inode. Returns what is charged for the value to the inode that uses it.
+    /// Checks a value in a separate inode. Returns the sizes that are charged to the inode that uses the value.
     fn check_large_value(
         &mut self,
         inode: &Found,
