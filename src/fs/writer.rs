@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Credentials, Fallocate, InodeFlags, KeepSetId, NewFile, OnError, RenameFlags, SetAttributes,
-    SetXattr, WriteCounts,
+    Credentials, Fallocate, Held, InodeFlags, KeepSetId, NewFile, OnError, RenameFlags,
+    SetAttributes, SetXattr, WriteCounts,
 };
 use crate::error::{Error, Result};
 use crate::open_file::CommitTimer;
@@ -33,6 +33,19 @@ pub trait Writer: Send + Sync {
         permissions: u32,
         who: &Credentials,
     ) -> Result<InodeNo>;
+
+    /// Creates a file like [`create`](Self::create), and opens it before another thread can remove or replace it.
+    ///
+    /// # Errors
+    /// The errors of [`create`](Self::create).
+    fn create_held(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        file: NewFile<'_>,
+        permissions: u32,
+        who: &Credentials,
+    ) -> Result<Held>;
 
     /// Adds a name to a file.
     ///

@@ -20,6 +20,9 @@ use crate::units::InodeNo;
 /// The largest depth of a tree that is removed. A deeper tree is an error, because then a directory probably contains itself.
 const MAX_DEPTH: usize = 4096;
 
+/// The maximum number of consecutive listings of which no name could be removed. Another thread may have removed these names.
+const MAX_FRUITLESS: u32 = 64;
+
 /// The entries of a directory.
 pub type DirEntries = Box<dyn Iterator<Item = Result<DirEntry>> + Send>;
 
@@ -46,6 +49,9 @@ impl Files for Volume {
     fn open_with(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
         let path = path.as_ref();
         check_options(&options).at(|| path.display())?;
+        if options.create_new {
+            return self.create_new(path, options);
+        }
         let find = || self.find_or_create(path, &options);
         path::open_found(find, |inode| self.open_inode(inode, options).at(|| path.display()))
     }
@@ -342,19 +348,27 @@ impl Volume {
             .at(|| path.display())
     }
 
+    /// Creates and opens a file, which is the new file even if another thread replaces it meanwhile.
+    fn create_new(&self, path: &Path, options: FileOptions) -> Result<File> {
+        check_writes(&options).at(|| path.display())?;
+        self.require_file_name(path)?;
+        let Name { dir, name } = self.name(path)?;
+        let ((uid, gid), permissions) = (options.owner, options.mode);
+        let who = Credentials { uid, gid, umask: 0 };
+        let held = self
+            .writable(path)?
+            .create_held(dir.number(), name, NewFile::Regular, permissions, &who)
+            .at(|| path.display())?;
+        held.inode().and_then(|inode| self.open_inode(inode, options)).at(|| path.display())
+    }
+
     /// The inode of a file that is opened by its path. If the options permit it, a missing file is created.
     fn find_or_create(&self, path: &Path, options: &FileOptions) -> Result<Inode> {
-        let creates = options.create || options.create_new;
-        if creates && !options.writes() {
-            let error = Error::invalid("the option create needs write or append");
-            return Err(error.at(path.display()));
+        let creates = options.create;
+        if creates {
+            check_writes(options).at(|| path.display())?;
         }
         let make = |path: &Path| self.create(path, NewFile::Regular, options.mode, options.owner);
-        if options.create_new {
-            self.require_file_name(path)?;
-            make(path)?;
-            return self.resolve(path, Follow::NotLast);
-        }
         // If the path is a symbolic link to a missing file, that file is created. The last turn looks up a new file.
         let mut path = path.to_owned();
         for _ in 0..=path::MAX_LINKS + 1 {
@@ -384,43 +398,42 @@ impl Volume {
     }
 
     /// Removes a directory and its contents. The path to the current directory is stored in a vector, because recursion into a deep tree
-    /// could overflow the stack of the thread.
+    /// could overflow the stack of the thread. Other threads may remove, replace or add names meanwhile.
     fn remove_tree(&self, dir: Held, name: &[u8]) -> Result<()> {
         let writer = self.fs.writable()?;
         let mut way = vec![(dir, name.to_vec())];
+        let mut fruitless = 0;
         while let Some((parent, name)) = way.last().cloned() {
             match writer.rmdir(parent.number(), &name) {
-                Ok(()) => {
+                Err(error) if error.kind() == ErrorKind::NotEmpty => {}
+                // Another thread has replaced the directory. The next listing of the parent contains the new file.
+                Err(error) if error.kind() == ErrorKind::NotADirectory && way.len() > 1 => {
                     way.pop();
                     continue;
                 }
-                Err(error) if error.kind() == ErrorKind::NotEmpty => {}
-                Err(error) => return Err(error),
-            }
-            let (dir, inode) = path::open_found(
-                || self.fs.lookup(parent.number(), &name),
-                |inode| self.fs.hold_read(inode),
-            )?;
-            // In a damaged directory a listing may contain names that a search does not find. Such names would cause an endless loop.
-            let (mut removed, mut lost) = (false, None);
-            for entry in inode.list(DirCursor::START)? {
-                let entry = entry?;
-                if entry.name == b"." || entry.name == b".." {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {
+                    fruitless = 0;
+                    way.pop();
                     continue;
                 }
-                match writer.unlink(dir.number(), &entry.name) {
-                    Ok(()) => removed = true,
-                    Err(error) if error.kind() == ErrorKind::NotFound => lost = Some(error),
-                    Err(error) if error.kind() == ErrorKind::IsADirectory => {
-                        removed = true;
-                        way.push((dir, entry.name));
-                        break;
-                    }
-                    Err(error) => return Err(error),
-                }
             }
-            if let (Some(error), false) = (lost, removed) {
-                return Err(error);
+            let emptied = path::open_found(
+                || self.fs.lookup(parent.number(), &name),
+                |inode| {
+                    let (dir, inode) = self.fs.hold_read(inode)?;
+                    Ok((self.unlink_entries(dir.number(), &inode)?, dir))
+                },
+            );
+            match emptied {
+                Ok((Emptied::Below(name), dir)) => way.push((dir, name)),
+                Ok((Emptied::Names, _)) => fruitless = 0,
+                // In a damaged directory a listing may contain names that a search does not find. Such names would cause an endless loop.
+                Ok((Emptied::Nothing(why), _)) if fruitless == MAX_FRUITLESS => return Err(why),
+                Err(error) if !is_missing(&error) || fruitless == MAX_FRUITLESS => {
+                    return Err(error);
+                }
+                Ok((Emptied::Nothing(_), _)) | Err(_) => fruitless += 1,
             }
             if way.len() > MAX_DEPTH {
                 let what = format!("the tree is more than {MAX_DEPTH} directories deep");
@@ -429,6 +442,49 @@ impl Volume {
         }
         Ok(())
     }
+
+    /// Removes the names of a directory up to the first subdirectory.
+    fn unlink_entries(&self, dir: InodeNo, inode: &Inode) -> Result<Emptied> {
+        let writer = self.fs.writable()?;
+        let full = Error::new(ErrorKind::NotEmpty, "the directory has entries");
+        let mut emptied = Emptied::Nothing(full);
+        for entry in inode.list(DirCursor::START)? {
+            let entry = entry?;
+            if entry.name == b"." || entry.name == b".." {
+                continue;
+            }
+            match writer.unlink(dir, &entry.name) {
+                Ok(()) => emptied = Emptied::Names,
+                Err(error) if error.kind() == ErrorKind::IsADirectory => {
+                    return Ok(Emptied::Below(entry.name));
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    if let Emptied::Nothing(why) = &mut emptied {
+                        *why = error;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(emptied)
+    }
+}
+
+/// The result of an attempt to remove the names of a directory.
+enum Emptied {
+    /// At least one name.
+    Names,
+    /// Nothing, for example because a name was listed and not found.
+    Nothing(Error),
+    /// The names before this subdirectory.
+    Below(Vec<u8>),
+}
+
+fn check_writes(options: &FileOptions) -> Result<()> {
+    if !options.writes() {
+        return Err(Error::invalid("the option create needs write or append"));
+    }
+    Ok(())
 }
 
 fn is_missing(error: &Error) -> bool {

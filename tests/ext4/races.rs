@@ -1,14 +1,14 @@
 //! Operations by path, while another thread replaces the files of the paths. A name that always exists is always found, and the number of a
 //! removed directory does not lead into another one.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ironmap::device::Ram;
-use ironmap::fs::Follow;
 use ironmap::fs::ext4::MkfsOptions;
+use ironmap::fs::{Follow, SetAttributes, SetXattr};
 use ironmap::prelude::*;
 
 const ROUNDS: usize = 1000;
@@ -132,4 +132,214 @@ fn a_new_file_does_not_move_to_another_directory() {
             assert!(made > 0);
         },
     );
+}
+
+/// Fails if `run` does not end, because threads wait for each other.
+fn in_time(run: impl FnOnce() + Send + 'static) {
+    let (ended, end) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        run();
+        let _ = ended.send(());
+    });
+    if let Err(mpsc::RecvTimeoutError::Timeout) = end.recv_timeout(Duration::from_secs(60)) {
+        panic!("the threads wait for each other");
+    }
+    thread.join().unwrap();
+}
+
+fn has_kind(result: ironmap::Result<()>, kinds: &[ErrorKind]) {
+    if let Err(error) = result {
+        assert!(kinds.contains(&error.kind()), "{error}");
+    }
+}
+
+/// A file is locked after a directory that has a name of the file, also if the file and the directory are the two files of a rename. A
+/// directory above another one is not locked after it.
+#[test]
+fn threads_do_not_wait_for_each_other() {
+    in_time(|| {
+        let volume = volume();
+        volume.write("file", "").unwrap();
+        volume.create_dir_all("dir/below").unwrap();
+        volume.write("dir/below/file", "").unwrap();
+        beside(
+            |_| {
+                has_kind(volume.remove_dir("dir/below"), &[ErrorKind::NotEmpty]);
+                volume.hard_link("file", "dir/file").unwrap();
+                volume.remove_file("dir/file").unwrap();
+            },
+            || {
+                for _ in 0..ROUNDS {
+                    has_kind(volume.rename("file", "dir"), &[ErrorKind::IsADirectory]);
+                    has_kind(volume.rename("dir", "file"), &[ErrorKind::NotADirectory]);
+                    has_kind(volume.hard_link("dir", "dir/below/x"), &[ErrorKind::NotPermitted]);
+                }
+            },
+        );
+    });
+}
+
+/// Three threads lock directories in a circle: one from a directory to its entry, the others in the order of the numbers.
+#[test]
+fn threads_do_not_wait_in_a_circle() {
+    in_time(|| {
+        let volume = volume();
+        let mut made = ["1", "2", "3"];
+        made.iter().for_each(|name| volume.create_dir(name).unwrap());
+        made.sort_by_key(|name| volume.metadata(name).unwrap().inode);
+        let [below, other, dir] = made;
+        let below = format!("{dir}/{below}");
+        volume.rename(made[0], &below).unwrap();
+        for path in [format!("{below}/file"), format!("{below}/stays"), format!("{other}/stays")] {
+            volume.write(path, "").unwrap();
+        }
+        let (here, there) = (format!("{below}/file"), format!("{other}/file"));
+        beside(
+            |_| has_kind(volume.remove_dir(&below), &[ErrorKind::NotEmpty]),
+            || {
+                beside(
+                    |_| has_kind(volume.rename(other, dir), &[ErrorKind::NotEmpty]),
+                    || {
+                        for _ in 0..ROUNDS {
+                            volume.rename(&here, &there).unwrap();
+                            volume.rename(&there, &here).unwrap();
+                        }
+                    },
+                );
+            },
+        );
+    });
+}
+
+/// `create_new` opens the file that it has created, while another thread replaces and removes files of this name.
+#[test]
+fn a_new_file_is_the_callers() {
+    let volume = volume();
+    let gone = [ErrorKind::NotFound];
+    beside(
+        |_| {
+            volume.write("other", "other").unwrap();
+            volume.rename("other", "file").unwrap();
+            has_kind(volume.remove_file("file"), &gone);
+        },
+        || {
+            let mut made = 0;
+            while made < ROUNDS {
+                match volume.open_with("file", FileOptions::new().write(true).create_new(true)) {
+                    Ok(file) => {
+                        assert_eq!(file.size(), 0, "this is the file of the other thread");
+                        made += 1;
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Exists, "{error}");
+                        has_kind(volume.remove_file("file"), &gone);
+                    }
+                }
+            }
+        },
+    );
+}
+
+/// `remove_dir_all` removes a tree from which another thread removes files too.
+#[test]
+fn a_tree_is_removed_by_two_threads() {
+    let volume = volume();
+    let gone = [ErrorKind::NotFound, ErrorKind::NotADirectory];
+    beside(
+        |_| {
+            has_kind(volume.remove_file("tree/file"), &gone);
+            has_kind(volume.remove_dir("tree/dir"), &gone);
+            has_kind(volume.remove_dir_all("tree/tree"), &gone);
+        },
+        || {
+            for _ in 0..ROUNDS {
+                volume.create_dir("tree").unwrap();
+                volume.write("tree/file", "").unwrap();
+                volume.create_dir("tree/dir").unwrap();
+                has_kind(volume.create_dir_all("tree/tree/tree"), &gone);
+                volume.remove_dir_all("tree").unwrap();
+            }
+        },
+    );
+}
+
+/// The last free inode is available while another thread looks at it by the number of the removed file.
+#[test]
+fn the_last_inode_is_allocated_again() {
+    let ram = Arc::new(Ram::new(8 << 20));
+    ironmap::tools::make(&*ram, &MkfsOptions::new().inodes(64)).unwrap();
+    let volume = VolumeOptions::new().write(true).open_on(ram).unwrap();
+    let mut count = 0;
+    while volume.symlink("target", format!("link{count}")).is_ok() {
+        count += 1;
+    }
+    let number = volume.symlink_metadata("link0").unwrap().inode;
+    beside(
+        |_| has_kind(volume.fs().inspect(number, |_| Ok(())), &[ErrorKind::NotFound]),
+        || {
+            for _ in 0..10 * ROUNDS {
+                volume.remove_file("link0").unwrap();
+                volume.symlink("target", "link0").unwrap();
+            }
+        },
+    );
+}
+
+/// A rename to a directory that is removed together with its parent finds no damage.
+#[test]
+fn a_rename_beside_removed_parents_finds_nothing() {
+    let volume = volume();
+    volume.create_dir("dir").unwrap();
+    volume.write("dir/file", "").unwrap();
+    let gone = [ErrorKind::NotFound];
+    beside(
+        |_| {
+            volume.create_dir_all("parent/child").unwrap();
+            volume.remove_dir_all("parent").unwrap();
+        },
+        || {
+            for _ in 0..5 * ROUNDS {
+                has_kind(volume.rename("dir/file", "parent/child/file"), &gone);
+                has_kind(volume.rename("parent/child/file", "dir/file"), &gone);
+                if !volume.exists("dir/file").unwrap() {
+                    volume.write("dir/file", "").unwrap();
+                }
+            }
+        },
+    );
+    volume.sync().unwrap();
+}
+
+/// The number of a removed file can belong to an inode of the file system itself, for example the value of an attribute. No operation by
+/// number changes such an inode.
+#[test]
+fn the_inodes_of_the_file_system_itself_are_not_changed() {
+    let volume = volume();
+    let fs = volume.fs();
+    let (journal, writer) = (InodeNo(8), fs.writable().unwrap());
+    let changes = [
+        writer.set_attributes(journal, &SetAttributes::new().permissions(0o755)),
+        writer.truncate(journal, 0),
+        writer.setxattr(journal, b"user.name", b"value", SetXattr::Any),
+        writer.link(journal, fs.root(), b"name"),
+    ];
+    for change in changes {
+        assert_eq!(change.unwrap_err().kind(), ErrorKind::NotPermitted);
+    }
+}
+
+/// A program that panics closes its files, which changes the volume. The volume stays writable, because each of these changes is complete.
+#[test]
+fn a_panic_of_the_program_is_no_error_of_the_volume() {
+    let volume = volume();
+    thread::scope(|scope| {
+        let program = scope.spawn(|| {
+            let _file = volume.open_with("file", FileOptions::new().write(true).create(true));
+            volume.remove_file("file").unwrap();
+            panic!("the program fails");
+        });
+        assert!(program.join().is_err());
+    });
+    volume.write("file", "content").unwrap();
+    volume.sync().unwrap();
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::jbd2::CommitTimer;
-use super::operation::Patience;
+use super::operation::{MayChange, Patience};
 use super::ops::{Ext4Held, check_file, check_name, check_removed};
 use super::{Ext4, Ext4Listing, Incompat, Inode, ROOT, Superblock};
 use crate::error::{Error, Result};
@@ -143,7 +143,23 @@ impl Writer for Arc<Ext4> {
         // As in Linux, the error for an invalid name or file has priority over an error of the volume.
         check_name(name)?;
         check_file(file, self.superblock.block_size.bytes())?;
-        self.operate(|op| op.create(dir, name, file, permissions, who))
+        self.operate(|op| op.create(dir, name, file, permissions, who).map(|new| new.number()))
+    }
+
+    fn create_held(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        file: NewFile<'_>,
+        permissions: u32,
+        who: &Credentials,
+    ) -> Result<fs::Held> {
+        check_name(name)?;
+        check_file(file, self.superblock.block_size.bytes())?;
+        self.operate(|op| {
+            let new = op.create(dir, name, file, permissions, who)?;
+            Ok(fs::Held::new(op.open_new(&new)))
+        })
     }
 
     fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {

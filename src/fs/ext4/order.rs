@@ -2,9 +2,10 @@
 //! Debug builds check this order.
 //!
 //! A thread that has a lock must not wait for a lock that is earlier in this order. A thread may have only one lock of each kind, except
-//! inodes: a thread locks a directory before the inodes of its entries, and other inodes in the order of their numbers. A handle counts as
-//! a lock, because a commit waits for all handles, and a handle may wait for a commit. A thread that waits for an inode while the thread
-//! has a handle could therefore cause a deadlock.
+//! inodes: a thread locks a directory before the inodes of its entries, any directory before a file of another type, and other inodes in
+//! the order of their numbers. Only a thread that holds the rename lock locks two directories that are not above each other. A thread that
+//! has locked a removed inode waits for no other inode. A handle counts as a lock, because a commit waits for all handles, and a handle
+//! may wait for a commit. A thread that waits for an inode while the thread has a handle could therefore cause a deadlock.
 
 use std::ops::{Deref, DerefMut};
 

@@ -231,6 +231,17 @@ impl Writer for MemFs {
         self.change()?.create(dir, name, file, permissions, who)
     }
 
+    fn create_held(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        file: NewFile<'_>,
+        permissions: u32,
+        who: &Credentials,
+    ) -> Result<Held> {
+        self.hold(self.create(dir, name, file, permissions, who)?)
+    }
+
     fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
         self.change()?.link(inode, dir, name)
     }

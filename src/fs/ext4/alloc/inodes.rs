@@ -7,7 +7,7 @@ use super::loading::{DESCRIPTOR, INODE_BITMAP};
 use super::summary::get;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::{Exclusive, MayChange};
+use crate::fs::ext4::operation::{Exclusive, MayChange, Open};
 use crate::fs::ext4::{Ext4, Superblock};
 use crate::units::{FsBlock, InodeNo};
 
@@ -24,6 +24,13 @@ struct Change {
 /// file, and another thread may still use the number of that file. Therefore the inode stays locked until it is complete.
 pub(crate) struct FreshInode<'a>(Exclusive<'a>);
 
+impl FreshInode<'_> {
+    /// Opens the inode.
+    pub(crate) fn open(&self) -> Open {
+        self.0.open()
+    }
+}
+
 impl MayChange for FreshInode<'_> {
     fn number(&self) -> InodeNo {
         self.0.number()
@@ -35,7 +42,7 @@ impl<'a> Handle<'a> {
     /// use and must be zeroed.
     ///
     /// # Errors
-    /// `NoSpace` if no inode is free, without any change; `Corrupt`.
+    /// `NoSpace` without any change if no inode is free, or if other threads have locked the free inodes; `Corrupt`.
     pub(crate) fn allocate_inode(
         &mut self,
         parent: InodeNo,
@@ -55,7 +62,7 @@ impl<'a> Handle<'a> {
         Err(Error::new(ErrorKind::NoSpace, "no free inodes remain"))
     }
 
-    /// Allocates the first free inode of a group whose number no thread has locked.
+    /// Allocates the first free inode of a group whose number no thread has locked. Notes a free inode whose number is locked.
     fn allocate_inode_in(
         &mut self,
         number: u32,
@@ -90,7 +97,10 @@ impl<'a> Handle<'a> {
             }
             match lock(bit) {
                 Some(locked) => break FreshInode(locked),
-                None => bit = next(bit + 1),
+                None => {
+                    self.locked_inode = Some(InodeNo(first + u64::from(bit)));
+                    bit = next(bit + 1);
+                }
             }
         };
         drop(content);

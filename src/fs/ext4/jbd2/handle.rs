@@ -11,10 +11,13 @@ use crate::fs::ext4::Ext4;
 use crate::fs::ext4::operation::Operation;
 use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
-use crate::units::FsBlock;
+use crate::units::{FsBlock, InodeNo};
 
-/// The maximum number of attempts of an operation that needs space. After each failed attempt, a commit frees space.
-const SPACE_ATTEMPTS: u32 = 3;
+/// The maximum number of commits of an operation that needs space. After each commit, the operation is repeated.
+const SPACE_COMMITS: u32 = 3;
+/// The maximum number of waits for a free inode that another thread has locked. Each wait is short, because the thread sees that the file
+/// of the number was removed.
+const INODE_WAITS: u32 = 64;
 
 /// The changes of one operation, which are committed together. [`Operation::transact`] creates the handle.
 pub(crate) struct Handle<'a> {
@@ -25,13 +28,15 @@ pub(crate) struct Handle<'a> {
     work: Work,
     /// The operation's membership in the transaction; `None` after the operation has left the transaction.
     held: Option<Held>,
-    /// Whether the operation has changed anything since it joined the transaction.
+    /// Whether the operation has changed anything since it joined the transaction, and has not returned.
     changed: bool,
+    /// A free inode that was not allocated, because another thread has locked it.
+    pub(in crate::fs::ext4) locked_inode: Option<InodeNo>,
     /// Whether the last failed step has undone its changes.
     taken_back: bool,
 }
 
-impl Operation<'_> {
+impl<'a> Operation<'a> {
     /// Runs `work`, which changes at most `credits` blocks, in a transaction. If `credits` exceeds the maximum size of a transaction,
     /// `credits` is reduced to that size, because the worst case is not expected to occur.
     ///
@@ -41,20 +46,21 @@ impl Operation<'_> {
     pub(crate) fn transact<R>(
         &self,
         credits: u32,
-        work: impl FnOnce(&mut Handle<'_>) -> Result<R>,
+        work: impl FnOnce(&mut Handle<'a>) -> Result<R>,
     ) -> Result<R> {
         let writing = self.writing;
         let credits = (credits + self.quota_credits()).min(writing.transactions.limit());
         let (member, held) = join(self, writing, credits)?;
         writing.counters.began();
         let mut handle = Handle {
-            fs: self,
+            fs: self.fs,
             writing,
             member,
             credits,
             work: Work::default(),
             held: Some(held),
             changed: false,
+            locked_inode: None,
             taken_back: false,
         };
         let result = work(&mut handle);
@@ -65,35 +71,48 @@ impl Operation<'_> {
         {
             self.abort(error);
         }
+        handle.changed = false;
         result
     }
 
     /// Like [`transact`](Self::transact), for work that needs space. If a commit can free enough space, the work is repeated after a
-    /// commit.
+    /// commit. If the last free inodes are locked, the work is repeated after a wait.
     ///
     /// # Errors
-    /// The errors of [`transact`](Self::transact); `NoSpace` if a commit does not help.
+    /// The errors of [`transact`](Self::transact); `NoSpace` if this does not help.
     pub(crate) fn transact_for_space<R>(
         &self,
         credits: u32,
-        mut work: impl FnMut(&mut Handle<'_>) -> Result<R>,
+        mut work: impl FnMut(&mut Handle<'a>) -> Result<R>,
     ) -> Result<R> {
         let alloc = &self.writing.alloc;
-        for _ in 0..SPACE_ATTEMPTS {
+        let (mut commits, mut waits) = (SPACE_COMMITS, INODE_WAITS);
+        loop {
             // `commit_frees` is called before the work and again after a failure. The second call alone is not enough: if a commit ends
             // between the failure and this call, the call returns false although the commit has freed space.
             let kept_back = alloc.commit_frees();
-            match self.transact(credits, &mut work) {
-                Err(error)
+            let mut locked = None;
+            let result = self.transact(credits, |handle| {
+                let result = work(handle);
+                locked = handle.locked_inode;
+                result
+            });
+            match (result, locked) {
+                (Err(error), Some(number)) if error.kind() == ErrorKind::NoSpace && waits > 0 => {
+                    waits -= 1;
+                    drop(self.lock(number));
+                }
+                (Err(error), _)
                     if error.kind() == ErrorKind::NoSpace
+                        && commits > 0
                         && (kept_back || alloc.commit_frees()) =>
                 {
+                    commits -= 1;
                     self.commit_running()?;
                 }
-                result => return result,
+                (result, _) => return result,
             }
         }
-        self.transact(credits, work)
     }
 }
 
@@ -215,8 +234,8 @@ impl Handle<'_> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        // A panic leaves an incomplete operation, which must not be committed.
-        if self.changed && std::thread::panicking() {
+        // After a panic, the operation is incomplete and must not be committed.
+        if self.changed {
             self.fs
                 .abort(&Error::io(Errno::EIO, "an operation panicked while it changed metadata"));
         }

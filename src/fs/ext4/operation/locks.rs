@@ -318,10 +318,7 @@ impl Locks {
 impl Shared<'_> {
     /// Opens the inode.
     pub(crate) fn open(&self) -> Open {
-        let known = self.pin.known.clone().unwrap_or_default();
-        known.opens.fetch_add(1, Ordering::Relaxed);
-        self.pin.locks.opened.fetch_add(1, Ordering::Release);
-        Open(known)
+        self.pin.open()
     }
 }
 
@@ -329,6 +326,11 @@ impl Exclusive<'_> {
     /// The inode number.
     pub(crate) fn number(&self) -> InodeNo {
         self.pin.number
+    }
+
+    /// Opens the inode.
+    pub(crate) fn open(&self) -> Open {
+        self.pin.open()
     }
 
     /// Closes the inode. Returns true if no open handle remains.
@@ -339,6 +341,13 @@ impl Exclusive<'_> {
 }
 
 impl Pin<'_> {
+    fn open(&self) -> Open {
+        let known = self.known.clone().unwrap_or_default();
+        known.opens.fetch_add(1, Ordering::Relaxed);
+        self.locks.opened.fetch_add(1, Ordering::Release);
+        Open(known)
+    }
+
     /// Removes the state of the inode from the table if no other user remains.
     fn leave(&mut self) {
         let mut shard = self.locks.shard(self.number).lock();

@@ -17,16 +17,17 @@ use std::sync::Arc;
 
 pub(crate) use self::inode::{InodeToChange, MayChange};
 pub(super) use self::locks::{Content, Exclusive, Open, Patience, Shared};
-use super::Ext4;
 use super::order::Ordered;
 use super::writing::Writing;
+use super::{Ext4, Inode};
 use crate::error::{Error, Result};
+use crate::fs::FileType;
 use crate::sync::MutexGuard;
 use crate::units::InodeNo;
 
 /// A volume, with the right to change it.
 pub(crate) struct Operation<'a> {
-    fs: &'a Arc<Ext4>,
+    pub(crate) fs: &'a Arc<Ext4>,
     pub(crate) writing: &'a Writing,
     /// Whether the operation failed to read a directory without the directory's lock.
     read_unlocked: Cell<bool>,
@@ -96,18 +97,21 @@ impl<'a> Operation<'a> {
         Locked { fs: self.fs, number, lock: self.writing.locks.exclusive(number) }
     }
 
-    /// Locks two inodes in the order of their numbers. If the numbers are equal or the second is `None`, only one inode is locked.
+    /// Locks two inodes, of which neither is an ancestor of the other. A directory is locked before a file of another type, because the
+    /// file may have a further name in the directory. Otherwise the order is that of the numbers. If both are the same inode or the second
+    /// is `None`, only one inode is locked. The types of the inodes must not change during the call.
     pub(super) fn lock_two(
         &self,
-        one: InodeNo,
-        other: Option<InodeNo>,
+        one: &Inode,
+        other: Option<&Inode>,
     ) -> (Locked<'a>, Option<Locked<'a>>) {
-        let other = other.filter(|other| *other != one);
-        if let Some(first) = other.filter(|other| *other < one) {
-            let first = self.lock(first);
-            return (self.lock(one), Some(first));
+        let order = |inode: &Inode| (inode.file_type() != FileType::Directory, inode.number());
+        let other = other.filter(|other| other.number() != one.number());
+        if let Some(first) = other.filter(|other| order(other) < order(one)) {
+            let first = self.lock(first.number());
+            return (self.lock(one.number()), Some(first));
         }
-        (self.lock(one), other.map(|other| self.lock(other)))
+        (self.lock(one.number()), other.map(|other| self.lock(other.number())))
     }
 
     /// Locks renames. The parents of directories do not change while this lock is held.

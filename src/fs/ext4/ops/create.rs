@@ -1,6 +1,6 @@
 //! Creates files of every type, and new names for existing files.
 
-use super::{MAX_LINKS, check_project, refuse};
+use super::{MAX_LINKS, check_not_internal, check_project, refuse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::Inode;
 use crate::fs::ext4::alloc::{Freed, FreshInode};
@@ -57,8 +57,9 @@ impl Plan<'_> {
     }
 }
 
-impl Operation<'_> {
-    /// Creates a file in a directory. `permissions` are the lower twelve bits of the file's mode.
+impl<'a> Operation<'a> {
+    /// Creates a file in a directory. `permissions` are the lower twelve bits of the file's mode. The returned inode stays locked, so no
+    /// other thread changes or removes the file.
     pub(in crate::fs::ext4) fn create(
         &self,
         dir: InodeNo,
@@ -66,7 +67,7 @@ impl Operation<'_> {
         file: NewFile<'_>,
         permissions: u32,
         who: &Credentials,
-    ) -> Result<InodeNo> {
+    ) -> Result<FreshInode<'a>> {
         let locked = self.lock(dir);
         let dir = self.directory(&locked)?;
         if self.entry(&dir, name)?.is_some() {
@@ -88,10 +89,12 @@ impl Operation<'_> {
                 return Err(error);
             }
             self.touch_directory(handle, &dir, i16::from(directory))?;
-            Ok(number)
+            Ok(fresh)
         })
     }
+}
 
+impl Operation<'_> {
     /// Adds a name to a file.
     pub(in crate::fs::ext4) fn link(
         &self,
@@ -104,14 +107,17 @@ impl Operation<'_> {
         if self.entry(&dir, name)?.is_some() {
             return Err(refuse(ErrorKind::Exists, "the name exists already"));
         }
-        if inode == dir.number() {
-            return Err(refuse(ErrorKind::NotPermitted, "a directory can have only one name"));
-        }
+        let check = |inode: &Inode| match inode.file_type() {
+            FileType::Directory => {
+                Err(refuse(ErrorKind::NotPermitted, "a directory can have only one name"))
+            }
+            _ => check_not_internal(inode),
+        };
+        // The inode may be a directory above `dir`. A wait for its lock could then be a deadlock with a thread that locks both from above.
+        check(&self.inode(inode)?)?;
         let locked = self.lock(inode);
         let inode = locked.named()?;
-        if inode.file_type() == FileType::Directory {
-            return Err(refuse(ErrorKind::NotPermitted, "a directory can have only one name"));
-        }
+        check(&inode)?;
         if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
         }

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::alloc::FreshInode;
 use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::operation::{InodeToChange, Locked, MayChange, Open, Operation, Patience};
 use crate::fs::ext4::stamps::Waiting;
+use crate::fs::ext4::writing::Writing;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
 use crate::open_file::OpenInode;
@@ -84,6 +86,12 @@ impl Ext4Held {
     }
 }
 
+fn opened(writing: &Writing, open: Open) -> Open {
+    // Changes of the map that were made before the inode was opened may not be durable yet.
+    writing.transactions.newest().note_map(open.inode());
+    open
+}
+
 impl Drop for Ext4Held {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
@@ -94,6 +102,12 @@ impl Drop for Ext4Held {
 }
 
 impl Operation<'_> {
+    /// Opens a new file before another thread can remove it.
+    pub(in crate::fs::ext4) fn open_new(&self, fresh: &FreshInode<'_>) -> Ext4Held {
+        let open = opened(self.writing, fresh.open());
+        Ext4Held { fs: Arc::clone(self), number: fresh.number(), open: Some(open) }
+    }
+
     /// Closes an inode. The last close updates the metadata for written data, and removes the inode if it has no name.
     fn close_inode(&self, number: InodeNo, open: Open) -> Result<()> {
         let mut file = self.lock(number);
@@ -185,10 +199,7 @@ impl Ext4 {
                 Ok(inode)
             })?;
             check(&inode)?;
-            let opened = lock.open();
-            // Changes of the map that were made before the inode was opened may not be durable yet.
-            writing.transactions.newest().note_map(opened.inode());
-            (open, now) = (Some(opened), Some(inode));
+            (open, now) = (Some(opened(writing, lock.open())), Some(inode));
         }
         Ok((Ext4Held { fs: Arc::clone(self), number, open }, now))
     }

@@ -29,7 +29,6 @@ use super::operation::{InodeToChange, Locked, MayChange, Operation};
 use super::{Ext4, Inode, RoCompat};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{FileType, InodeFlags};
-use crate::units::InodeNo;
 
 /// The maximum number of names of a file, and of subdirectories of a directory without dir_nlink.
 const MAX_LINKS: u32 = 65_000;
@@ -44,10 +43,11 @@ impl Operation<'_> {
         ADD_CREDITS + dir.credits_for_map() + 1
     }
 
-    /// Reads an inode for a change. The inode must have a name or be open.
+    /// Reads an inode for a change. The inode must have a name or be open, and must not be internal.
     fn inode_to_change<'f>(&self, file: &'f Locked<'_>) -> Result<InodeToChange<'f>> {
         let inode = file.inode()?;
         self.check_kept(&inode)?;
+        check_not_internal(&inode)?;
         Ok(inode)
     }
 
@@ -75,10 +75,10 @@ impl Operation<'_> {
         Ok(dir)
     }
 
-    /// The inode number of a name, if the name exists.
-    fn entry(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
+    /// The inode of a name, if the name exists.
+    fn entry(&self, dir: &Inode, name: &[u8]) -> Result<Option<Inode>> {
         match dir.lookup(name) {
-            Ok(found) => Ok(Some(found.number())),
+            Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -139,6 +139,14 @@ impl Ext4 {
         }
         Ok(())
     }
+}
+
+/// Refuses an inode that belongs to the file system itself. The number of a removed file can belong to a value of an attribute.
+fn check_not_internal(inode: &Inode) -> Result<()> {
+    if inode.is_internal() {
+        return Err(refuse(ErrorKind::NotPermitted, "the inode belongs to the file system itself"));
+    }
+    Ok(())
 }
 
 /// Refuses a file of another project if entries inherit the directory's project, because the file would have to be charged to the

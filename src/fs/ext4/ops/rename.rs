@@ -8,11 +8,16 @@ use super::{check_name, check_project, refuse};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::names::Directory;
 use crate::fs::ext4::operation::{InodeToChange, Locked, MayChange, Operation};
+use crate::fs::ext4::order::Ordered;
 use crate::fs::ext4::{Inode, ROOT};
 use crate::fs::{Credentials, FileType, NewFile, RenameFlags};
+use crate::sync::MutexGuard;
 use crate::units::InodeNo;
 
 const WHITEOUT: NewFile<'static> = NewFile::CharDevice(0, 0);
+
+/// A directory and a name in it, which need not exist.
+type DirName<'n> = (InodeNo, &'n [u8]);
 
 /// A rename of a name: both directories and names, and the inodes that the names refer to.
 struct Move<'a> {
@@ -46,14 +51,32 @@ impl<'a> Operation<'a> {
             return Err(refuse(ErrorKind::Busy, "`.` and `..` cannot be renamed"));
         }
         check_name(new_name)?;
+        let names = [(from, old_name), (to, new_name)];
+        if from == to && self.rename_names(names, flags, who, None)? {
+            return Ok(());
+        }
+        let tree = self.lock_renames();
+        self.rename_names(names, flags, who, Some(&tree)).map(drop)
+    }
+
+    /// Renames, with or without the lock of renames. Without this lock, the call does nothing and returns false if both names refer to
+    /// directories: one thread at a time locks directories that are not above each other.
+    fn rename_names(
+        &self,
+        [(from, old_name), (to, new_name)]: [DirName<'_>; 2],
+        flags: RenameFlags,
+        who: &Credentials,
+        tree: Option<&Ordered<MutexGuard<'a, ()>>>,
+    ) -> Result<bool> {
         // While this thread holds the lock of renames, the parent of a directory does not change. The result of `check_tree` below
         // therefore stays valid.
-        let _tree = (from != to).then(|| self.lock_renames());
         let (from_locked, to_locked) = self.lock_directories(from, to)?;
         let from_dir = self.directory_to_shrink(&from_locked)?;
         let to_dir = self.directory(to_locked.as_ref().unwrap_or(&from_locked))?;
-        let moved = from_dir.lookup(old_name)?.number();
-        let there = self.entry(&to_dir, new_name)?;
+        let moved_inode = from_dir.lookup(old_name)?;
+        let there_inode = self.entry(&to_dir, new_name)?;
+        let (moved, there) =
+            (moved_inode.number(), there_inode.as_ref().map(|inode| inode.number()));
         if there.is_some() && flags.contains(RenameFlags::NOREPLACE) {
             return Err(refuse(ErrorKind::Exists, "the name exists already"));
         }
@@ -68,7 +91,14 @@ impl<'a> Operation<'a> {
             let place = Place::new("directory entry").inode(to);
             return Err(place.corrupt("a directory contains itself"));
         }
-        let (moved_locked, there_locked) = self.lock_two(moved, there);
+        let is_directory = |inode: &Inode| inode.file_type() == FileType::Directory;
+        if tree.is_none()
+            && is_directory(&moved_inode)
+            && there_inode.as_ref().is_some_and(is_directory)
+        {
+            return Ok(false);
+        }
+        let (moved_locked, there_locked) = self.lock_two(&moved_inode, there_inode.as_ref());
         let there = there.map(|_| there_locked.as_ref().unwrap_or(&moved_locked));
         let change = Move {
             from: &from_dir,
@@ -84,15 +114,16 @@ impl<'a> Operation<'a> {
         check_removable(&change.moved)?;
         check_project(&to_dir, &change.moved)?;
         if flags.contains(RenameFlags::EXCHANGE) {
-            return self.exchange(&change);
+            return self.exchange(&change).map(|()| true);
         }
         let whiteout = flags.contains(RenameFlags::WHITEOUT);
         let whiteout = whiteout.then(|| self.plan_whiteout(&from_dir, who)).transpose()?;
         match &change.there {
             // Both names refer to one file, so nothing happens, as POSIX requires.
-            Some(there) if there.inode.number() == moved => Ok(()),
-            _ => self.move_name(&change, whiteout.as_ref()),
+            Some(there) if there.inode.number() == moved => {}
+            _ => self.move_name(&change, whiteout.as_ref())?,
         }
+        Ok(true)
     }
 
     /// Locks two directories. If one directory is an ancestor of the other, the ancestor is locked first, as in a walk down the tree. If
@@ -108,11 +139,10 @@ impl<'a> Operation<'a> {
         let below =
             |dir, above: &InodeNo| -> Result<bool> { Ok(self.ancestors(dir)?.contains(above)) };
         let from_first = below(to, &from)? || from < to && !below(from, &to)?;
-        if from_first {
-            return Ok((self.lock(from), Some(self.lock(to))));
-        }
-        let to = self.lock(to);
-        Ok((self.lock(from), Some(to)))
+        let first = self.lock(if from_first { from } else { to });
+        // A directory that was removed meanwhile may be the last free inode, for which a thread with the other lock waits.
+        first.named()?;
+        Ok(if from_first { (first, Some(self.lock(to))) } else { (self.lock(from), Some(first)) })
     }
 
     /// Refuses to move a directory below itself, and to replace an ancestor of the moved name.
@@ -147,10 +177,19 @@ impl<'a> Operation<'a> {
         let mut next = dir;
         // The loop ends, because each directory is visited once.
         while seen.insert(next) && next != ROOT {
-            let above = self.inode(next).and_then(|dir| dir.lookup(b".."));
-            next = above.inspect_err(|_| self.failed_to_read_unlocked())?.number();
+            let above = self.parent(next).inspect_err(|_| self.failed_to_read_unlocked());
+            next = above?.number();
         }
         Ok(seen)
+    }
+
+    /// The parent of a directory, which another thread may remove at the same time together with the parent.
+    fn parent(&self, dir: InodeNo) -> Result<Inode> {
+        let dir = self.inode(dir)?;
+        dir.lookup(b"..").or_else(|error| {
+            self.inode(dir.number())?.check_is(dir.stat())?;
+            Err(error)
+        })
     }
 
     fn move_name(&self, change: &Move<'_>, whiteout: Option<&Plan<'_>>) -> Result<()> {
