@@ -62,7 +62,7 @@ impl<'a> Handle<'a> {
         Err(Error::new(ErrorKind::NoSpace, "no free inodes remain"))
     }
 
-    /// Allocates the first free inode of a group whose number no thread has locked. Notes a free inode whose number is locked.
+    /// Allocates the first free inode of a group whose number no thread has locked. Notes whether the number of a free inode is locked.
     fn allocate_inode_in(
         &mut self,
         number: u32,
@@ -98,7 +98,7 @@ impl<'a> Handle<'a> {
             match lock(bit) {
                 Some(locked) => break FreshInode(locked),
                 None => {
-                    self.locked_inode = Some(InodeNo(first + u64::from(bit)));
+                    self.met_locked_inode = true;
                     bit = next(bit + 1);
                 }
             }

@@ -11,13 +11,14 @@ use crate::fs::ext4::Ext4;
 use crate::fs::ext4::operation::Operation;
 use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
-use crate::units::{FsBlock, InodeNo};
+use crate::sync::yield_now;
+use crate::units::FsBlock;
 
 /// The maximum number of commits of an operation that needs space. After each commit, the operation is repeated.
 const SPACE_COMMITS: u32 = 3;
-/// The maximum number of waits for a free inode that another thread has locked. Each wait is short, because the thread sees that the file
-/// of the number was removed.
-const INODE_WAITS: u32 = 64;
+/// The maximum number of attempts to allocate a free inode that another thread has locked. That thread soon sees that the file of the number
+/// was removed. The attempts are bounded, because the thread may be waiting for a directory that this operation has locked.
+const INODE_ATTEMPTS: u32 = 1000;
 
 /// The changes of one operation, which are committed together. [`Operation::transact`] creates the handle.
 pub(crate) struct Handle<'a> {
@@ -30,8 +31,8 @@ pub(crate) struct Handle<'a> {
     held: Option<Held>,
     /// Whether the operation has changed anything since it joined the transaction, and has not returned.
     changed: bool,
-    /// A free inode that was not allocated, because another thread has locked it.
-    pub(in crate::fs::ext4) locked_inode: Option<InodeNo>,
+    /// Whether a free inode was not allocated because another thread has locked it.
+    pub(in crate::fs::ext4) met_locked_inode: bool,
     /// Whether the last failed step has undone its changes.
     taken_back: bool,
 }
@@ -60,7 +61,7 @@ impl<'a> Operation<'a> {
             work: Work::default(),
             held: Some(held),
             changed: false,
-            locked_inode: None,
+            met_locked_inode: false,
             taken_back: false,
         };
         let result = work(&mut handle);
@@ -76,7 +77,7 @@ impl<'a> Operation<'a> {
     }
 
     /// Like [`transact`](Self::transact), for work that needs space. If a commit can free enough space, the work is repeated after a
-    /// commit. If the last free inodes are locked, the work is repeated after a wait.
+    /// commit. If the last free inodes are locked, the work is repeated after other threads have run.
     ///
     /// # Errors
     /// The errors of [`transact`](Self::transact); `NoSpace` if this does not help.
@@ -86,21 +87,21 @@ impl<'a> Operation<'a> {
         mut work: impl FnMut(&mut Handle<'a>) -> Result<R>,
     ) -> Result<R> {
         let alloc = &self.writing.alloc;
-        let (mut commits, mut waits) = (SPACE_COMMITS, INODE_WAITS);
+        let (mut commits, mut attempts) = (SPACE_COMMITS, INODE_ATTEMPTS);
         loop {
             // `commit_frees` is called before the work and again after a failure. The second call alone is not enough: if a commit ends
             // between the failure and this call, the call returns false although the commit has freed space.
             let kept_back = alloc.commit_frees();
-            let mut locked = None;
+            let mut locked = false;
             let result = self.transact(credits, |handle| {
                 let result = work(handle);
-                locked = handle.locked_inode;
+                locked = handle.met_locked_inode;
                 result
             });
             match (result, locked) {
-                (Err(error), Some(number)) if error.kind() == ErrorKind::NoSpace && waits > 0 => {
-                    waits -= 1;
-                    drop(self.lock(number));
+                (Err(error), true) if error.kind() == ErrorKind::NoSpace && attempts > 0 => {
+                    attempts -= 1;
+                    yield_now();
                 }
                 (Err(error), _)
                     if error.kind() == ErrorKind::NoSpace
