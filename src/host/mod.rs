@@ -24,6 +24,8 @@ use crate::open_file::Owner;
 pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
     pub(crate) engine: Engine,
+    /// The engine that [`Engine::Auto`] selected when the host was created.
+    pub(crate) served: Engine,
     /// A device that the caller has given. It serves all reads, instead of the devices of the file systems.
     pub(crate) own: Option<Arc<dyn Device>>,
     pub(crate) devices: Mutex<Vec<Arc<HostDevice>>>,
