@@ -5,9 +5,11 @@
 //! - `count`: instructions for each request to the engine null, counted by callgrind; needs valgrind
 //! - `null`: the engine null, whose requests complete at once
 //! - `loop`: a loop device over a file in /dev/shm, with io_uring; needs root
+//! - `psync`: the same device, with psync, as in a container without io_uring
 //! - `zram`: a compressed RAM disk, with psync, because zram does not support NOWAIT; needs root
 //!
-//! A round measures each way once, and a row has the median of the ratios within the rounds. `IRONMAP_ROUNDS` sets the number of rounds.
+//! A round measures each way once, and a row has the median of the ratios within the rounds. The CPU time is that of all threads of this
+//! process; other programs hardly affect it. `IRONMAP_ROUNDS` sets the number of rounds.
 
 use std::error::Error;
 use std::fs;
@@ -31,21 +33,15 @@ const DEPTH: usize = 64;
 const FILE_BYTES: u64 = 256 << 20;
 const DEVICE_BYTES: u64 = 320 << 20;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
-/// The number of requests of one way in a round takes about a tenth of a second.
-const DEVICES: [(&str, Engine, u64); 3] = [
-    ("null", Engine::Null, 200_000),
+/// The devices, and the numbers of requests of one way in a round.
+const DEVICES: [(&str, Engine, u64); 4] = [
+    ("null", Engine::Null, 100_000),
     ("loop", Engine::Auto, 10_000),
+    ("psync", Engine::Psync, 10_000),
     ("zram", Engine::Auto, 40_000),
 ];
 /// The number of requests of the shorter run that callgrind counts. The longer run has twice as many.
 const COUNTED: u64 = 20_000;
-const WAYS: [Way; 5] = [
-    Way::Bare,
-    Way::OneTask { threads: 1 },
-    Way::Tasks { threads: 1 },
-    Way::OneTask { threads: 2 },
-    Way::Tasks { threads: 2 },
-];
 
 /// How the requests are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +55,17 @@ enum Way {
 }
 
 impl Way {
+    /// The ways to compare. With psync, each thread of a pool has one request in flight.
+    fn all(engine: Engine) -> Vec<Self> {
+        let psync = [1, 4, 8, 16, 32].map(|threads| Self::Tasks { threads });
+        let one = |threads| [Self::OneTask { threads }, Self::Tasks { threads }];
+        let ways = match engine {
+            Engine::Psync => psync.to_vec(),
+            _ => [one(1), one(2)].concat(),
+        };
+        [vec![Self::Bare], ways].concat()
+    }
+
     fn name(self) -> String {
         match self {
             Self::Bare => "bare queue".to_owned(),
@@ -73,7 +80,7 @@ fn main() -> Result<()> {
     if let [run, image, way, requests] = &args[..]
         && run == "run"
     {
-        let way = WAYS[way.parse::<usize>()?];
+        let way = Way::all(Engine::Null)[way.parse::<usize>()?];
         let volume = VolumeOptions::new().engine(Engine::Null).open(image.as_str())?;
         return Measured::new(&volume, way)?.run(requests.parse()?);
     }
@@ -85,11 +92,13 @@ fn main() -> Result<()> {
     if wanted("count") {
         count(&image)?;
     }
-    println!("| device | engine | way | IOPS | relative to the bare queue, median (quartiles) |");
-    println!("|---|---|---|--:|--:|");
+    println!(
+        "| device | engine | way | IOPS | rate relative to the bare queue (quartiles) | CPU time of a request |"
+    );
+    println!("|---|---|---|--:|--:|--:|");
     for (device, engine, requests) in DEVICES.into_iter().filter(|(name, ..)| wanted(name)) {
         let node = match device {
-            "loop" => Node::over(&image)?,
+            "loop" | "psync" => Node::over(&image)?,
             "zram" => Node::zram()?,
             _ => Node { path: image.clone(), zram: None },
         };
@@ -235,30 +244,38 @@ async fn tasks(file: &AsyncFile, free: Vec<Buffer>, each: u64) -> Result<Vec<Buf
 fn measure(device: &str, volume: &Volume, requests: u64) -> Result<()> {
     let rounds = std::env::var("IRONMAP_ROUNDS").ok().and_then(|text| text.parse().ok());
     let mut ways = Vec::new();
-    for way in WAYS {
+    for way in Way::all(volume.engine()) {
         let mut measured = Measured::new(volume, way)?;
         measured.run(requests / 10)?;
-        ways.push((way, measured, Vec::new()));
+        ways.push((way, measured, Vec::new(), Vec::new()));
     }
     for _ in 0..rounds.unwrap_or(21) {
-        for (_, measured, seconds) in &mut ways {
-            let start = Instant::now();
+        for (_, measured, seconds, cpu) in &mut ways {
+            let (start, cpu_start) = (Instant::now(), cpu_us());
             measured.run(requests)?;
             seconds.push(start.elapsed().as_secs_f64());
+            cpu.push((cpu_us() - cpu_start) / requests as f64);
         }
     }
     let first = ways[0].2.clone();
-    for (way, _, seconds) in ways {
+    for (way, _, seconds, cpu) in ways {
         let ratios = first.iter().zip(&seconds).map(|(bare, own)| bare / own).collect();
         let [low, ratio, high] = quartiles(ratios);
         println!(
-            "| {device} | {} | {} | {:.0} | {ratio:.2} ({low:.2} to {high:.2}) |",
+            "| {device} | {} | {} | {:.0} | {ratio:.2} ({low:.2} to {high:.2}) | {:.2} us |",
             volume.engine(),
             way.name(),
             requests as f64 / quartiles(seconds)[1],
+            quartiles(cpu)[1],
         );
     }
     Ok(())
+}
+
+/// The CPU time of this process in microseconds.
+fn cpu_us() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
 fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
@@ -270,7 +287,7 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
 fn count(image: &Path) -> Result<()> {
     println!("| way | instructions for each request, engine null |");
     println!("|---|--:|");
-    for (index, way) in WAYS.into_iter().enumerate() {
+    for (index, way) in Way::all(Engine::Null).into_iter().enumerate() {
         let twice = collected(image, index, 2 * COUNTED)?;
         let instructions = (twice - collected(image, index, COUNTED)?) as f64 / COUNTED as f64;
         println!("| {} | {instructions:.0} |", way.name());

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use shuttle::future::block_on;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
-use shuttle::sync::{Condvar, Mutex, MutexGuard};
+use shuttle::sync::{Barrier, Condvar, Mutex, MutexGuard};
 use shuttle::{Config, Runner, thread};
 
 use crate::promise::{Answer, Lost, Promise, Wakes, promise};
@@ -82,10 +82,12 @@ enum Ask {
     Call(Memory, Promise<Reply>),
     /// A call that panics.
     Panic(Memory, Promise<Reply>),
-    /// A call that ends its thread by a panic.
+    /// A request whose submission ends the thread by a panic.
     End(Memory, Promise<Reply>),
     /// A call that drops a handle.
     Drop(Threads<Ask>),
+    /// A call that waits for another call.
+    Meet(Arc<Barrier>),
 }
 
 /// The state of a device. Its requests are numbers.
@@ -174,7 +176,7 @@ impl Work for Queue {
     type Job = Ask;
 
     fn blocks(job: &Ask) -> bool {
-        !matches!(job, Ask::Transfer(..))
+        !matches!(job, Ask::Transfer(..) | Ask::End(..))
     }
 
     fn room(&self) -> usize {
@@ -202,6 +204,7 @@ impl Work for Queue {
             }
             Ask::End(memory, promise) => panic_with((memory, promise)),
             Ask::Drop(handle) => drop(handle),
+            Ask::Meet(barrier) => drop(barrier.wait()),
         }
     }
 
@@ -387,5 +390,36 @@ fn no_task_waits_for_threads_that_ended() {
         assert!(block_on(ask(&threads, &counts, Ask::Call)).is_none());
         drop((threads, replies));
         assert_eq!(counts.live.load(Ordering::Relaxed), 0, "memory was lost");
+    });
+}
+
+/// If one of two threads has ended by a panic, the other one carries out later requests.
+#[test]
+fn a_thread_that_ends_leaves_its_jobs_to_the_other() {
+    explore(|| {
+        let (threads, counts) = start(2);
+        assert!(block_on(ask(&threads, &counts, Ask::End)).is_none());
+        let answers = [Ask::Transfer as Kind, Ask::Call].map(|kind| ask(&threads, &counts, kind));
+        assert!(all(answers.into()).iter().all(Option::is_some));
+        drop(threads);
+        check(&counts, 2);
+    });
+}
+
+/// A call that blocks its thread does not delay the jobs after it: two calls that wait for each other run together.
+#[test]
+fn a_job_that_blocks_delays_no_other() {
+    explore(|| {
+        let (threads, counts) = start(2);
+        let barrier = Arc::new(Barrier::new(2));
+        let meet = |_| Ask::Meet(Arc::clone(&barrier));
+        if thread_rng().gen_bool(0.5) {
+            threads.push_all((0..2).map(meet));
+        } else {
+            (0..2).map(meet).for_each(|job| threads.push(job));
+        }
+        assert!(block_on(ask(&threads, &counts, Ask::Transfer)).is_some());
+        drop(threads);
+        check(&counts, 1);
     });
 }

@@ -184,16 +184,27 @@ struct Thread<'a, J> {
 impl<J> Thread<'_, J> {
     /// Carries out jobs until the hand-over is closed and all jobs have ended.
     fn run<W: Work<Job = J>>(&mut self, work: &mut W) {
-        let mut jobs = Vec::new();
+        let (mut jobs, mut idle) = (Vec::new(), false);
         loop {
             let open = self.take(work.room(), W::blocks, &mut jobs);
+            let began = jobs.len();
             jobs.drain(..).for_each(|job| work.begin(job));
             let ended = work.collect();
             if work.in_flight() == 0 && open.is_none() {
                 return;
             }
-            if ended == 0 {
-                self.sleep(work);
+            // Tasks and the device can run before the thread sleeps. Without this step, threads that share a processor would wake each
+            // other for each single request.
+            match (began + ended > 0, idle) {
+                (true, _) => idle = false,
+                (false, false) => {
+                    idle = true;
+                    thread::yield_now();
+                }
+                (false, true) => {
+                    idle = false;
+                    self.sleep(work);
+                }
             }
         }
     }
