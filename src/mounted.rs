@@ -83,7 +83,8 @@ impl Host {
         };
         let keeping = Keeper::start()?;
         let (devices, events, owner) = (Mutex::default(), Arc::default(), Owner::unique());
-        let shared = Shared { keeping, engine, served, own, devices, events, owner };
+        let shared =
+            Shared { keeping, requested: engine, engine: served, own, devices, events, owner };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -138,7 +139,7 @@ impl Host {
         let shared = &self.shared;
         let device = match &shared.own {
             Some(device) => device.queue_within(options, InRange::BY_THE_MAP)?,
-            None => open_queue(shared.engine, options)?,
+            None => open_queue(shared.requested, options)?,
         };
         let lanes = Box::new(Lanes::new(Arc::clone(shared)));
         let events = Arc::clone(&shared.events);
@@ -162,6 +163,6 @@ impl Files for Host {
     }
 
     fn engine(&self) -> Engine {
-        self.shared.served
+        self.shared.engine
     }
 }
