@@ -100,7 +100,7 @@ fn main() -> Result<()> {
         let node = match device {
             "loop" | "psync" => Node::over(&image)?,
             "zram" => Node::zram()?,
-            _ => Node { path: image.clone(), zram: None },
+            _ => Node { path: image.clone(), kind: Kind::Image },
         };
         if device == "zram" {
             fill(&node.path)?;
@@ -152,7 +152,7 @@ impl Iterator for Positions {
 
 /// A way, and its own memory.
 enum Measured {
-    Bare { queue: Queue, file: File, free: Vec<Buffer> },
+    Bare { queue: Box<Queue>, file: File, free: Vec<Buffer> },
     Pool { way: Way, runtime: Runtime, file: AsyncFile, free: Vec<Buffer> },
 }
 
@@ -163,7 +163,7 @@ impl Measured {
         let free = free.collect::<ironmap::Result<_>>()?;
         let (Way::OneTask { threads } | Way::Tasks { threads }) = way else {
             let queue = volume.queue(&QueueOptions::new().depth(DEPTH as u32))?;
-            return Ok(Self::Bare { queue, file, free });
+            return Ok(Self::Bare { queue: Box::new(queue), file, free });
         };
         let options = PoolOptions::new().threads(threads).depth(DEPTH as u32);
         let pool = Pool::new(volume.clone(), options)?;
@@ -313,21 +313,24 @@ fn collected(image: &Path, way: usize, requests: u64) -> Result<i64> {
 /// A block device that is removed on drop, or an image.
 struct Node {
     path: PathBuf,
-    /// The number of a zram device, and a file that lets `./x clean-up` find it.
-    zram: Option<(String, PathBuf)>,
+    kind: Kind,
+}
+
+enum Kind {
+    Image,
+    Loop,
+    /// The number of the device, and a file that lets `./x clean-up` find it.
+    Zram(String, PathBuf),
 }
 
 impl Node {
     fn over(image: &Path) -> Result<Self> {
-        let output = Command::new("losetup")
-            .args(["--find", "--show", "--direct-io=off"])
-            .arg(image)
-            .output()?;
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output()?;
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into());
         }
         let path = String::from_utf8(output.stdout)?.trim().into();
-        Ok(Self { path, zram: None })
+        Ok(Self { path, kind: Kind::Loop })
     }
 
     fn zram() -> Result<Self> {
@@ -337,19 +340,21 @@ impl Node {
         fs::create_dir_all(marks)?;
         fs::write(&mark, std::process::id().to_string())?;
         fs::write(format!("/sys/block/zram{number}/disksize"), DEVICE_BYTES.to_string())?;
-        Ok(Self { path: format!("/dev/zram{number}").into(), zram: Some((number, mark)) })
+        Ok(Self { path: format!("/dev/zram{number}").into(), kind: Kind::Zram(number, mark) })
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if let Some((number, mark)) = &self.zram {
-            let _ = fs::write(format!("/sys/block/zram{number}/reset"), "1");
-            if fs::write("/sys/class/zram-control/hot_remove", number).is_ok() {
-                let _ = fs::remove_file(mark);
+        match &self.kind {
+            Kind::Image => {}
+            Kind::Loop => drop(Command::new("losetup").arg("--detach").arg(&self.path).status()),
+            Kind::Zram(number, mark) => {
+                let _ = fs::write(format!("/sys/block/zram{number}/reset"), "1");
+                if fs::write("/sys/class/zram-control/hot_remove", number).is_ok() {
+                    let _ = fs::remove_file(mark);
+                }
             }
-        } else if self.path.starts_with("/dev/loop") {
-            let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
         }
     }
 }
