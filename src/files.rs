@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::cursor::Cursor;
-use crate::device::QueueOptions;
+use crate::device::{Engine, QueueOptions};
 use crate::error::Result;
 use crate::file::{File, FileOptions};
 use crate::queue::Queue;
@@ -31,6 +31,9 @@ pub trait Files {
     /// # Errors
     /// `Io` if the kernel refuses to create the queue.
     fn queue(&self, options: &QueueOptions) -> Result<Queue>;
+
+    /// The engine of the queues. It is [`Engine::Auto`] only if the store is on a device of the caller.
+    fn engine(&self) -> Engine;
 
     /// Opens a regular file for reading with the traits of [`std::io`]. The cursor has a queue of its own, so it belongs to the calling
     /// thread.

@@ -155,7 +155,6 @@
 //! | [copy_tree](../../../examples/copy_tree.rs) | copies a directory of the host into a volume |
 //! | [log_writer](../../../examples/log_writer.rs) | appends records that survive a SIGKILL and a power cut |
 //! | [deep_queue](../../../examples/deep_queue.rs) | reads a file by several threads, each with 64 requests in flight |
-//! | [tokio_reader](../../../examples/tokio_reader.rs) | reads a file in tokio on one thread, with 64 requests in flight |
 //! | [host_reader](../../../examples/host_reader.rs) | reads a file of a mounted file system around the kernel |
 //! | [extents](../../../examples/extents.rs) | shows the positions of a file on its device |
 //! | [verified_sectors](../../../examples/verified_sectors.rs) | reads a volume whose sectors have checksums, and lists wrong sectors |

@@ -76,13 +76,15 @@ impl Host {
     }
 
     fn start(engine: Engine, own: Option<Arc<dyn Device>>) -> Result<Self> {
-        if own.is_none() {
+        let served = match &own {
             // A queue is opened as a test, so that an engine that is not available fails here and not when the first queue is created.
-            open_queue(engine, &QueueOptions::new().depth(1))?;
-        }
+            None => open_queue(engine, &QueueOptions::new().depth(1))?.engine(),
+            Some(_) => engine,
+        };
         let keeping = Keeper::start()?;
         let (devices, events, owner) = (Mutex::default(), Arc::default(), Owner::unique());
-        let shared = Shared { keeping, engine, own, devices, events, owner };
+        let shared =
+            Shared { keeping, requested: engine, engine: served, own, devices, events, owner };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -137,7 +139,7 @@ impl Host {
         let shared = &self.shared;
         let device = match &shared.own {
             Some(device) => device.queue_within(options, InRange::BY_THE_MAP)?,
-            None => open_queue(shared.engine, options)?,
+            None => open_queue(shared.requested, options)?,
         };
         let lanes = Box::new(Lanes::new(Arc::clone(shared)));
         let events = Arc::clone(&shared.events);
@@ -158,5 +160,9 @@ impl Files for Host {
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         Self::queue(self, options)
+    }
+
+    fn engine(&self) -> Engine {
+        self.shared.engine
     }
 }

@@ -8,7 +8,7 @@ use super::null::NullTransfer;
 use super::psync::PsyncFiles;
 use super::queue::{through_queue, with_below};
 use super::uring::UringQueue;
-use super::{BlockFile, DeviceQueue, Drained, Immediate, LentPart};
+use super::{BlockFile, DeviceQueue, Drained, Engine, Immediate, LentPart};
 use crate::bio::{Bio, BioFlags, Buffer, Dev, Done, Whole};
 use crate::error::Errno;
 use crate::sys::{Narrow, Wide};
@@ -39,6 +39,18 @@ impl AnyQueue {
     #[must_use]
     pub fn other(queue: impl DeviceQueue + 'static) -> Self {
         Self::Other(OtherQueue { below: Box::new(queue) })
+    }
+
+    /// The engine of the queue. `Auto` stands for a device that another program implements, or a device over another device.
+    pub(crate) fn engine(&self) -> Engine {
+        match self {
+            Self::Psync(_) => Engine::Psync,
+            Self::Uring(queue) => queue.engine(),
+            Self::Nvme(queue) => queue.engine(),
+            Self::Dax(_) => Engine::Dax,
+            Self::Null(_) => Engine::Null,
+            Self::Other(_) => Engine::Auto,
+        }
     }
 
     /// Returns the queue as a trait object.

@@ -11,8 +11,8 @@ use super::psync::{OneFile, rw_flags};
 use super::queue::run;
 use super::through_file::through_file;
 use super::{
-    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, InRange, LentPart, Limits,
-    QueueOptions, Transfer as _,
+    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, Engine, InRange, LentPart,
+    Limits, QueueOptions, Transfer as _,
 };
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory, Whole};
 use crate::error::{Errno, Error, Result};
@@ -135,6 +135,10 @@ impl<W: Width> UringQueue<W> {
         };
         let ring = Ring::new(ring).map_err(|errno| Error::io(errno, "io_uring"))?;
         Ok(Self { ring, files: Files::new(None), poll: options.poll })
+    }
+
+    pub(super) fn engine(&self) -> Engine {
+        if self.poll { Engine::IoUringPoll } else { Engine::IoUring }
     }
 
     fn route(&mut self, file: &BlockFile, lasting: bool) -> Route {

@@ -23,6 +23,9 @@ use crate::open_file::Owner;
 /// The state that the files and the queues of a host share.
 pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
+    /// The engine of the options.
+    pub(crate) requested: Engine,
+    /// The engine that a first queue had: never [`Engine::Auto`], except for a device of the caller.
     pub(crate) engine: Engine,
     /// A device that the caller has given. It serves all reads, instead of the devices of the file systems.
     pub(crate) own: Option<Arc<dyn Device>>,

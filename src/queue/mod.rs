@@ -27,8 +27,8 @@ use crate::open_file::{Owner, Views};
 ///
 /// # In an event loop
 ///
-/// An event loop on one thread waits for [`readiness`](Self::readiness), as `examples/tokio_reader.rs` does. In a runtime that moves tasks
-/// between threads, each queue needs a thread of its own. This thread receives requests over a channel:
+/// An event loop on one thread waits for [`readiness`](Self::readiness). In a runtime that moves tasks between threads, each queue needs a
+/// thread of its own; the crate `ironmap-async` has such threads, and handles for tasks. This thread receives requests over a channel:
 ///
 /// ```
 /// use std::collections::HashMap;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::{Volume, check_options};
-use crate::device::QueueOptions;
+use crate::device::{Engine, QueueOptions};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::file::{File, FileOptions};
 use crate::files::Files;
@@ -58,6 +58,10 @@ impl Files for Volume {
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         Self::queue(self, options)
+    }
+
+    fn engine(&self) -> Engine {
+        Self::engine(self)
     }
 }
 

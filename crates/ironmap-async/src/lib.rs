@@ -24,12 +24,16 @@
 mod file;
 mod pool;
 mod promise;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 #[cfg(feature = "tokio")]
 mod stream;
+mod sync;
+mod threads;
 mod worker;
 
 pub use file::{AsyncFile, Failed};
-pub use pool::{Pool, PoolOptions};
+pub use pool::{Pool, PoolOptions, PoolReport};
 pub use promise::Answer;
 #[cfg(feature = "tokio")]
 pub use stream::Stream;

@@ -1,9 +1,12 @@
 //! The answer to one request: a value that a worker thread sets once, and a future that waits for it.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// The state that a promise and its answer share.
 struct Shared<T> {
@@ -42,30 +45,58 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self, end: State<T>) {
-        let before = std::mem::replace(&mut *self.state(), end);
-        // The waker runs code of the executor, so it is called without the lock.
-        if let State::Waiting(Some(waker)) = before {
-            waker.wake();
+    /// Sets the final state. The waker runs code of the executor, so the caller wakes it without the lock.
+    fn end(&self, end: State<T>) -> Option<Waker> {
+        match std::mem::replace(&mut *self.state(), end) {
+            State::Waiting(waker) => waker,
+            _ => None,
         }
     }
 }
 
 impl<T> Promise<T> {
-    /// Sets the value.
-    pub(crate) fn keep(mut self, value: T) {
+    /// Sets the value. The task is woken with the others of `wakes`.
+    pub(crate) fn keep(mut self, value: T, wakes: &mut Wakes) {
         if let Some(shared) = self.0.take() {
-            shared.end(State::Ready(value));
+            wakes.add(shared.end(State::Ready(value)));
         }
     }
 }
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        if let Some(shared) = self.0.take() {
-            shared.end(State::Gone);
+        if let Some(waker) = self.0.take().and_then(|shared| shared.end(State::Gone)) {
+            wake(waker);
         }
     }
+}
+
+/// The tasks to wake after several answers were set. A task that waits for several of them is then woken once.
+#[derive(Default)]
+pub(crate) struct Wakes(Vec<Waker>);
+
+impl Wakes {
+    fn add(&mut self, waker: Option<Waker>) {
+        let Some(waker) = waker else { return };
+        if !self.0.last().is_some_and(|last| last.will_wake(&waker)) {
+            self.0.push(waker);
+        }
+    }
+
+    pub(crate) fn wake(&mut self) {
+        self.0.drain(..).for_each(wake);
+    }
+}
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        self.wake();
+    }
+}
+
+/// A waker runs code of the executor. Its panic disturbs neither the thread nor other tasks.
+fn wake(waker: Waker) {
+    drop(catch_unwind(AssertUnwindSafe(|| waker.wake())));
 }
 
 impl<T: Lost> Future for Answer<T> {

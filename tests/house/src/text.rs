@@ -11,9 +11,8 @@ use super::tokens::{starts_with, tokens, without_tests};
 const MAX_LINES: usize = 600;
 
 /// The files that may contain unsafe code. In this order, they contain: system calls and memory shared with the kernel; system calls of
-/// tests; a thread that overwrites memory in use; the C interface; memory, forks and queues of Python; a processor instruction; a guarantee
-/// to tokio.
-const UNSAFE_ROOMS: [&str; 9] = [
+/// tests; a thread that overwrites memory in use; the C interface; memory, forks and queues of Python; a processor instruction.
+const UNSAFE_ROOMS: [&str; 8] = [
     "src/sys",
     "tests/common/sys.rs",
     "tests/dio/stable/scribbler.rs",
@@ -22,7 +21,6 @@ const UNSAFE_ROOMS: [&str; 9] = [
     "crates/ironmap-python/src/process.rs",
     "crates/ironmap-python/src/queues.rs",
     "lab/reads/src/marker.rs",
-    "examples/tokio_reader.rs",
 ];
 
 /// The front ends, with their files that may name ext4: for ext4's options and structures, and for benchmarks. All other files use

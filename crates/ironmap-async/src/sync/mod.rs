@@ -1,0 +1,20 @@
+//! Locks, channels, threads and events of the pool.
+//!
+//! In normal builds, these types are from the standard library, and an event is an eventfd. With `--cfg shuttle`, the types are those of
+//! [a model checker](https://docs.rs/shuttle). `./x shuttle` runs the hand-over of jobs under schedules that the checker chooses.
+
+#[cfg_attr(not(shuttle), path = "event.rs")]
+#[cfg_attr(shuttle, path = "modelled.rs")]
+mod event;
+
+pub(crate) use event::{Event, Source, source};
+#[cfg(shuttle)]
+pub(crate) use shuttle::{
+    sync::{Mutex, MutexGuard, mpsc},
+    thread,
+};
+#[cfg(not(shuttle))]
+pub(crate) use std::{
+    sync::{Mutex, MutexGuard, mpsc},
+    thread,
+};

@@ -1,0 +1,322 @@
+//! The threads of a pool: they take jobs, carry them out, and sleep if there are neither jobs nor completions.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+
+use ironmap::{Errno, Error, Result};
+
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Event, Mutex, MutexGuard, Source, mpsc};
+
+/// The requests of one thread. Only this thread uses the value.
+pub(crate) trait Work {
+    type Job;
+
+    /// Whether the thread begins no other job until this job has ended.
+    fn blocks(job: &Self::Job) -> bool;
+
+    /// The number of jobs that the thread can begin.
+    fn room(&self) -> usize;
+
+    /// The number of jobs that were begun and have not ended.
+    fn in_flight(&self) -> usize;
+
+    /// Begins a job. A job that cannot be in flight is carried out before the call returns.
+    fn begin(&mut self, job: Self::Job);
+
+    /// Submits the jobs that were begun, and ends those that are complete; returns their number.
+    fn collect(&mut self) -> usize;
+
+    /// The source of completions, for a thread that also waits for jobs. `None` if the thread cannot wait for both.
+    fn source(&self) -> Option<Source<'_>>;
+
+    /// Resets the source. A completion after this call sets it again.
+    fn reset(&self);
+
+    /// Waits for a completion.
+    fn wait(&mut self);
+}
+
+/// The threads, and the jobs that they take. A clone is a handle of the same threads. When the last handle is dropped, the threads carry out
+/// the accepted jobs, and end.
+pub(crate) struct Threads<J> {
+    handover: Arc<Handover<J>>,
+    /// Closes the hand-over when the last handle is dropped.
+    _close: Arc<Close<J>>,
+}
+
+impl<J> Clone for Threads<J> {
+    fn clone(&self) -> Self {
+        Self { handover: Arc::clone(&self.handover), _close: Arc::clone(&self._close) }
+    }
+}
+
+impl<J: Send + 'static> Threads<J> {
+    /// Starts `count` threads. Each makes its own work before the call returns. If `divides` is set, a thread takes only its share of the
+    /// queued jobs.
+    ///
+    /// # Errors
+    /// The first error of `make`; `Io` if no thread can be started.
+    pub(crate) fn start<W: Work<Job = J>>(
+        count: usize,
+        divides: bool,
+        make: impl Fn() -> Result<W> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let handover = Arc::new(Handover::new(count, divides)?);
+        let close = Close { handover: Arc::clone(&handover), threads: Mutex::new(Vec::new()) };
+        let make = Arc::new(make);
+        let (started, starts) = mpsc::channel();
+        for index in 0..count {
+            let (make, handover) = (Arc::clone(&make), Arc::clone(&handover));
+            let started = started.clone();
+            let run = move || {
+                let mut thread = Thread { handover: &handover, index, searches: false };
+                match make() {
+                    Ok(mut work) => {
+                        drop(make);
+                        let _ = started.send(Ok(()));
+                        drop(started);
+                        // A panic loses the answers of this thread's requests. A model checker accepts only a panic that is caught.
+                        drop(catch_unwind(AssertUnwindSafe(|| thread.run(&mut work))));
+                    }
+                    Err(error) => drop(started.send(Err(error))),
+                }
+            };
+            let thread = thread::Builder::new().name(format!("ironmap-{index}")).spawn(run);
+            let refused = |error: std::io::Error| {
+                let errno = Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0));
+                Error::io(errno, "start a thread of the pool")
+            };
+            close.threads().push(thread.map_err(refused)?);
+        }
+        drop(started);
+        for _ in 0..count {
+            let lost = || Err(Error::invalid("a thread of the pool ended before it had a queue"));
+            starts.recv().unwrap_or_else(|_| lost())?;
+        }
+        Ok(Self { handover, _close: Arc::new(close) })
+    }
+
+    pub(crate) fn push(&self, job: J) {
+        self.push_all(std::iter::once(job));
+    }
+
+    /// Adds several jobs at once.
+    pub(crate) fn push_all(&self, jobs: impl Iterator<Item = J>) {
+        self.handover.push_all(jobs);
+    }
+}
+
+/// The jobs that no thread has taken, and the bells of the threads.
+struct Handover<J> {
+    jobs: Mutex<Jobs<J>>,
+    bells: Vec<Event>,
+    /// Whether each job blocks its thread. A thread then takes only its share of the queued jobs.
+    divides: bool,
+}
+
+struct Jobs<J> {
+    queued: VecDeque<J>,
+    /// The number of threads that look at the queue before they sleep or block. While there is such a thread, a new job wakes no other:
+    /// one thread submits the jobs of many tasks together.
+    searching: usize,
+    /// The threads that sleep.
+    asleep: Vec<usize>,
+    /// The number of threads that have not ended.
+    threads: usize,
+    /// Whether the last handle was dropped.
+    closed: bool,
+}
+
+impl<J> Jobs<J> {
+    /// The thread to wake for the queued jobs, if no thread looks for them. The caller rings its bell. The thread counts as searching.
+    fn wake_one(&mut self) -> Option<usize> {
+        if self.queued.is_empty() || self.searching > 0 {
+            return None;
+        }
+        let index = self.asleep.pop()?;
+        self.searching += 1;
+        Some(index)
+    }
+}
+
+impl<J> Handover<J> {
+    fn new(threads: usize, divides: bool) -> Result<Self> {
+        let (queued, asleep) = (VecDeque::new(), Vec::with_capacity(threads));
+        let jobs = Jobs { queued, searching: 0, asleep, threads, closed: false };
+        let bells = (0..threads).map(|_| Event::new()).collect::<Result<_>>()?;
+        Ok(Self { jobs: Mutex::new(jobs), bells, divides })
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, Jobs<J>> {
+        // No other code runs under the lock, so the jobs are valid even after a panic.
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push_all(&self, jobs: impl Iterator<Item = J>) {
+        let woken = {
+            let mut queue = self.jobs();
+            if queue.threads == 0 {
+                // The jobs are dropped without the lock, because their wakers run other code.
+                drop(queue);
+                return drop(jobs.collect::<Vec<_>>());
+            }
+            queue.queued.extend(jobs);
+            queue.wake_one()
+        };
+        self.ring(woken);
+    }
+
+    fn ring(&self, woken: impl IntoIterator<Item = usize>) {
+        woken.into_iter().for_each(|index| self.bells[index].set());
+    }
+}
+
+/// One thread. Its drop records that the thread has ended, also by a panic.
+struct Thread<'a, J> {
+    handover: &'a Handover<J>,
+    index: usize,
+    /// Whether this thread counts as searching.
+    searches: bool,
+}
+
+impl<J> Thread<'_, J> {
+    /// Carries out jobs until the hand-over is closed and all jobs have ended.
+    fn run<W: Work<Job = J>>(&mut self, work: &mut W) {
+        let (mut jobs, mut idle) = (Vec::new(), false);
+        loop {
+            let open = self.take(work.room(), W::blocks, &mut jobs);
+            let began = jobs.len();
+            jobs.drain(..).for_each(|job| work.begin(job));
+            let ended = work.collect();
+            if work.in_flight() == 0 && open.is_none() {
+                return;
+            }
+            // Tasks and the device can run before the thread sleeps. Without this step, threads that share a processor would wake each
+            // other for each single request.
+            match (began + ended > 0, idle) {
+                (true, _) => idle = false,
+                (false, false) => {
+                    idle = true;
+                    thread::yield_now();
+                }
+                (false, true) => {
+                    idle = false;
+                    self.sleep(work);
+                }
+            }
+        }
+    }
+
+    /// Takes at most `most` jobs, and none after a job that blocks the thread. `None` if the hand-over is closed and no job is queued.
+    fn take(&mut self, most: usize, blocks: impl Fn(&J) -> bool, into: &mut Vec<J>) -> Option<()> {
+        let Handover { bells, divides, .. } = self.handover;
+        let mut jobs = self.handover.jobs();
+        if !self.searches {
+            (self.searches, jobs.searching) = (true, jobs.searching + 1);
+        }
+        let queued = jobs.queued.len();
+        let most = most.min(if *divides { queued.div_ceil(bells.len()) } else { queued });
+        let first = jobs.queued.iter().take(most).position(blocks);
+        let count = first.map_or(most, |first| first + 1);
+        into.extend(jobs.queued.drain(..count));
+        let open = (count > 0 || !jobs.closed).then_some(());
+        if first.is_some() || *divides && count > 0 {
+            self.stop_searching(jobs);
+        }
+        open
+    }
+
+    /// Announces that the thread does not look at the queue for some time. If jobs are queued, another thread is woken.
+    fn stop_searching(&mut self, mut jobs: MutexGuard<'_, Jobs<J>>) {
+        if std::mem::take(&mut self.searches) {
+            jobs.searching -= 1;
+        }
+        let woken = jobs.wake_one();
+        drop(jobs);
+        self.handover.ring(woken);
+    }
+
+    /// Sleeps until the thread is woken for a job or for the end, or a job in flight has ended.
+    fn sleep(&mut self, work: &mut impl Work<Job = J>) {
+        let in_flight = work.in_flight() > 0;
+        if in_flight && (work.room() == 0 || work.source().is_none()) {
+            self.stop_searching(self.handover.jobs());
+            return work.wait();
+        }
+        if in_flight {
+            // A completion before the reset does not set the source again, so the thread must look for completions before it sleeps.
+            work.reset();
+            if work.collect() > 0 {
+                return;
+            }
+        }
+        let mut jobs = self.handover.jobs();
+        if !jobs.queued.is_empty() || jobs.closed && !in_flight {
+            return;
+        }
+        jobs.asleep.push(self.index);
+        self.stop_searching(jobs);
+        let bell = &self.handover.bells[self.index];
+        bell.wait(work.source().filter(|_| in_flight));
+        let mut jobs = self.handover.jobs();
+        match jobs.asleep.iter().position(|index| *index == self.index) {
+            // A completion has ended the wait.
+            Some(at) => drop(jobs.asleep.remove(at)),
+            // The bell was rung, or will be rung soon. In the latter case the next sleep ends early.
+            None => {
+                self.searches = true;
+                drop(jobs);
+                bell.reset();
+            }
+        }
+    }
+}
+
+impl<J> Drop for Thread<'_, J> {
+    /// If the hand-over is open when the last thread ends, that thread has panicked. Then no further job is carried out, and the queued
+    /// jobs are dropped, so that no future waits for ever.
+    fn drop(&mut self) {
+        let mut jobs = self.handover.jobs();
+        jobs.threads -= 1;
+        let dropped = match jobs.threads {
+            0 => std::mem::take(&mut jobs.queued),
+            _ => VecDeque::new(),
+        };
+        self.stop_searching(jobs);
+        drop(dropped);
+    }
+}
+
+struct Close<J> {
+    handover: Arc<Handover<J>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl<J> Close<J> {
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<J> Drop for Close<J> {
+    /// Waits for the threads, except if one of them drops the last handle.
+    fn drop(&mut self) {
+        let asleep = {
+            let mut jobs = self.handover.jobs();
+            jobs.closed = true;
+            jobs.searching += jobs.asleep.len();
+            std::mem::take(&mut jobs.asleep)
+        };
+        self.handover.ring(asleep);
+        let own = thread::current().id();
+        let threads = std::mem::take(&mut *self.threads());
+        for thread in threads {
+            if thread.thread().id() != own {
+                // An error of the join is ignored: then the thread has panicked, and the answers of its requests are lost.
+                let _ = thread.join();
+            }
+        }
+    }
+}
