@@ -17,10 +17,10 @@ README = Path(__file__).parent.parent / "README.md"
 INTEGRATIONS = README.parent.parent.parent / "docs/INTEGRATIONS.md"
 
 
-@pytest.mark.parametrize("module", ["ironmap", "ironmap._file", "ironmap._volume", "ironmap.fs"])
+@pytest.mark.parametrize("module", ["ironmap", "ironmap._file", "ironmap._image", "ironmap._volume", "ironmap.fs"])
 def test_examples_of_docstrings_run(module, disk):
-    names = {"ironmap": ironmap, "disk": disk}
-    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    names = {"ironmap": ironmap, "disk": disk, "os": os}
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     tests = finder.find(importlib.import_module(module), extraglobs=names)
     for test in tests:
         runner.run(test)
