@@ -64,6 +64,7 @@ def test_the_types_of_a_program_are_checked(tmp_path):
         "with ironmap.Volume('x', write=True) as volume:\n"
         "    text: io.TextIOWrapper = io.TextIOWrapper(io.BufferedReader(volume.open('a')))\n"
         "    count: int = volume.open('a').readinto_at(bytearray(3), 7)\n"
+        "made: ironmap.ImageInfo = ironmap.build_image('x', add=[open('y', 'rb'), 'z'], inject={'/a': b'', '/b': (b'', 0o600)}, size=1)\n"
     )
     (tmp_path / "wrong.py").write_text("import ironmap\nironmap.open('x').pread('1', 2)\n")
     environment = os.environ | {"MYPY_CACHE_DIR": str(tmp_path / "cache")}

@@ -304,12 +304,19 @@ def test_python_forks_during_a_build(image, tree):
 
 
 def test_the_interpreter_ends_during_a_build(tmp_path, fifo):
-    """The rule: at the end of the program, a build in a daemon thread ends, and leaves no image."""
+    """The rule: at the end of the program, a build in a daemon thread ends, and leaves no image. The build waits for the second source."""
     script = """
-        import sys, threading, time, ironmap
-        thread = threading.Thread(target=ironmap.build_image, args=[sys.argv[1]], kwargs={"add": sys.argv[2]}, daemon=True)
-        thread.start()
-        time.sleep(0.3)
+        import io, sys, tarfile, threading, ironmap
+        memory, building = io.BytesIO(), threading.Event()
+        tarfile.open(fileobj=memory, mode="w").close()
+        memory.seek(0)
+        class Source:
+            def read(self, size):
+                building.set()
+                return memory.read(size)
+        options = {"add": [Source(), sys.argv[2]]}
+        threading.Thread(target=ironmap.build_image, args=[sys.argv[1]], kwargs=options, daemon=True).start()
+        building.wait()
     """
     status, _, errors = python(script, tmp_path / "disk.img", fifo)
     assert status == 0 and os.listdir(tmp_path) == ["fifo"], errors
