@@ -144,7 +144,7 @@ def test_owners_are_mapped_and_devices_are_made(image, tmp_path):
         ({"add": "missing"}, errno.ENOENT, "missing"),
         ({"add": io.BytesIO(b"no archive")}, None, None),
         ({"label": "x" * 17, "size": 16 << 20}, errno.EINVAL, "disk.img"),
-        ({"add": io.BytesIO(), "size": 16 << 20, "inject": {"/big": bytes(32 << 20)}}, errno.ENOSPC, None),
+        ({"size": 16 << 20, "inject": {"/big": bytes(32 << 20)}}, errno.ENOSPC, None),
         ({"owners": "missing", "size": 16 << 20}, errno.ENOENT, "missing"),
     ],
 )
@@ -174,7 +174,7 @@ def test_an_image_with_content_is_overwritten_only_by_force(own_disk):
         ({"inject": {"/x": "text"}}, TypeError),
         ({"inject": {"/x": (b"", 0o644, (0, 0), 1)}}, TypeError),
         ({"uuid": "no uuid"}, ValueError),
-        ({"size": -1}, OverflowError),
+        ({"size": -1}, ValueError),
         ({"add": ironmap.Content.oci("x", platform="linux")}, ValueError),
     ],
 )
@@ -328,7 +328,7 @@ def test_a_tree_is_extracted(disk, tree, tmp_path):
     ironmap.extract_image(disk, "/srv", tmp_path / "copy", progress=shown.append)
     run("diff", "--recursive", "--no-dereference", tree / "srv", tmp_path / "copy")
     assert stat.S_IMODE(os.stat(tmp_path / "copy/setuid").st_mode) & 0o777 == 0o755
-    assert shown[-1].files == shown[-1].total_files > 0
+    assert shown[-1].files == sum(len(names) for _, _, names in os.walk(tree / "srv")) + 1  # and a link to a directory
     with pytest.raises(FileNotFoundError) as found:
         ironmap.extract_image(disk, "/missing", tmp_path / "other")
     assert found.value.filename == f"{disk}:/missing"

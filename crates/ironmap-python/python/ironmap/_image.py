@@ -174,6 +174,8 @@ def build_image(
     """
     if size is not None and shrink:
         raise ValueError("size and shrink exclude each other")
+    if size is not None and size < 0:
+        raise ValueError("the size is negative")
     if uuid is not None and not isinstance(uuid, _uuid.UUID):
         uuid = _uuid.UUID(uuid)
     description = {
