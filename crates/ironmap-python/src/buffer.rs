@@ -101,7 +101,8 @@ pub(crate) fn with_all_writable<R>(
             return Err(PyTypeError::new_err("a range is a tuple of a position and a buffer"));
         }
         let position = position(pair.get_borrowed_item(0)?.extract()?)?;
-        let (base, len) = view.fill(&pair.get_borrowed_item(1)?, ffi::PyBUF_WRITABLE)?;
+        let object = pair.get_borrowed_item(1)?;
+        let (base, len) = view.fill(&object, ffi::PyBUF_WRITABLE)?;
         ascending &= len == 0 || base.addr() >= end;
         end = end.max(base.addr() + len);
         places.push((position, base, len));

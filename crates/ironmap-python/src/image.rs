@@ -152,7 +152,7 @@ fn fields(made: &Superblock) -> Fields {
 #[pyfunction]
 pub(crate) fn build_image(
     py: Python<'_>,
-    image: PyBackedBytes,
+    image: &[u8],
     mut description: Description,
     progress: Option<Py<PyAny>>,
     on_message: Option<Py<PyAny>>,
@@ -173,14 +173,14 @@ pub(crate) fn build_image(
             .progress(Arc::new(Shown::new(caller, to_python)))
             .build(volume)
     })?;
-    made.map(|made| fields(&made)).map_err(|failure| of_image(py, &failure, &image))
+    made.map(|made| fields(&made)).map_err(|failure| of_image(py, &failure, image))
 }
 
 /// Copies a file or a directory of an image to a path of the host.
 #[pyfunction]
 pub(crate) fn extract_image(
     py: Python<'_>,
-    image: PyBackedBytes,
+    image: &[u8],
     path: Vec<u8>,
     dest: Vec<u8>,
     progress: Option<Py<PyAny>>,
@@ -193,16 +193,12 @@ pub(crate) fn extract_image(
         let image = image.progress(Arc::new(Shown::new(caller, to_python)));
         image.extract(path, path_of(dest))
     })?;
-    done.map_err(|failure| of_image(py, &failure, &image))
+    done.map_err(|failure| of_image(py, &failure, image))
 }
 
 /// Makes a volume larger or smaller, and returns its new size. `None` is the smallest size that is large enough for its data.
 #[pyfunction]
-pub(crate) fn resize_image(
-    py: Python<'_>,
-    image: PyBackedBytes,
-    size: Option<u64>,
-) -> PyResult<u64> {
+pub(crate) fn resize_image(py: Python<'_>, image: &[u8], size: Option<u64>) -> PyResult<u64> {
     let functions = Functions { readers: Vec::new(), progress: None, on_message: None };
     let volume = OsString::from_vec(image.to_vec());
     let size = size.map_or(NewSize::Minimum, NewSize::Bytes);
@@ -210,5 +206,5 @@ pub(crate) fn resize_image(
         let resized = Image::open(volume)?.resize(size)?;
         Ok(resized.blocks * u64::from(resized.block_size))
     })?;
-    done.map_err(|failure| of_image(py, &failure, &image))
+    done.map_err(|failure| of_image(py, &failure, image))
 }

@@ -3,7 +3,7 @@ import os
 import uuid as _uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from _typeshed import ReadableBuffer, WriteableBuffer
 
@@ -165,7 +165,7 @@ def build_image(
     image: _Path,
     *,
     add: _Source | Iterable[_Source] = (),
-    inject: Mapping[str, _Inject] | Mapping[bytes, _Inject] | None = None,
+    inject: Mapping[Any, _Inject] | None = None,
     size: int | None = None,
     shrink: bool = False,
     label: str | None = None,

@@ -169,7 +169,7 @@ def build_image(
     b'box\\n'
     >>> ironmap.build_image(path)
     Traceback (most recent call last):
-    FileExistsError: [Errno 17] holds an ext4 file system: '...'
+    FileExistsError: [Errno 17] contains an ext2, ext3 or ext4 file system: '...'
     >>> os.remove(path)
     """
     if size is not None and shrink:
@@ -195,8 +195,8 @@ def build_image(
         "skip_failed": skip_failed,
     }
     made = _native.build_image(os.fsencode(image), description, _shower(progress), on_message)
-    *numbers, identity, name = made
-    return ImageInfo(*numbers, _uuid.UUID(bytes=bytes(identity)), name.decode(errors="replace"))
+    length, block, count, identity, name = made
+    return ImageInfo(length, block, count, _uuid.UUID(bytes=bytes(identity)), bytes(name).decode(errors="replace"))
 
 
 def extract_image(
