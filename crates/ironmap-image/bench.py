@@ -1,18 +1,17 @@
-"""Compares images that ironmap makes with those of mke2fs, debugfs and resize2fs: `bench.py PROGRAM [DIRECTORY [ROUNDS]]`.
+"""Compares images that ironmap makes with those of mke2fs, debugfs and resize2fs: `bench.py PROGRAM DIRECTORY [ROUNDS]`.
 
 PROGRAM is the release build of `ironmap`. In DIRECTORY, the script makes a tree like the root of a container (100,000 files) and a file of
-2 GiB. Each round runs all programs, in alternating order; each figure is the median of all rounds, in seconds: elapsed time, and time of
-the processor. Sources are in the page cache. Afterwards e2fsck checks an image of each kind, and two builds are compared.
+2 GiB, which stay for the next run. A row has ROUNDS (by default 5) rounds after one that fills the page cache. A round runs both sides, in
+alternating order. Each figure is the median of all rounds, in seconds: elapsed time, and time of the processor; the last is the median of
+the ratios. e2fsck checks each image of ironmap. Two builds of each source are compared.
 """
 
 import hashlib
 import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
 SEED = 1
@@ -58,6 +57,13 @@ def fill_large(root, random):
         file.truncate(LARGE)
 
 
+def fill_few(root, _random):
+    """A thousand small files."""
+    for number in range(1000):
+        with open(f"{root}/file{number}", "wb") as file:
+            file.write(b"x" * (number * 7))
+
+
 def timed(commands):
     """The elapsed time and the time of the processor of some commands, one after the other."""
     begin, processor = time.monotonic(), 0.0
@@ -73,18 +79,16 @@ def timed(commands):
 
 
 class Bench:
-    def __init__(self, program, scratch):
-        self.program, self.scratch = program, scratch
-        self.image = os.path.join(scratch, "disk.img")
+    def __init__(self, program, directory):
+        self.program = program
+        self.image, self.base = (os.path.join(directory, name) for name in ("disk.img", "base.img"))
         self.trees = {}
-        for name, make in (("root", fill), ("large", fill_large), ("few", None)):
-            self.trees[name] = os.path.join(scratch, name)
-            os.mkdir(self.trees[name])
-            if make:
-                make(self.trees[name], random.Random(SEED))
-        for number in range(1000):
-            with open(f"{self.trees['few']}/file{number}", "wb") as file:
-                file.write(b"x" * (number * 7))
+        for name, make in (("root", fill), ("large", fill_large), ("few", fill_few)):
+            self.trees[name] = tree = os.path.join(directory, name)
+            if not os.path.exists(tree):
+                os.mkdir(tree + ".new")
+                make(tree + ".new", random.Random(SEED))
+                os.rename(tree + ".new", tree)
 
     def ours(self, tree, *options, size):
         return [([self.program, "mkfs", "-q", "-d", self.trees[tree], *options, self.image, size], b"")]
@@ -122,11 +126,10 @@ class Bench:
         if os.path.exists(self.image):
             os.remove(self.image)
         if size:
-            base = os.path.join(self.scratch, "base.img")
-            if not os.path.exists(base):
+            if not os.path.exists(self.base):
                 timed(self.ours("root", size=size))
-                os.rename(self.image, base)
-            subprocess.run(["cp", "--sparse=always", base, self.image], check=True)
+                os.rename(self.image, self.base)
+            subprocess.run(["cp", "--sparse=always", self.base, self.image], check=True)
             os.sync()
 
     def row(self, name, size, ours, theirs, rounds):
@@ -158,20 +161,20 @@ class Bench:
 
 
 def main():
-    arguments = sys.argv[1:]
-    program, directory, rounds = arguments + [None, tempfile.gettempdir(), 5][len(arguments) :]
+    program, directory, *rounds = sys.argv[1:]
     os.environ["PATH"] += ":/usr/sbin:/sbin"
-    scratch = tempfile.mkdtemp(dir=directory)
+    bench = Bench(os.path.abspath(program), os.path.abspath(directory))
+    print("| row | ironmap, s | processor, s | e2fsprogs, s | processor, s | e2fsprogs / ironmap |", flush=True)
+    print("|---|---|---|---|---|---|", flush=True)
     try:
-        bench = Bench(os.path.abspath(program), scratch)
-        print("| row | ironmap, s | processor, s | e2fsprogs, s | processor, s | e2fsprogs / ironmap |", flush=True)
-        print("|---|---|---|---|---|---|", flush=True)
         for row in bench.rows():
-            bench.row(*row, rounds=int(rounds))
+            bench.row(*row, rounds=int(rounds[0]) if rounds else 5)
         bench.compare("root")
         bench.compare("large")
     finally:
-        shutil.rmtree(scratch)
+        for path in (bench.image, bench.base):
+            if os.path.exists(path):
+                os.remove(path)
 
 
 if __name__ == "__main__":
