@@ -25,13 +25,17 @@ pub enum Reason {
 }
 
 /// An operation that failed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Failure {
     reason: Reason,
     /// The message is empty if the reader of the output has closed its pipe: then there is nothing to report.
     message: String,
+    /// The file or volume that the message begins with.
+    place: Option<String>,
     /// The kind of the library's error.
     kind: Option<ErrorKind>,
+    /// The error of the host.
+    host: Option<Errno>,
     too_small: Option<Box<TooSmall>>,
 }
 
@@ -57,7 +61,8 @@ impl Failure {
 
     /// A failure with this reason and message.
     pub fn with(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), kind: None, too_small: None }
+        let message = message.into();
+        Self { reason, message, place: None, kind: None, host: None, too_small: None }
     }
 
     /// The failure for arguments that request something impossible.
@@ -89,7 +94,8 @@ impl Failure {
             ErrorKind::Io(_) => format!("{place}: {text}"),
             _ => format!("{place}: {text} ({:?})", error.errno()),
         };
-        Self { kind: Some(error.kind()), ..Self::with(reason, message) }
+        let place = Some(place);
+        Self { place, kind: Some(error.kind()), ..Self::with(reason, message) }
     }
 
     /// The failure with its cause added to the message.
@@ -121,6 +127,11 @@ impl Failure {
         matches!(self.kind, Some(ErrorKind::Io(_)))
     }
 
+    /// The failure with the reason of a more severe failure.
+    pub(crate) fn worsened(self, reason: Reason) -> Self {
+        Self { reason, ..self }
+    }
+
     /// Whether the volume has no space.
     pub fn is_for_space(&self) -> bool {
         self.is_of(ErrorKind::NoSpace)
@@ -141,6 +152,16 @@ impl Failure {
         Self::with(Reason::Stopped(signal), "interrupted")
     }
 
+    /// The errno of Linux for the failure, if a call of the host or of the library has failed.
+    pub fn errno(&self) -> Option<Errno> {
+        self.host.or(self.kind.map(ErrorKind::errno))
+    }
+
+    /// The file or volume that the message begins with, if the failed call concerns one.
+    pub fn place(&self) -> Option<&str> {
+        self.place.as_deref()
+    }
+
     /// The reason why the operation failed.
     pub fn reason(&self) -> Reason {
         self.reason
@@ -148,9 +169,11 @@ impl Failure {
 
     /// The failure of an operation of the host on a file of the host.
     pub fn host(place: impl Display, error: impl Into<io::Error>) -> Self {
-        let text = error.into().to_string();
+        let (error, place) = (error.into(), place.to_string());
+        let text = error.to_string();
         let text = text.split(" (os error").next().unwrap_or_default();
-        Self::new(format!("{place}: {text}"))
+        let failure = Self::new(format!("{place}: {text}"));
+        Self { place: Some(place), host: error.raw_os_error().map(Errno), ..failure }
     }
 
     /// The failure of a write to standard output. If the reader has closed its pipe, nothing is reported, because the reader needs no more

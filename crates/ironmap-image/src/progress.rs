@@ -46,6 +46,10 @@ pub trait Bar: Send + Sync {
     fn set_total(&self, total: Total);
     /// The copy has ended.
     fn finish(&self);
+    /// Whether a thread shall count the files to copy, so that [`set_total`](Self::set_total) is called.
+    fn wants_total(&self) -> bool {
+        true
+    }
 }
 
 /// The progress of one copy.
@@ -82,13 +86,13 @@ impl Progress {
         }
     }
 
-    /// If the progress is shown, runs `count` in a thread. The argument of `count` returns whether to stop. `count` returns `None` if the
+    /// If the totals are shown, runs `count` in a thread. The argument of `count` returns whether to stop. `count` returns `None` if the
     /// totals cannot be known.
     pub(crate) fn count(
         &mut self,
         count: impl FnOnce(&dyn Fn() -> bool) -> Option<Total> + Send + 'static,
     ) {
-        let Some(bar) = self.bar.clone() else { return };
+        let Some(bar) = self.bar.clone().filter(|bar| bar.wants_total()) else { return };
         let stop = Arc::new(AtomicBool::new(false));
         let (signal, stops) = (self.stop.clone(), Arc::clone(&stop));
         let work = move || {
@@ -102,9 +106,9 @@ impl Progress {
         self.counter = thread.map(|thread| Counter { stop, thread });
     }
 
-    /// Whether the progress is not shown.
-    pub(crate) fn is_hidden(&self) -> bool {
-        self.bar.is_none()
+    /// Whether the totals are shown.
+    pub(crate) fn wants_total(&self) -> bool {
+        self.bar.as_ref().is_some_and(|bar| bar.wants_total())
     }
 
     /// The copy of a file begins.

@@ -11,8 +11,7 @@ use crate::stop::Stop;
 /// The state of a job: its worst failure so far, and its progress.
 pub struct Report {
     worst: Option<Reason>,
-    /// The message of the first failure.
-    first: String,
+    first: Option<Failure>,
     /// Shows nothing until [`show_progress`](Self::show_progress).
     pub progress: Progress,
     context: Arc<Context>,
@@ -21,7 +20,7 @@ pub struct Report {
 impl Report {
     /// The report of a job without failures.
     pub fn new(context: Arc<Context>) -> Self {
-        Self { worst: None, first: String::new(), progress: Progress::hidden(), context }
+        Self { worst: None, first: None, progress: Progress::hidden(), context }
     }
 
     /// The data that the job got from its caller.
@@ -50,17 +49,18 @@ impl Report {
         if !message.is_empty() {
             self.context.print(&message);
         }
-        if self.first.is_empty() {
-            self.first = message;
-        }
+        self.first.get_or_insert_with(|| failure.clone());
     }
 
     /// Fails if a failure was reported.
     ///
     /// # Errors
-    /// The message of the first failure, with the worst reason.
+    /// The first failure, with the worst reason.
     pub fn result(&self) -> Result<(), Failure> {
-        self.worst.map_or(Ok(()), |worst| Err(Failure::with(worst, &*self.first)))
+        match (self.worst, &self.first) {
+            (Some(worst), Some(first)) => Err(first.clone().worsened(worst)),
+            _ => Ok(()),
+        }
     }
 
     /// Calls a function for each of several files. A failure is reported, and the other files are still processed.

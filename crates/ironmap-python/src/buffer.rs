@@ -7,9 +7,10 @@
 use std::mem::MaybeUninit;
 use std::{ptr, slice};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
 
 /// The memory of an object. Exporters may keep the address of the `Py_buffer`, so a filled value does not move.
 struct View {
@@ -79,23 +80,32 @@ pub(crate) fn with_readable<R>(
     Ok(work(unsafe { slice::from_raw_parts(base, len) }))
 }
 
-/// Lends the bytes of all writable objects of a list of `(position, object)`.
+/// Lends the bytes of all writable objects of a list of tuples `(position, object)`.
+///
+/// A view keeps its object alive, so no reference to the objects is needed, also if another thread changes the list.
 ///
 /// # Errors
-/// The errors of [`with_writable`]; `ValueError` if two objects share bytes.
+/// The errors of [`with_writable`] and of `position`; `TypeError` for other items; `ValueError` if two objects share bytes.
 pub(crate) fn with_all_writable<R>(
-    ranges: &[(u64, Bound<'_, PyAny>)],
+    ranges: &Bound<'_, PyList>,
+    position: impl Fn(i64) -> PyResult<u64>,
     work: impl FnOnce(Vec<(u64, &mut [u8])>) -> R,
 ) -> PyResult<R> {
-    let mut views: Box<[View]> = ranges.iter().map(|_| View::EMPTY).collect();
-    let mut places = Vec::with_capacity(ranges.len());
+    let mut views: Box<[View]> = (0..ranges.len()).map(|_| View::EMPTY).collect();
+    let mut places = Vec::with_capacity(views.len());
     let mut ascending = true;
     let mut end = 0;
-    for ((position, object), view) in ranges.iter().zip(&mut views) {
-        let (base, len) = view.fill(object, ffi::PyBUF_WRITABLE)?;
+    for (range, view) in ranges.iter().zip(&mut views) {
+        let pair = range.cast::<PyTuple>()?;
+        if pair.len() != 2 {
+            return Err(PyTypeError::new_err("a range is a tuple of a position and a buffer"));
+        }
+        let position = position(pair.get_borrowed_item(0)?.extract()?)?;
+        let object = pair.get_borrowed_item(1)?;
+        let (base, len) = view.fill(&object, ffi::PyBUF_WRITABLE)?;
         ascending &= len == 0 || base.addr() >= end;
         end = end.max(base.addr() + len);
-        places.push((*position, base, len));
+        places.push((position, base, len));
     }
     if !ascending && overlap(&places) {
         return Err(PyValueError::new_err("two of the buffers share memory"));

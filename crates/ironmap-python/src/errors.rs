@@ -1,6 +1,7 @@
 //! Errors of the library as exceptions of Python.
 
-use ironmap::Error;
+use ironmap::{Errno, Error};
+use ironmap_image::{Failure as ImageFailure, Reason};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -39,6 +40,28 @@ impl Failure {
             Ok(path) => PyOSError::new_err((error.errno().0, text, path)),
             Err(error) => error,
         }
+    }
+}
+
+/// The exception for a failure of a job on an image: the subclass of `OSError` for its errno, with the name of the file that failed.
+#[cold]
+pub(crate) fn of_image(py: Python<'_>, failure: &ImageFailure, image: &[u8]) -> PyErr {
+    let errno = failure.errno().unwrap_or(match failure.reason() {
+        Reason::Usage => Errno::EINVAL,
+        Reason::Corrupt => Errno::EUCLEAN,
+        _ => Errno::EIO,
+    });
+    let (line, name) = (failure.to_string(), String::from_utf8_lossy(image));
+    // The name of the image, or of another file that the text begins with. Python shows the name after the text.
+    let place = failure.place().unwrap_or(&name);
+    let Some(text) = line.strip_prefix(place).and_then(|rest| rest.strip_prefix(": ")) else {
+        return PyOSError::new_err((errno.0, line));
+    };
+    let text = text.strip_suffix(&format!(" ({errno:?})")).unwrap_or(text).to_owned();
+    let bytes = if place == name { image } else { place.as_bytes() };
+    match decoded(py, bytes) {
+        Ok(place) => PyOSError::new_err((errno.0, text, place)),
+        Err(error) => error,
     }
 }
 

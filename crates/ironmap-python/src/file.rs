@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ironmap::{DioFlags, File, FileOptions, ReadAt, units::FilePos};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList};
 
 use crate::buffer::{with_all_writable, with_readable, with_writable};
 use crate::errors::Failure;
@@ -424,27 +424,30 @@ impl FileCore {
         ranges: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let open = self.to_read(py)?;
-        let ranges = parse_ranges(ranges)?;
-        let counts = with_all_writable(&ranges, |ranges| {
+        let list = match ranges.cast::<PyList>() {
+            Ok(list) => list.clone(),
+            Err(_) => PyList::new(py, ranges.try_iter()?.collect::<PyResult<Vec<_>>>()?)?,
+        };
+        let counts = with_all_writable(&list, position, |ranges| {
             self.call(py, open, |open| open.read_many(ranges))
         })??;
-        PyList::new(py, counts)
+        numbers(py, counts)
     }
 }
 
-/// The pairs of a list or another iterable.
-fn parse_ranges<'py>(ranges: &Bound<'py, PyAny>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
-    let pair = |item: Bound<'py, PyAny>| {
-        let pair = item.cast::<PyTuple>()?;
-        if pair.len() != 2 {
-            return Err(PyTypeError::new_err("a range is a tuple of a position and a buffer"));
+/// A list of numbers. Equal neighbours are one object: nearly all reads have the same length, and a new object costs as much as the rest of an
+/// entry.
+fn numbers(py: Python<'_>, numbers: Vec<usize>) -> PyResult<Bound<'_, PyList>> {
+    let mut last = (0, 0_usize.into_pyobject(py)?);
+    let objects = numbers.into_iter().map(|number| {
+        if number != last.0
+            && let Ok(object) = number.into_pyobject(py)
+        {
+            last = (number, object);
         }
-        Ok((position(pair.get_item(0)?.extract()?)?, pair.get_item(1)?))
-    };
-    match ranges.cast::<PyList>() {
-        Ok(list) => list.iter().map(pair).collect(),
-        Err(_) => ranges.try_iter()?.map(|item| pair(item?)).collect(),
-    }
+        last.1.clone()
+    });
+    PyList::new(py, objects)
 }
 
 impl Drop for FileCore {

@@ -6,6 +6,8 @@
 mod buffer;
 mod errors;
 mod file;
+mod image;
+mod job;
 mod process;
 mod queues;
 mod store;
@@ -19,6 +21,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     process::watch_forks()?;
     module.add_class::<store::Store>()?;
     module.add_class::<file::FileCore>()?;
+    module.add_function(wrap_pyfunction!(image::build_image, module)?)?;
+    module.add_function(wrap_pyfunction!(image::extract_image, module)?)?;
+    module.add_function(wrap_pyfunction!(image::resize_image, module)?)?;
     module.add_function(wrap_pyfunction!(process::before_fork, module)?)?;
     module.add_function(wrap_pyfunction!(process::after_fork, module)?)?;
     module.add_function(wrap_pyfunction!(process::end, module)?)

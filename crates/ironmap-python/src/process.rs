@@ -1,5 +1,6 @@
 //! The events of the process that end calls in other threads: a fork, and the end of the interpreter.
 
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -70,6 +71,21 @@ impl Drop for Opening {
     }
 }
 
+impl Opening {
+    /// Runs `work`, and lets forks pass meanwhile. The thread has a mark, and holds no lock that belongs to the process.
+    pub(crate) fn pause<R>(work: impl FnOnce() -> R) -> R {
+        struct Paused;
+        impl Drop for Paused {
+            fn drop(&mut self) {
+                mem::forget(Opening::begin());
+            }
+        }
+        OPENING.fetch_sub(1, Ordering::SeqCst);
+        let _paused = Paused;
+        work()
+    }
+}
+
 /// Waits until no thread opens or closes a store, and keeps it so until `after_fork`. Runs before each fork of Python.
 #[pyfunction]
 pub(crate) fn before_fork(py: Python<'_>) {
@@ -92,8 +108,29 @@ fn this_thread() -> u64 {
     MARK.with(|mark| std::ptr::from_ref(mark).addr() as u64)
 }
 
-/// Ends one call when it is dropped, also if the call panics.
-struct Call;
+/// A call that the end of the interpreter waits for. It ends when it is dropped, also if the call panics.
+pub(crate) struct Call;
+
+impl Call {
+    /// # Errors
+    /// `RuntimeError` if the interpreter is about to end.
+    #[inline]
+    pub(crate) fn begin(_py: Python<'_>) -> PyResult<Self> {
+        check_ending()?;
+        CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Ok(Self)
+    }
+}
+
+/// # Errors
+/// `RuntimeError` if another thread is about to end the interpreter.
+#[inline]
+pub(crate) fn check_ending() -> PyResult<()> {
+    if ENDING.load(Ordering::Relaxed) && ENDER.load(Ordering::Relaxed) != this_thread() {
+        return Err(PyRuntimeError::new_err("the interpreter is about to end"));
+    }
+    Ok(())
+}
 
 impl Drop for Call {
     fn drop(&mut self) {
@@ -107,11 +144,7 @@ impl Drop for Call {
 /// the end of the interpreter waits for calls in flight (`end`), and other threads cannot begin calls afterwards.
 #[inline]
 pub(crate) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send) -> PyResult<R> {
-    if ENDING.load(Ordering::Relaxed) && ENDER.load(Ordering::Relaxed) != this_thread() {
-        return Err(PyRuntimeError::new_err("the interpreter is about to end"));
-    }
-    CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    let _call = Call;
+    let _call = Call::begin(py)?;
     Ok(py.detach(work))
 }
 

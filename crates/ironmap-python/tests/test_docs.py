@@ -17,10 +17,10 @@ README = Path(__file__).parent.parent / "README.md"
 INTEGRATIONS = README.parent.parent.parent / "docs/INTEGRATIONS.md"
 
 
-@pytest.mark.parametrize("module", ["ironmap", "ironmap._file", "ironmap._volume", "ironmap.fs"])
+@pytest.mark.parametrize("module", ["ironmap", "ironmap._file", "ironmap._image", "ironmap._volume", "ironmap.fs"])
 def test_examples_of_docstrings_run(module, disk):
-    names = {"ironmap": ironmap, "disk": disk}
-    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    names = {"ironmap": ironmap, "disk": disk, "os": os}
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     tests = finder.find(importlib.import_module(module), extraglobs=names)
     for test in tests:
         runner.run(test)
@@ -35,7 +35,7 @@ def test_each_public_item_has_a_docstring():
                 assert member.__doc__, f"{item.__name__}.{name}"
 
 
-@pytest.mark.parametrize(("page", "count"), [(README, 3), (INTEGRATIONS, 1)])
+@pytest.mark.parametrize(("page", "count"), [(README, 4), (INTEGRATIONS, 1)])
 def test_the_programs_of_the_pages_run(page, count, own_disk, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copyfile(own_disk, "disk.img")
@@ -64,6 +64,7 @@ def test_the_types_of_a_program_are_checked(tmp_path):
         "with ironmap.Volume('x', write=True) as volume:\n"
         "    text: io.TextIOWrapper = io.TextIOWrapper(io.BufferedReader(volume.open('a')))\n"
         "    count: int = volume.open('a').readinto_at(bytearray(3), 7)\n"
+        "made: ironmap.ImageInfo = ironmap.build_image('x', add=[open('y', 'rb'), 'z'], inject={'/a': b'', '/b': (b'', 0o600)}, size=1)\n"
     )
     (tmp_path / "wrong.py").write_text("import ironmap\nironmap.open('x').pread('1', 2)\n")
     environment = os.environ | {"MYPY_CACHE_DIR": str(tmp_path / "cache")}

@@ -28,7 +28,7 @@ pub(super) fn start(
     context: &Context,
 ) -> Progress {
     let mut progress = Progress::shown(context);
-    if !progress.is_hidden()
+    if progress.wants_total()
         && let Some(trees) = Tree::of_all(options, volumes)
     {
         let counted = Counted { recurses: options.recurses, links, spared: Spared::default() };

@@ -83,7 +83,9 @@ impl Plan<'_> {
         made: &Superblock,
         report: &mut Report,
     ) -> Result<(), Failure> {
-        sources.fill(layers, self.options.time, dimensions(made), self.is_strict, report)
+        sources.fill(layers, self.options.time, dimensions(made), self.is_strict, report)?;
+        // The last call of the progress may have requested the stop.
+        report.stop().check()
     }
 
     fn make(

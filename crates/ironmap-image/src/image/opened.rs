@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::copy::{CopyOptions, Keep, copy};
 use crate::failure::Failure;
 use crate::opening::Opening;
+use crate::progress::Bar;
 use crate::report::Report;
 use crate::resize::resize;
 use crate::source::Source;
@@ -22,14 +23,27 @@ use crate::target::{Subject, Target};
 /// An existing image. Each method opens the volume, and closes it at its end.
 pub struct OpenImage {
     volume: Location,
-    context: Arc<Context>,
+    bar: Option<Arc<dyn Bar>>,
+    stop: Stop,
 }
 
 impl OpenImage {
     pub(super) fn new(volume: Location) -> Result<Self, Failure> {
-        let (callbacks, opening) = (Box::new(Callbacks::default()), Opening::default());
-        let context = Context::new(callbacks, Stop::default(), opening, Ok(None));
-        Ok(Self { volume, context })
+        Ok(Self { volume, bar: None, stop: Stop::default() })
+    }
+
+    /// Shows the progress of [`extract`](Self::extract). Several threads call the methods of `bar`.
+    #[must_use]
+    pub fn progress(mut self, bar: Arc<dyn Bar>) -> Self {
+        self.bar = Some(bar);
+        self
+    }
+
+    /// The request to end [`extract`](Self::extract) early, which another thread can set. The files that were copied stay.
+    #[must_use]
+    pub fn stop(mut self, stop: &Stop) -> Self {
+        self.stop = stop.clone();
+        self
     }
 
     /// Opens the volume for reading, to use it with the library.
@@ -37,7 +51,7 @@ impl OpenImage {
     /// # Errors
     /// The errors of the library: the location has no volume of a supported format, or another program is using it.
     pub fn volume(&self) -> Result<Volume, Failure> {
-        Source::open(&self.volume, &self.context).map(|source| source.volume.clone())
+        Source::open(&self.volume, &self.context()).map(|source| source.volume.clone())
     }
 
     /// Copies a file of the volume and, if it is a directory, everything below it, to the host path `dest`. The attributes that the host can
@@ -92,20 +106,25 @@ impl OpenImage {
     /// # Errors
     /// The volume cannot be opened or read. Faults of its metadata are findings, not errors.
     pub fn check(&self) -> Result<Checked, Failure> {
-        let source = Rc::new(Source::open(&self.volume, &self.context)?);
+        let source = Rc::new(Source::open(&self.volume, &self.context())?);
         let checked = source.fs().check(&mut |_| ());
         checked.map_err(|error| Failure::at(&self.volume, &error))
     }
 
     /// The size of the volume in bytes.
     fn size(&self) -> Result<u64, Failure> {
-        let source = Source::open(&self.volume, &self.context)?;
+        let source = Source::open(&self.volume, &self.context())?;
         let sb = source.ext4()?.superblock();
         Ok(sb.blocks_count * sb.block_size.bytes() as u64)
     }
 
+    fn context(&self) -> Arc<Context> {
+        let callbacks = Callbacks { bar: self.bar.clone(), ..Callbacks::default() };
+        Context::new(Box::new(callbacks), self.stop.clone(), Opening::default(), Ok(None))
+    }
+
     fn report(&self) -> Report {
-        Report::new(Arc::clone(&self.context))
+        Report::new(self.context())
     }
 }
 

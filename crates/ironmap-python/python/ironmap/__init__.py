@@ -1,7 +1,7 @@
 """Direct I/O on the files of a Linux file system, from user space.
 
 `Volume` opens an unmounted ext2, ext3, ext4 or XFS file system: a device, an image, a partition, a qcow2 image, an NBD export. `open` opens a
-file of a mounted file system, and reads it around the kernel while a lease excludes writers.
+file of a mounted file system, and reads it around the kernel while a lease excludes writers. `build_image` makes an ext4 image and fills it.
 
 >>> import ironmap
 >>> with ironmap.Volume(disk) as volume:
@@ -20,9 +20,22 @@ from importlib.metadata import version as _version
 
 from . import _native
 from ._file import File
+from ._image import Content, ImageInfo, Progress, build_image, extract_image, resize_image
 from ._volume import DirEntry, Finding, Volume, _close_all, open
 
-__all__ = ["DirEntry", "File", "Finding", "Volume", "open"]
+__all__ = [
+    "Content",
+    "DirEntry",
+    "File",
+    "Finding",
+    "ImageInfo",
+    "Progress",
+    "Volume",
+    "build_image",
+    "extract_image",
+    "open",
+    "resize_image",
+]
 __version__ = _version("ironmap")
 
 _os.register_at_fork(

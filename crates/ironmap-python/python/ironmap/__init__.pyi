@@ -1,12 +1,25 @@
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+import uuid as _uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from _typeshed import ReadableBuffer, WriteableBuffer
 
-__all__ = ["DirEntry", "File", "Finding", "Volume", "open"]
+__all__ = [
+    "Content",
+    "DirEntry",
+    "File",
+    "Finding",
+    "ImageInfo",
+    "Progress",
+    "Volume",
+    "build_image",
+    "extract_image",
+    "open",
+    "resize_image",
+]
 __version__: str
 
 _Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -114,3 +127,61 @@ class Volume:
     def check(self) -> list[Finding]: ...
 
 def open(path: _Path, *, engine: str = "auto", assume_no_dedupe: bool = False) -> File: ...
+
+class _Reader(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+class Progress(NamedTuple):
+    name: str
+    files: int
+    bytes: int
+    total_files: int | None
+    total_bytes: int | None
+
+class ImageInfo(NamedTuple):
+    size: int
+    block_size: int
+    inodes: int
+    uuid: _uuid.UUID
+    label: str
+
+class Content:
+    def __init__(self, kind: str, value: object, *texts: bytes | None) -> None: ...
+    @classmethod
+    def path(cls, path: _Path) -> Content: ...
+    @classmethod
+    def oci(cls, path: _Path, *, image: str | None = None, platform: str | None = None) -> Content: ...
+    @classmethod
+    def tar(cls, archive: _Reader, name: str | None = None) -> Content: ...
+    @classmethod
+    def layer(cls, archive: _Reader, name: str | None = None) -> Content: ...
+    @classmethod
+    def volume(cls, location: _Path, path: _Path = "/") -> Content: ...
+
+_Source: TypeAlias = _Path | Content | _Reader
+_Inject: TypeAlias = ReadableBuffer | tuple[ReadableBuffer, int] | tuple[ReadableBuffer, int, tuple[int, int]]
+
+def build_image(
+    image: _Path,
+    *,
+    add: _Source | Iterable[_Source] = (),
+    inject: Mapping[Any, _Inject] | None = None,
+    size: int | None = None,
+    shrink: bool = False,
+    label: str | None = None,
+    uuid: _uuid.UUID | str | None = None,
+    source_date_epoch: int | None = None,
+    owner: tuple[int, int] | None = None,
+    owners: _Path | None = None,
+    device_table: _Path | None = None,
+    block_size: int | None = None,
+    inodes: int | None = None,
+    force: bool = False,
+    skip_failed: bool = False,
+    progress: Callable[[Progress], object] | None = None,
+    on_message: Callable[[str], object] | None = None,
+) -> ImageInfo: ...
+def extract_image(
+    image: _Path, path: _Path, dest: _Path, *, progress: Callable[[Progress], object] | None = None
+) -> None: ...
+def resize_image(image: _Path, size: int | None) -> int: ...

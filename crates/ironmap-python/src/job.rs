@@ -1,0 +1,251 @@
+//! A job on an image. It runs in a thread of its own, and the calling thread runs the functions of Python that the job needs: reads of file
+//! objects, the progress, messages.
+//!
+//! So these functions run in the thread of their caller, one at a time, and a signal of Python ends the job within [`PAUSE`].
+
+use std::io;
+use std::mem;
+use std::panic::resume_unwind;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ironmap_image::progress::{Bar, Total};
+use ironmap_image::{Failure, Stop};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::process::{Call, Opening, check_ending, generation};
+use crate::store::lock;
+
+/// The time between two checks for signals, and between two calls of the progress.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A call that the job wants from its caller. The job waits until `reply` is used or dropped.
+enum Request {
+    Read { reader: usize, len: usize, reply: SyncSender<Vec<u8>> },
+    Progress { state: State, reply: SyncSender<()> },
+    Message(String),
+}
+
+/// The functions and file objects of Python that a job uses.
+pub(crate) struct Functions {
+    pub(crate) readers: Vec<Py<PyAny>>,
+    pub(crate) progress: Option<Py<PyAny>>,
+    pub(crate) on_message: Option<Py<PyAny>>,
+}
+
+/// The job's way to its caller.
+#[derive(Clone)]
+pub(crate) struct Caller(Sender<Request>);
+
+impl Caller {
+    /// Waits for the reply to a request. Python may fork meanwhile. `None` if the caller ends the job.
+    fn ask<R>(&self, request: impl FnOnce(SyncSender<R>) -> Request) -> Option<R> {
+        let (reply, answer) = sync_channel(1);
+        Opening::pause(|| {
+            self.0.send(request(reply)).ok()?;
+            answer.recv().ok()
+        })
+    }
+
+    pub(crate) fn message(&self, text: &str) {
+        // If the caller is gone, the message is dropped.
+        let _ = self.0.send(Request::Message(text.to_owned()));
+    }
+}
+
+/// A file object of Python, by its index.
+pub(crate) struct Reader {
+    pub(crate) index: usize,
+    pub(crate) caller: Caller,
+}
+
+impl io::Read for Reader {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let (reader, len) = (self.index, bytes.len());
+        let read = self.caller.ask(|reply| Request::Read { reader, len, reply });
+        let read = read.ok_or_else(|| io::Error::other("the read has failed"))?;
+        bytes[..read.len()].copy_from_slice(&read);
+        Ok(read.len())
+    }
+}
+
+/// The progress of a job.
+#[derive(Clone, Default)]
+struct State {
+    name: String,
+    files: u64,
+    bytes: u64,
+    total: Option<Total>,
+    shown: Option<Instant>,
+}
+
+/// Shows the progress to a function of Python. Without such a function, it only lets forks pass.
+pub(crate) struct Shown {
+    caller: Caller,
+    to_python: bool,
+    state: Mutex<State>,
+}
+
+impl Shown {
+    pub(crate) fn new(caller: Caller, to_python: bool) -> Self {
+        Self { caller, to_python, state: Mutex::default() }
+    }
+
+    /// Changes the state, and shows it unless it was shown a short time ago.
+    fn show(&self, change: impl FnOnce(&mut State)) {
+        let state = {
+            let mut state = lock(&self.state);
+            change(&mut state);
+            if state.shown.is_some_and(|shown| shown.elapsed() < PAUSE) {
+                return;
+            }
+            state.shown = Some(Instant::now());
+            state.clone()
+        };
+        if self.to_python {
+            self.caller.ask(|reply| Request::Progress { state, reply });
+        } else {
+            Opening::pause(|| ());
+        }
+    }
+}
+
+impl Bar for Shown {
+    fn begin(&self, name: &str) {
+        self.show(|state| name.clone_into(&mut state.name));
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.show(|state| state.bytes += bytes);
+    }
+
+    fn add_file(&self) {
+        lock(&self.state).files += 1;
+    }
+
+    /// The thread that counts has no mark, so it does not show the totals itself.
+    fn set_total(&self, total: Total) {
+        lock(&self.state).total = Some(total);
+    }
+
+    /// A volume that proves too small is made and filled again, so the next file is the first one.
+    fn finish(&self) {
+        self.show(|state| state.shown = None);
+        *lock(&self.state) = State::default();
+    }
+
+    fn wants_total(&self) -> bool {
+        self.to_python
+    }
+}
+
+/// The calling thread's end of the channel.
+struct Server<'a> {
+    functions: &'a Functions,
+    stop: &'a Stop,
+    /// The first exception. No function of Python is called afterwards.
+    error: Option<PyErr>,
+}
+
+impl Server<'_> {
+    /// Ends the job, which returns when it has cleaned up.
+    fn fail(&mut self, error: PyErr) {
+        self.error.get_or_insert(error);
+        self.stop.flag().store(libc::SIGINT as usize, Ordering::Relaxed);
+    }
+
+    /// Serves a request. If this fails, the drop of the request's `reply` shows the failure.
+    fn serve(&self, py: Python<'_>, request: Request) -> PyResult<()> {
+        match request {
+            Request::Read { reader, len, reply } => {
+                let read = self.functions.readers[reader].call_method1(py, "read", (len,))?;
+                let read = read.bind(py).cast::<PyBytes>().map_err(|_| {
+                    PyTypeError::new_err(
+                        "a source's read() must return bytes: open it in binary mode",
+                    )
+                })?;
+                if read.as_bytes().len() > len {
+                    return Err(PyValueError::new_err(
+                        "a source's read() has returned more bytes than requested",
+                    ));
+                }
+                // The job waits for the reply.
+                let _ = reply.send(read.as_bytes().to_vec());
+            }
+            Request::Progress { state: State { name, files, bytes, total, .. }, reply } => {
+                if let Some(progress) = &self.functions.progress {
+                    let (all_files, all_bytes) =
+                        total.map(|total| (total.files, total.bytes)).unzip();
+                    progress.call1(py, (name, files, bytes, all_files, all_bytes))?;
+                }
+                let _ = reply.send(());
+            }
+            Request::Message(text) => {
+                if let Some(on_message) = &self.functions.on_message {
+                    on_message.call1(py, (text,))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves requests until the job has ended.
+    ///
+    /// # Errors
+    /// `RuntimeError` in a child that a function has forked: the job runs in the parent.
+    fn run(&mut self, py: Python<'_>, mut requests: Receiver<Request>) -> PyResult<()> {
+        let of = generation();
+        loop {
+            let request = py.detach(|| {
+                let requests = &mut requests;
+                requests.recv_timeout(PAUSE)
+            });
+            let served = match request {
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(request) if self.error.is_none() => self.serve(py, request),
+                _ => Ok(()),
+            };
+            if generation() != of {
+                mem::forget(requests);
+                served?;
+                return Err(PyRuntimeError::new_err("the image is made in the parent process"));
+            }
+            let ended = served.and_then(|()| py.check_signals()).and_then(|()| check_ending());
+            if let Err(error) = ended {
+                self.fail(error);
+            }
+        }
+    }
+}
+
+/// Runs a job without the GIL. `stop` ends it.
+///
+/// # Errors
+/// The exception of a function of Python, or of a signal; the job has then ended. `RuntimeError` if the interpreter is about to end.
+pub(crate) fn run<R: Send + 'static>(
+    py: Python<'_>,
+    functions: &Functions,
+    stop: &Stop,
+    job: impl FnOnce(Caller) -> Result<R, Failure> + Send + 'static,
+) -> PyResult<Result<R, Failure>> {
+    let call = Call::begin(py)?;
+    let (sender, requests) = channel();
+    let work = move || {
+        let _opening = Opening::begin();
+        job(Caller(sender))
+    };
+    let thread = thread::Builder::new().name("ironmap".to_owned()).spawn(work)?;
+    let mut server = Server { functions, stop, error: None };
+    if let Err(error) = server.run(py, requests) {
+        // Neither the thread nor the count of calls exists in a child.
+        mem::forget((call, thread));
+        return Err(error);
+    }
+    let result = py.detach(|| thread.join()).unwrap_or_else(|panic| resume_unwind(panic));
+    server.error.map_or(Ok(result), Err)
+}
