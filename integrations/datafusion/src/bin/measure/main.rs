@@ -1,0 +1,77 @@
+//! DataFusion over ironmap's stores beside `LocalFileSystem`, on the same table, cold.
+//!
+//! - `measure make FILE` writes the table.
+//! - `measure run FORMAT DIR DEVICE VOLUME ROUNDS` prints a row of JSON for each query and store. DIR is on DEVICE and has the
+//!   table; VOLUME is a device with a copy of that file system, which is not mounted.
+
+mod rounds;
+
+use std::error::Error;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+use std::sync::Arc;
+
+use ironmap::{FileOptions, Host, HostOptions, Volume};
+use ironmap_datafusion::{OBJECT, session, write};
+use ironmap_object_store::{Store, StoreOptions};
+use object_store::local::LocalFileSystem;
+
+use rounds::{Contender, PAGES, Query, compare};
+
+const SEED: u64 = 1;
+
+const QUERIES: [Query; 4] = [
+    Query::Scan,
+    Query::LookUps { ids: 1, count: 200, at_once: 1 },
+    Query::LookUps { ids: 16, count: 100, at_once: 1 },
+    Query::LookUps { ids: 1, count: 400, at_once: 8 },
+];
+
+/// The stores on one file system. The first is the one to which the others are compared.
+async fn contenders(
+    dir: &Path,
+    device: &str,
+    volume: &str,
+) -> Result<Vec<Contender>, Box<dyn Error>> {
+    // On XFS this lets ironmap read files around the file system: the script makes the file system, and dedupes nothing.
+    let options = StoreOptions::new().assume_no_dedupe(true);
+    let host = Host::new(&HostOptions::new())?;
+    let file = host.open_with(dir.join(OBJECT), FileOptions::new().assume_no_dedupe(true))?;
+    if let Some(refusal) = file.host().and_then(|report| report.refusal) {
+        return Err(format!("the kernel serves the table: {refusal}").into());
+    }
+    drop(file);
+    let kernel = session(Arc::new(LocalFileSystem::new_with_prefix(dir)?)).await?;
+    let directory = session(Arc::new(Store::directory(host, dir, &options)?)).await?;
+    let own = session(Arc::new(Store::volume(Volume::open(volume)?, &options)?)).await?;
+    Ok(vec![
+        Contender::new("LocalFileSystem", kernel, device),
+        Contender::new("Store::directory", directory, device),
+        Contender::new("Store::volume", own, volume),
+    ])
+}
+
+async fn run(words: &[&str]) -> Result<(), Box<dyn Error>> {
+    match words {
+        ["make", file] => {
+            let file = BufWriter::new(File::create(file)?);
+            Ok(write(file, PAGES, SEED)?)
+        }
+        ["run", format, dir, device, volume, rounds] => {
+            let contenders = contenders(Path::new(dir), device, volume).await?;
+            for query in QUERIES {
+                compare(format, query, &contenders, rounds.parse()?).await?;
+            }
+            Ok(())
+        }
+        _ => Err("usage: measure make FILE | measure run FORMAT DIR DEVICE VOLUME ROUNDS".into()),
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
+    runtime.block_on(run(&words))
+}

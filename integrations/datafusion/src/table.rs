@@ -1,0 +1,80 @@
+//! The table: ids in ascending order, and three columns of random values, without compression.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use datafusion::error::Result;
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::file::properties::WriterProperties;
+
+/// The rows of one data page in each column.
+pub const PAGE_ROWS: usize = 2048;
+const GROUP_ROWS: usize = 256 * PAGE_ROWS;
+/// The bytes of a text.
+const TEXT: usize = 40;
+
+/// The id of a row. The numbers between two ids are absent.
+#[must_use]
+pub fn id(row: usize) -> i64 {
+    3 * row as i64
+}
+
+/// Numbers of the generator SplitMix64, from a seed.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number, of all numbers of 64 bits.
+    #[expect(clippy::should_implement_trait, reason = "the numbers have no end")]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn text(&mut self) -> String {
+        let words = [self.next(), self.next(), self.next()];
+        let mut text = words.map(|word| format!("{word:016x}")).concat();
+        text.truncate(TEXT);
+        text
+    }
+}
+
+fn page(first: usize, rows: usize, random: &mut Random) -> Result<RecordBatch> {
+    let ids = Int64Array::from_iter_values((first..first + rows).map(id));
+    let numbers = Int64Array::from_iter_values((0..rows).map(|_| random.next().cast_signed()));
+    let fractions = (0..rows).map(|_| (random.next() >> 11) as f64 / (1_u64 << 53) as f64);
+    let fractions = Float64Array::from_iter_values(fractions);
+    let texts = StringArray::from_iter_values((0..rows).map(|_| random.text()));
+    let columns: [(&str, ArrayRef); 4] = [
+        ("id", Arc::new(ids)),
+        ("number", Arc::new(numbers)),
+        ("fraction", Arc::new(fractions)),
+        ("text", Arc::new(texts)),
+    ];
+    Ok(RecordBatch::try_from_iter(columns)?)
+}
+
+/// Writes a table of so many pages. The same seed gives the same bytes.
+///
+/// # Errors
+/// The errors of the writer.
+pub fn write(into: impl Write + Send, pages: usize, seed: u64) -> Result<()> {
+    let mut random = Random(seed);
+    let properties = WriterProperties::builder()
+        // The values are all different, so a dictionary would only be given up after its first MiB.
+        .set_dictionary_enabled(false)
+        .set_data_page_row_count_limit(PAGE_ROWS)
+        .set_write_batch_size(PAGE_ROWS)
+        .set_max_row_group_row_count(Some(GROUP_ROWS))
+        .build();
+    let schema = page(0, 0, &mut random)?.schema();
+    let mut writer = ArrowWriter::try_new(into, schema, Some(properties))?;
+    for index in 0..pages {
+        writer.write(&page(index * PAGE_ROWS, PAGE_ROWS, &mut random)?)?;
+    }
+    writer.close()?;
+    Ok(())
+}
