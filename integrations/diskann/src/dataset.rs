@@ -32,10 +32,14 @@ const SPREAD: f32 = 0.25;
 const CENTRES: u64 = 1000;
 
 /// A generator of random numbers (SplitMix64).
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -58,9 +62,9 @@ impl Random {
 /// different vectors.
 #[must_use]
 pub fn vectors(seed: u64, stream: u64, count: usize) -> Vec<f32> {
-    let mut centres = Random(seed);
+    let mut centres = Random::new(seed);
     let centres: Vec<f32> = (0..CENTRES as usize * DIM).map(|_| centres.unit()).collect();
-    let mut random = Random(seed ^ stream.wrapping_add(1).rotate_left(32));
+    let mut random = Random::new(seed ^ stream.wrapping_add(1).rotate_left(32));
     let mut vectors = Vec::with_capacity(count * DIM);
     for _ in 0..count {
         let centre = (random.next() % CENTRES) as usize * DIM;

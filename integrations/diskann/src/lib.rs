@@ -1,6 +1,8 @@
 //! Reads a disk index of DiskANN by ironmap: a [`ReaderFactory`] is the `AlignedReaderFactory` that a `DiskVertexProviderFactory` takes.
 
 pub mod dataset;
+pub mod paged;
+pub mod reads;
 pub mod search;
 pub mod sources;
 
@@ -19,7 +21,7 @@ use ironmap::{File, Files, Queue, QueueOptions, ReadAt};
 const DEPTH: u32 = 64;
 
 /// Makes readers of one index: a file of a [`Volume`](ironmap::Volume), or of a mounted file system by a [`Host`](ironmap::Host).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ReaderFactory(Arc<Index>);
 
 /// An index, and the maker of queues to it.

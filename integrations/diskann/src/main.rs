@@ -1,7 +1,10 @@
 //! Compares DiskANN's io_uring reader with ironmap:
 //!
-//!     ironmap-diskann build DIR          builds the index in DIR, if it is not there, and prints the path of its largest file
-//!     ironmap-diskann measure DIR DEVS   searches it on the devices DEVS (see devices.sh), and prints rows of JSON
+//!     ironmap-diskann build DIR                       builds the index in DIR, if it is not there, and prints the path of its largest file
+//!     ironmap-diskann reads DIR DEVICES KIND TIMES    reads it on devices (see devices.sh), and prints rows of JSON
+//!     ironmap-diskann search DIR DEVICES KIND TIMES   searches it
+//!
+//! KIND is the kind of the devices. TIMES multiplies the number of reads and queries, for fast devices.
 
 mod measure;
 
@@ -38,10 +41,12 @@ fn run() -> Result<(), Box<dyn Error>> {
             println!("{}", get_disk_index_file(&prefix));
             Ok(())
         }
-        ["measure", dir, devices] => {
+        [what @ ("reads" | "search"), dir, devices, kind, times] => {
             let prefix = dataset::build(Path::new(dir), SEED, VECTORS)?;
-            Measurement::new(&prefix, Path::new(devices))?.run()
+            let measurement =
+                Measurement::new(&prefix, Path::new(devices), (kind, times.parse()?))?;
+            if what == "reads" { measurement.reads() } else { measurement.searches() }
         }
-        _ => Err("the arguments are: build DIR, or measure DIR DEVICES".into()),
+        _ => Err("the arguments are: build DIR, or reads or search DIR DEVICES KIND TIMES".into()),
     }
 }

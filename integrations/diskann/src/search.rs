@@ -92,7 +92,7 @@ pub fn search_by<F: AlignedReaderFactory + 'static>(
 }
 
 /// The time that all threads of this process have used, in user mode and in the kernel.
-fn cpu_time() -> ANNResult<Duration> {
+pub(crate) fn cpu_time() -> ANNResult<Duration> {
     clock_gettime(ClockId::ProcessCPUTime).try_into().map_err(ANNError::new)
 }
 

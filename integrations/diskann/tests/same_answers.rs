@@ -10,7 +10,8 @@ use diskann_disk::search::provider::aligned_file_reader::{A512, AlignedRead};
 use diskann_providers::storage::get_disk_index_file;
 use ironmap::{Buffer, Host, HostOptions};
 use ironmap_diskann::search::Parameters;
-use ironmap_diskann::{ReaderFactory, dataset, search, sources};
+use ironmap_diskann::sources::Place;
+use ironmap_diskann::{ReaderFactory, dataset, search};
 
 const SEED: u64 = 3;
 const VECTORS: usize = 5000;
@@ -86,9 +87,10 @@ fn answers_are_those_of_diskann() {
     let index = search::load(&prefix).expect("the index");
     let (base, queries) = (dataset::base(SEED, VECTORS), dataset::queries(SEED, QUERIES));
     let parameters = Parameters { l: 40, k: 10, beam: 4 };
+    let place = Place { index: &index, devices: &devices.0, paged: false };
     for threads in [1, 3] {
         let mut expected = None;
-        for source in sources::open(&index, &devices.0, threads).expect("the readers") {
+        for source in place.open(threads).expect("the readers") {
             let found = (source.search)(&queries, parameters).expect("answers").answers;
             let expected = expected.get_or_insert_with(|| found.clone());
             assert!(*expected == found, "{} on {}, {threads} threads", source.reader, source.place);
