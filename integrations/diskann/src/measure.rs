@@ -35,6 +35,9 @@ struct Values {
     reads: f64,
 }
 
+/// The values of each source, in all rounds.
+type Rounds<V> = Vec<Vec<V>>;
+
 /// An index with its queries and devices.
 pub(crate) struct Measurement<'a> {
     index: DiskIndexReader,
@@ -111,7 +114,7 @@ impl<'a> Measurement<'a> {
         sources: &[Source],
         queries: &[f32],
         parameters: Parameters,
-    ) -> Result<(Vec<Vec<Values>>, f64), Box<dyn Error>> {
+    ) -> Result<(Rounds<Values>, f64), Box<dyn Error>> {
         let (values, answers) = rounds(sources, |source| {
             let round = (source.search)(queries, parameters)?;
             Ok((Values::of(&round), round.answers))
@@ -137,7 +140,7 @@ impl<'a> Measurement<'a> {
 fn rounds<V, A: PartialEq>(
     sources: &[Source],
     carry_out: impl Fn(&Source) -> ANNResult<(V, A)>,
-) -> Result<(Vec<Vec<V>>, A), Box<dyn Error>> {
+) -> Result<(Rounds<V>, A), Box<dyn Error>> {
     let mut values: Vec<_> = sources.iter().map(|_| Vec::new()).collect();
     let mut expected = None;
     for round in 0..=ROUNDS {
