@@ -20,7 +20,8 @@ use std::process::ExitCode;
 use proc_macro2::TokenStream;
 
 /// The directories with sources, relative to the root of the workspace.
-const ROOTS: [&str; 8] = ["benches", "crates", "examples", "fuzz", "lab", "src", "tests", "xtask"];
+const ROOTS: [&str; 9] =
+    ["benches", "crates", "examples", "fuzz", "integrations", "lab", "src", "tests", "xtask"];
 
 /// The page that contains the walks.
 const PAGE: &str = "docs/ARCHITECTURE.md";
