@@ -1,6 +1,6 @@
 //! Logs that do not match the metadata: an older log with newer metadata of the same volume, a newer log with older metadata, and logs
-//! whose tail is lost. If the kernel refuses the mount, ironmap refuses with an error that names the reason. If the kernel recovers the
-//! log, the kernel and ironmap see the same tree.
+//! whose tail is lost. If the kernel refuses the mount, ironmap refuses with an error that names the reason, or its check finds the damage.
+//! If the kernel recovers the log, the kernel and ironmap see the same tree.
 
 use crate::common::image::Image;
 use crate::common::rng::Rng;

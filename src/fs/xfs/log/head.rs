@@ -86,7 +86,8 @@ fn is_whole(log: &LogBlocks<'_>, superblock: &Superblock, at: Position) -> Resul
 /// recovery does not fail midway.
 ///
 /// Records that were lost in the crash may have overwritten records directly after the head. A lost record named a newer tail, so the
-/// changes of the overwritten records were already written to their final positions. Such records are skipped.
+/// changes of the overwritten records were already written to their final positions. Such records are skipped. As in Linux, a tail that is
+/// not the header of a record leads to the next header, wherever the tail is.
 fn find_tail(
     log: &LogBlocks<'_>,
     superblock: &Superblock,
@@ -100,6 +101,9 @@ fn find_tail(
         let what =
             format!("the tail is at block {}, but the log has {} blocks", tail.block, log.count);
         return Err(log.place(last.block).field("h_tail_lsn").corrupt(what));
+    }
+    if tail != head && !is_header(&log.read(tail.block, 1)?) {
+        tail = next_header(log, tail, head)?.unwrap_or(tail);
     }
     let (mut at, mut passed) = (tail, 0);
     while at != head {
