@@ -2,9 +2,8 @@
 
 use std::process::Command;
 
+use ironmap::VolumeOptions;
 use ironmap::fs::ext4::MkfsOptions;
-use ironmap::location::LocationOptions;
-use ironmap::{Location, VolumeOptions};
 
 /// The example reads a whole file, whose last block is incomplete, and an empty file.
 #[test]
@@ -12,10 +11,9 @@ fn the_example_reads_a_file() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
-    let location: Location = image.to_str().unwrap().parse().unwrap();
-    let opened = location.open(&LocationOptions::new().write(true)).unwrap();
-    ironmap::tools::make(&*opened.device, &MkfsOptions::new()).unwrap();
-    drop(opened);
+    let device = ironmap::tools::device(&*image).unwrap();
+    ironmap::tools::make(&*device, &MkfsOptions::new()).unwrap();
+    drop(device);
     let volume = VolumeOptions::new().write(true).open(&*image).unwrap();
     let data: Vec<u8> = (0..700_000_u32).map(|at| (at / 7) as u8).collect();
     volume.write("/data", &data).unwrap();

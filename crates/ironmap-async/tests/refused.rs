@@ -7,8 +7,7 @@ mod sys;
 use std::sync::{Arc, Barrier};
 
 use ironmap::fs::ext4::MkfsOptions;
-use ironmap::location::LocationOptions;
-use ironmap::{Buffer, Engine, Error, Host, HostOptions, Location, Volume, VolumeOptions};
+use ironmap::{Buffer, Engine, Error, Host, HostOptions, Volume, VolumeOptions};
 use ironmap_async::{Pool, PoolOptions};
 
 /// Without io_uring, a pool has a thread for each request that can be in flight, and reports this. Sixteen requests are in flight together:
@@ -18,10 +17,9 @@ async fn a_pool_without_io_uring_keeps_requests_in_flight() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
-    let location: Location = image.to_str().unwrap().parse().unwrap();
-    let opened = location.open(&LocationOptions::new().write(true)).unwrap();
-    ironmap::tools::make(&*opened.device, &MkfsOptions::new()).unwrap();
-    drop(opened);
+    let device = ironmap::tools::device(&*image).unwrap();
+    ironmap::tools::make(&*device, &MkfsOptions::new()).unwrap();
+    drop(device);
     let volume = VolumeOptions::new().write(true).open(&*image).unwrap();
     let content: Vec<u8> = (0..64_u8).flat_map(|block| vec![block; 4096]).collect();
     volume.write("/file", &content).unwrap();

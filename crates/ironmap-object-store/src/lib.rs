@@ -33,8 +33,7 @@
 //! # let dir = tempfile::tempdir()?;
 //! # std::env::set_current_dir(&dir)?;
 //! # std::fs::File::create("disk.img")?.set_len(16 << 20)?;
-//! # let how = ironmap::location::LocationOptions::new().write(true);
-//! # let disk = "disk.img".parse::<ironmap::Location>()?.open(&how)?.device;
+//! # let disk = ironmap::tools::device("disk.img")?;
 //! # ironmap::tools::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
 //! # drop(disk);
 //! # use ironmap_object_store::{Store, StoreOptions};

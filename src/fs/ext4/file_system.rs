@@ -131,6 +131,14 @@ impl FileSystem for Arc<Ext4> {
     }
 }
 
+impl Ext4 {
+    /// Checks a new file and its name. As in Linux, their error has priority over an error of the volume.
+    fn check_new(&self, name: &[u8], file: NewFile<'_>) -> Result<()> {
+        check_name(name)?;
+        check_file(file, self.superblock.block_size.bytes())
+    }
+}
+
 impl Writer for Arc<Ext4> {
     fn create(
         &self,
@@ -140,9 +148,7 @@ impl Writer for Arc<Ext4> {
         permissions: u32,
         who: &Credentials,
     ) -> Result<InodeNo> {
-        // As in Linux, the error for an invalid name or file has priority over an error of the volume.
-        check_name(name)?;
-        check_file(file, self.superblock.block_size.bytes())?;
+        self.check_new(name, file)?;
         self.operate(|op| op.create(dir, name, file, permissions, who).map(|new| new.number()))
     }
 
@@ -154,8 +160,7 @@ impl Writer for Arc<Ext4> {
         permissions: u32,
         who: &Credentials,
     ) -> Result<fs::Held> {
-        check_name(name)?;
-        check_file(file, self.superblock.block_size.bytes())?;
+        self.check_new(name, file)?;
         self.operate(|op| {
             let new = op.create(dir, name, file, permissions, who)?;
             Ok(fs::Held::new(op.open_new(&new)))
