@@ -191,13 +191,13 @@ pub struct Store(pub(crate) Arc<Shared>);
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Store").field(&self.0.tree.name()).finish()
+        f.debug_tuple("Store").field(&self.0.objects.tree.name()).finish()
     }
 }
 
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ironmap({})", self.0.tree.name())
+        write!(f, "ironmap({})", self.0.objects.tree.name())
     }
 }
 

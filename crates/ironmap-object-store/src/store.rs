@@ -33,13 +33,19 @@ pub(crate) enum Mode {
     Update(String),
 }
 
-/// The state that the clones of a store share.
+/// The state that the clones of a store share. Only handles and futures of the user hold this value: a job that held it could drop the last
+/// reference on a thread of the pool, which cannot wait for itself.
 pub(crate) struct Shared {
-    pub(crate) tree: Arc<dyn Tree>,
+    pub(crate) objects: Arc<Objects>,
     /// The threads for reads of objects.
     readers: Pool,
     /// The threads for all calls that wait for a journal or read directories.
-    pub(crate) writers: Pool,
+    writers: Pool,
+}
+
+/// The files of a store, for jobs on its threads.
+pub(crate) struct Objects {
+    pub(crate) tree: Arc<dyn Tree>,
     /// The number of the next draft.
     pub(crate) next: AtomicU64,
 }
@@ -96,33 +102,41 @@ impl Shared {
         tree.remove_drafts(STAGE);
         let writers = PoolOptions::new().threads(options.writers).depth(1);
         Ok(Arc::new(Self {
-            tree: Arc::new(tree),
+            objects: Arc::new(Objects { tree: Arc::new(tree), next: AtomicU64::new(0) }),
             readers: Pool::new(files.clone(), options.readers)?,
             writers: Pool::new(files, writers)?,
-            next: AtomicU64::new(0),
         }))
     }
 
     /// Runs a function on a thread that may wait.
     pub(crate) async fn write<T: Send + 'static>(
         self: &Arc<Self>,
-        function: impl FnOnce(&Arc<Self>, &mut Queue) -> Result<T, Failure> + Send + 'static,
+        function: impl FnOnce(&Arc<Objects>, &mut Queue) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let shared = Arc::clone(self);
-        self.writers.run(move |queue| function(&shared, queue)).await
+        let objects = Arc::clone(&self.objects);
+        self.writers.run(move |queue| function(&objects, queue)).await
+    }
+
+    /// Drops a value on a thread that may wait.
+    pub(crate) fn drop_later(&self, value: impl Send + 'static) {
+        let dropped = self.writers.run(move |_| {
+            drop(value);
+            Ok::<_, Failure>(())
+        });
+        drop(dropped);
     }
 
     /// The attributes of an object.
     pub(crate) async fn stat(self: &Arc<Self>, path: &str) -> Result<Stat, Failure> {
         check_path(path)?;
-        let (tree, path) = (Arc::clone(&self.tree), path.to_owned());
+        let (tree, path) = (Arc::clone(&self.objects.tree), path.to_owned());
         self.readers.run(move |_| stat(&*tree, &path)).await
     }
 
     /// Opens an object. The handle keeps the object's content, whatever happens to its name.
     pub(crate) async fn open(self: &Arc<Self>, path: &str) -> Result<Object, Failure> {
         check_path(path)?;
-        let (tree, path) = (Arc::clone(&self.tree), path.to_owned());
+        let (tree, path) = (Arc::clone(&self.objects.tree), path.to_owned());
         let opened = self.readers.run(move |_| Ok::<_, Failure>(tree.open(&path)?)).await?;
         Ok(Object { file: self.readers.file(opened.0), stat: opened.1 })
     }
@@ -134,7 +148,7 @@ impl Shared {
         within: impl FnOnce(u64) -> Result<Vec<Range<u64>>, Failure> + Send + 'static,
     ) -> Result<Vec<Bytes>, Failure> {
         check_path(path)?;
-        let (tree, path) = (Arc::clone(&self.tree), path.to_owned());
+        let (tree, path) = (Arc::clone(&self.objects.tree), path.to_owned());
         let read = self.readers.run(move |queue| {
             let (file, stat) = tree.open(&path)?;
             read::ranges(queue, &file, &path, within(stat.size)?)
@@ -151,8 +165,8 @@ impl Shared {
     ) -> Result<Stat, Failure> {
         check_path(path)?;
         let path = path.to_owned();
-        let put = move |shared: &Arc<Self>, queue: &mut Queue| {
-            let staged = Staged::new(shared)?;
+        let put = move |objects: &Arc<Objects>, queue: &mut Queue| {
+            let staged = Staged::new(objects)?;
             staged.draft.write_at(queue, 0, &content)?;
             staged.publish(queue, &path, &mode)
         };
@@ -169,9 +183,9 @@ impl Shared {
         check_path(from)?;
         check_path(to)?;
         let (from, to) = (from.to_owned(), to.to_owned());
-        let copy = move |shared: &Arc<Self>, queue: &mut Queue| {
-            let (file, stat) = shared.tree.open(&from)?;
-            let staged = Staged::new(shared)?;
+        let copy = move |objects: &Arc<Objects>, queue: &mut Queue| {
+            let (file, stat) = objects.tree.open(&from)?;
+            let staged = Staged::new(objects)?;
             let mut at = 0;
             while at < stat.size {
                 let len = COPY.min((stat.size - at) as usize);
@@ -199,12 +213,12 @@ impl Shared {
         check_path(from)?;
         check_path(to)?;
         let (from, to) = (from.to_owned(), to.to_owned());
-        let rename = move |shared: &Arc<Self>, _: &mut Queue| {
-            let lock = shared.tree.lock()?;
-            stat(&*shared.tree, &from)?;
-            shared.rename_into(&from, &to, replace)?;
+        let rename = move |objects: &Arc<Objects>, _: &mut Queue| {
+            let lock = objects.tree.lock()?;
+            stat(&*objects.tree, &from)?;
+            objects.rename_into(&from, &to, replace)?;
             drop(lock);
-            Ok(shared.tree.sync_dirs(&directories(&from, &to))?)
+            Ok(objects.tree.sync_dirs(&directories(&from, &to))?)
         };
         self.write(rename).await
     }
@@ -214,13 +228,13 @@ impl Shared {
         self: &Arc<Self>,
         paths: Vec<String>,
     ) -> Result<Vec<Result<(), Failure>>, Failure> {
-        let remove = move |shared: &Arc<Self>, _: &mut Queue| {
-            let lock = shared.tree.lock()?;
+        let remove = move |objects: &Arc<Objects>, _: &mut Queue| {
+            let lock = objects.tree.lock()?;
             let one = |path: &String| {
                 check_path(path)?;
                 // A directory is no object, and a symbolic link to a file is one.
-                stat(&*shared.tree, path)?;
-                Ok(shared.tree.remove(path)?)
+                stat(&*objects.tree, path)?;
+                Ok(objects.tree.remove(path)?)
             };
             let results: Vec<_> = paths.iter().map(one).collect();
             drop(lock);
@@ -229,7 +243,7 @@ impl Shared {
             dirs.sort_unstable();
             dirs.dedup();
             if !dirs.is_empty() {
-                shared.tree.sync_dirs(&dirs)?;
+                objects.tree.sync_dirs(&dirs)?;
             }
             Ok(results)
         };
@@ -243,7 +257,7 @@ impl Shared {
         after: Option<&str>,
     ) -> BoxStream<'static, Result<Found, Failure>> {
         let hidden = prefix.split('/').next() == Some(STAGE);
-        let walk = Walk::new(Arc::clone(&self.tree), prefix, after);
+        let walk = Walk::new(Arc::clone(&self.objects.tree), prefix, after);
         let start = (!hidden).then_some(walk);
         let shared = Arc::clone(self);
         let batches = try_unfold(start, move |walk| {
@@ -267,9 +281,11 @@ impl Shared {
             return Ok((Vec::new(), Vec::new()));
         }
         let prefix = prefix.to_owned();
-        self.write(move |shared, _| Ok(one_level(&shared.tree, &prefix)?)).await
+        self.write(move |objects, _| Ok(one_level(&objects.tree, &prefix)?)).await
     }
+}
 
+impl Objects {
     /// Renames a file. Missing parents of the new name are created.
     pub(crate) fn rename_into(&self, from: &str, to: &str, replace: bool) -> io::Result<()> {
         match self.tree.rename(from, to, replace) {

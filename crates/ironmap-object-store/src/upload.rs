@@ -10,12 +10,12 @@ use ironmap::Queue;
 use ironmap::fs::Stat;
 
 use crate::failure::Failure;
-use crate::store::{Mode, STAGE, Shared, check_path, stat, tag};
+use crate::store::{Mode, Objects, STAGE, Shared, check_path, stat, tag};
 use crate::tree::{Draft, parent};
 
 /// A draft, which is removed when this value is dropped, except if it has become an object.
 pub(crate) struct Staged {
-    shared: Arc<Shared>,
+    objects: Arc<Objects>,
     path: String,
     pub(crate) draft: Box<dyn Draft>,
     /// Whether the name of the draft exists no more.
@@ -23,20 +23,20 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Result<Self, Failure> {
+    pub(crate) fn new(objects: &Arc<Objects>) -> Result<Self, Failure> {
         loop {
-            let number = shared.next.fetch_add(1, Ordering::Relaxed);
+            let number = objects.next.fetch_add(1, Ordering::Relaxed);
             // LocalFileSystem does not list a name of this form either.
             let path = format!("{STAGE}/{}-{number}#1", std::process::id());
-            match shared.tree.draft(&path) {
+            match objects.tree.draft(&path) {
                 Ok(draft) => {
-                    let shared = Arc::clone(shared);
-                    return Ok(Self { shared, path, draft, published: false });
+                    let objects = Arc::clone(objects);
+                    return Ok(Self { objects, path, draft, published: false });
                 }
                 Err(error) => match error.kind() {
                     // Another process with the same number, in another container.
                     io::ErrorKind::AlreadyExists => {}
-                    io::ErrorKind::NotFound => shared.tree.create_dirs(STAGE)?,
+                    io::ErrorKind::NotFound => objects.tree.create_dirs(STAGE)?,
                     _ => return Err(error.into()),
                 },
             }
@@ -45,7 +45,7 @@ impl Staged {
 
     fn discard(mut self) -> Result<(), Failure> {
         self.published = true;
-        Ok(self.shared.tree.remove(&self.path)?)
+        Ok(self.objects.tree.remove(&self.path)?)
     }
 
     /// Makes the content durable, gives it its name, and makes the name durable, in this order.
@@ -55,11 +55,11 @@ impl Staged {
         to: &str,
         mode: &Mode,
     ) -> Result<Stat, Failure> {
-        let shared = Arc::clone(&self.shared);
+        let objects = Arc::clone(&self.objects);
         self.draft.sync(queue)?;
-        let lock = shared.tree.lock()?;
+        let lock = objects.tree.lock()?;
         if let Mode::Update(wanted) = mode {
-            let found = match stat(&*shared.tree, to) {
+            let found = match stat(&*objects.tree, to) {
                 Ok(found) => tag(&found),
                 Err(Failure::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
                     return Err(Failure::Changed(format!("the object does not exist: {error}")));
@@ -72,11 +72,11 @@ impl Staged {
                 )));
             }
         }
-        shared.rename_into(&self.path, to, !matches!(mode, Mode::Create))?;
+        objects.rename_into(&self.path, to, !matches!(mode, Mode::Create))?;
         self.published = true;
-        let stat = stat(&*shared.tree, to)?;
+        let stat = stat(&*objects.tree, to)?;
         drop(lock);
-        shared.tree.sync_dirs(&[parent(to)])?;
+        objects.tree.sync_dirs(&[parent(to)])?;
         Ok(stat)
     }
 }
@@ -84,15 +84,15 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.published {
-            let (tree, path) = (Arc::clone(&self.shared.tree), std::mem::take(&mut self.path));
             // The next start of a store removes a draft that this call leaves.
-            drop(self.shared.writers.run(move |_| Ok::<_, Failure>(tree.remove(&path)?)));
+            let _ = self.objects.tree.remove(&self.path);
         }
     }
 }
 
 /// An object that is written in parts.
 pub(crate) struct Upload {
+    shared: Arc<Shared>,
     to: String,
     staged: Option<Arc<Staged>>,
     /// The length of all parts that were begun, and of those that were written.
@@ -103,9 +103,9 @@ pub(crate) struct Upload {
 impl Upload {
     pub(crate) async fn new(shared: &Arc<Shared>, to: &str) -> Result<Self, Failure> {
         check_path(to)?;
-        let staged = shared.write(|shared, _| Staged::new(shared)).await?;
+        let staged = shared.write(|objects, _| Staged::new(objects)).await?;
         let (staged, written) = (Some(Arc::new(staged)), Arc::default());
-        Ok(Self { to: to.to_owned(), staged, begun: 0, written })
+        Ok(Self { shared: Arc::clone(shared), to: to.to_owned(), staged, begun: 0, written })
     }
 
     /// Writes a part after the parts before it. The parts are written in any order.
@@ -116,10 +116,10 @@ impl Upload {
         let len: u64 = content.iter().map(|bytes| bytes.len() as u64).sum();
         let (at, staged, written) = (self.begun, self.staged.clone(), Arc::clone(&self.written));
         self.begun += len;
+        let shared = Arc::clone(&self.shared);
         async move {
             let staged = staged.ok_or_else(ended)?;
-            let shared = Arc::clone(&staged.shared);
-            let write = move |_: &Arc<Shared>, queue: &mut Queue| {
+            let write = move |_: &Arc<Objects>, queue: &mut Queue| {
                 staged.draft.write_at(queue, at, &content)?;
                 written.fetch_add(len, Ordering::SeqCst);
                 Ok(())
@@ -139,20 +139,27 @@ impl Upload {
                     format!("{}: only {written} of {} bytes were written", self.to, self.begun);
                 io::Error::other(what)
             })?;
-        let (shared, to) = (Arc::clone(&staged.shared), self.to.clone());
-        shared.write(move |_, queue| staged.publish(queue, &to, &Mode::Overwrite)).await
+        let to = self.to.clone();
+        self.shared.write(move |_, queue| staged.publish(queue, &to, &Mode::Overwrite)).await
     }
 
     /// Removes all parts.
     pub(crate) async fn abort(&mut self) -> Result<(), Failure> {
         let staged = self.staged.take().ok_or_else(ended)?;
-        let shared = Arc::clone(&staged.shared);
-        let discard = move |_: &Arc<Shared>, _: &mut Queue| match Arc::into_inner(staged) {
+        let discard = move |_: &Arc<Objects>, _: &mut Queue| match Arc::into_inner(staged) {
             Some(staged) => staged.discard(),
             // A part is in flight. Its end removes the draft.
             None => Ok(()),
         };
-        shared.write(discard).await
+        self.shared.write(discard).await
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(staged) = self.staged.take() {
+            self.shared.drop_later(staged);
+        }
     }
 }
 

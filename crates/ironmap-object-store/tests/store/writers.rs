@@ -197,3 +197,18 @@ fn dropped_futures_leave_whole_objects() {
     drop(store);
     assert!(volume.read_dir(STAGE).unwrap().next().is_none());
 }
+
+/// The drop of a store waits for the requests that were begun: afterwards the object exists, and its draft does not.
+#[test]
+fn the_drop_of_a_store_waits_for_its_requests() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..40 {
+        let store = of_directory(&dir);
+        let path = Path::from(format!("object{round}"));
+        poll_once(store.put(&path, content(round, 300_000).into()));
+        drop(store);
+        assert!(drafts(dir.path()).is_empty(), "round {round}");
+        let found = std::fs::read(dir.path().join(path.as_ref())).unwrap();
+        assert!(found == content(round, 300_000), "round {round}");
+    }
+}
