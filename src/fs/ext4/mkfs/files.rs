@@ -90,8 +90,8 @@ impl Files<'_> {
         }
     }
 
-    /// Creates the journal with a journal superblock and an empty log. Returns the journal inode's block map. The superblock stores a copy
-    /// of this map, so that e2fsck can restore the inode.
+    /// Creates the journal with a journal superblock and an empty log. Returns the block map in the journal's inode. The volume's
+    /// superblock stores a copy of this map, so that e2fsck can restore the inode.
     pub(super) fn journal(&mut self, uuid: [u8; 16]) -> Result<[u32; 17]> {
         let mut inode = NewInode::new(reserved::JOURNAL, REGULAR | 0o600);
         let count = self.geometry.journal_blocks;

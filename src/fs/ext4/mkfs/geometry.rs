@@ -1,7 +1,7 @@
 //! The geometry of a new volume: the numbers of its groups, inodes and reserved blocks. These numbers are computed from the volume's size
 //! and the options.
 //!
-//! Numbers that the options do not determine are the same as in volumes made by mke2fs (docs/PROVENANCE.md).
+//! For numbers that the options do not determine, the results are the same as in volumes that mke2fs makes (docs/PROVENANCE.md).
 
 use super::features::Features;
 use super::options::MkfsOptions;
@@ -15,10 +15,10 @@ const TIB: u64 = 1 << 40;
 const PAGE: u64 = 4096;
 /// The maximum number of blocks or inodes in a group. A small descriptor stores these counts in 16 bits.
 const MAX_PER_GROUP: u32 = (1 << 16) - 8;
-/// The minimum number of inodes per group. With this number, group 0 contains all inodes of a new volume.
+/// The minimum number of inodes per group. It ensures that the inodes of a new volume's files are all in group 0.
 const MIN_INODES_PER_GROUP: u32 = 16;
-/// The minimum size of a group in clusters. If the volume needs more inodes than the inode bitmaps can describe, groups are made smaller,
-/// down to this size.
+/// The minimum size of a group in clusters. Groups are made smaller, down to this size, if the volume needs more inodes than the inode
+/// bitmaps of larger groups can describe.
 const MIN_CLUSTERS_PER_GROUP: u32 = 256;
 /// The minimum number of blocks for files in the last group. A last group with fewer blocks for files is omitted.
 const WORTHWHILE: u64 = 50;
