@@ -11,8 +11,8 @@ const DIRECT: u64 = 12;
 const PLACE: Place = Place::new("indirect block");
 
 impl Inode {
-    /// Appends the runs of blocks in the pointer block for `block` to `into`, in order. Returns the first file block after the range of
-    /// that pointer block.
+    /// Appends the runs of blocks in the pointer block for `block` to `into`, in file order. Returns the first file block that this pointer
+    /// block does not map.
     pub(in crate::fs::ext4) fn indirect_leaf(
         &self,
         block: FileBlock,
@@ -43,8 +43,8 @@ impl Inode {
         Ok(FileBlock(u64::MAX))
     }
 
-    /// Descends to `block` from a pointer that maps `blocks` of the file. The block to which `root` points has `level` levels of pointer
-    /// blocks below it.
+    /// Descends from the pointer `root` to `block`. `blocks` are the file blocks that `root` maps. There are `level` levels of pointer
+    /// blocks below the block to which `root` points.
     fn subtree(
         &self,
         root: u32,
