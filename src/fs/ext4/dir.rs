@@ -110,7 +110,7 @@ impl DiskOrder<'_> {
             let entry = area.entry(self.at, &dir.fs)?;
             self.at = entry.next;
             let Some(inode) = entry.inode else { continue };
-            // If fast commits have changed a name, the directory's edit replaces the entry in the block. The entry in the block is skipped.
+            // If fast commits have changed the entry's name, their change replaces the entry in the block, so the entry is skipped.
             if edit.is_none_or(|edit| !edit.names.contains_key(entry.name)) {
                 let (name, file_type) = (entry.name.to_vec(), entry.file_type);
                 return Ok(Some(DirEntry { name, inode, file_type }));
@@ -346,9 +346,9 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// The change that fast commits made to a name: the new inode, or `None` for a removed name. Returns `None` if they did not change the
-/// name. In a case-insensitive directory, all names with the same folded form refer to one entry, so a change of any of these names
-/// applies.
+/// Returns the change that fast commits made to a name: the new inode, or `Some(None)` if they removed the name. Returns `None` if they did
+/// not change the name. In a case-insensitive directory, all names with the same folded form refer to one entry, so a change of any of
+/// these names applies.
 fn find_edit(edit: &DirEdit, wanted: &Wanted<'_>) -> Option<Option<InodeNo>> {
     if wanted.is_exact() {
         return edit.names.get(wanted.name).copied();

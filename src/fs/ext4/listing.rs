@@ -338,7 +338,7 @@ impl<'a> Walk<'a> {
         };
         self.budget = budget;
         let entry = &self.dir.dx_entries(&node.area)?[node.entry];
-        // The first entry of a node has no hash. Its range of hashes begins at the lowest hash of the node.
+        // The first entry of a node has no hash. The entry's range of hashes begins at the lowest hash of the node.
         let least = if node.entry == 0 { node.least } else { entry.hash.get() & !1 };
         Ok((self.dir.dx_child(entry, &node.area)?, least))
     }

@@ -13,9 +13,9 @@ use crate::iomap::{
 };
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
-/// The maximum number of leaves (nodes with extents, or indirect blocks) of a map that is read completely at its first use. The map then
-/// stays in memory. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the
-/// metadata cache.
+/// A map with at most this many leaves (nodes with extents, or indirect blocks) is read completely at its first use, and then stays in
+/// memory. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the metadata
+/// cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
 /// The maximum number of extents of a map that stays in memory. This many extents need 96 MiB, and their index needs 80 MiB.
 const RESIDENT_EXTENTS: usize = 4 << 20;

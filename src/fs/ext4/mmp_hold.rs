@@ -23,8 +23,8 @@ use crate::units::{DevOffset, FsBlock};
 
 /// The maximum of ordinary sequence numbers. Higher numbers have special meanings.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
-/// The node accepts a number on the device as its own if the number is one of its this many newest numbers. The number can be older than
-/// the newest number: each attempt to reconnect writes a new number, and the device may repeat an earlier write afterwards.
+/// The number of newest sequence numbers that a node recognises as its own. The number on the device can be older than the newest number,
+/// because each attempt to reconnect writes a new number, and the device may repeat an earlier write afterwards.
 const OURS: u32 = 1024;
 
 /// Holds a volume until this value is dropped. A separate thread updates the sequence number.
@@ -171,8 +171,8 @@ impl Count {
         if let Ok((raw, _)) = RawMmp::mut_from_prefix(&mut buffer) {
             self.fill(raw, seq);
         }
-        // No flush is needed, because other nodes also read the number from the device's cache. An error of a flush could also not be
-        // returned, because this thread has no caller.
+        // No flush is needed, because other nodes see the number even if it is only in the device's cache. Also, an error of a flush could
+        // not be returned, because this thread has no caller.
         let through = !self.events.durability().calls_flush();
         self.device.write_all_at(&[IoSlice::new(&buffer)], at, through)
     }

@@ -13,8 +13,8 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// The groups in which the search looks for a backup. They have a backup if the volume has the feature sparse_super, and in most other
-/// layouts.
+/// The groups in which the search looks for a backup. These groups have a backup in most layouts, for example with the feature
+/// sparse_super.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
 /// The possible block sizes, as exponents of two.
 const SHIFTS: std::ops::RangeInclusive<u8> = 10..=16;

@@ -96,7 +96,8 @@ impl Writing {
 
     /// Returns the generation of a new inode. A new generation makes the file handles of an earlier inode with the same number invalid.
     pub(crate) fn generation(&self) -> u32 {
-        // With any odd step, the sequence visits all numbers. The chosen step makes consecutive generations differ in many bits.
+        // The sequence of generations visits all 32-bit numbers, because the step is odd. With this step, consecutive generations differ in
+        // many bits.
         self.generations.fetch_add(0x9E37_79B9, Ordering::Relaxed)
     }
 }

@@ -68,8 +68,9 @@ impl From<FsBlock> for Goal {
 
 impl Handle<'_> {
     /// Allocates one run of at least one block and at most `want` blocks. The run begins as close after `goal` as possible. With bigalloc,
-    /// complete clusters are allocated, so the run can be longer than `want`. Changes two metadata blocks. Leaves some free blocks for
-    /// nodes of maps. Leaves the blocks reserved for the superuser only [on request](Ext4::keep_reserve).
+    /// complete clusters are allocated, so the run can be longer than `want`. Changes two metadata blocks. The blocks that are reserved for
+    /// nodes of maps are never allocated. The blocks that are reserved for the superuser are only withheld [on
+    /// request](Ext4::keep_reserve).
     ///
     /// # Errors
     /// `NoSpace` on a full volume; nothing is changed in that case. If [`commit_frees`](Allocator::commit_frees) is true, the next commit
@@ -357,9 +358,8 @@ impl Superblock {
         self.group_start(self.group_of(inode))
     }
 
-    /// The number of free clusters reserved for nodes of extent trees. A write to a part of a preallocated extent, or a hole punched into
-    /// an extent, splits the extent and may need a new node. In files without extents, these changes need no block. Linux reserves the same
-    /// number.
+    /// The number of free clusters reserved for nodes of extent trees. A node may be needed when an extent is split by a write to a part of
+    /// a preallocated extent, or by a punched hole. In files without extents, these changes need no block. Linux reserves the same number.
     pub(super) fn clusters_for_nodes(&self) -> u64 {
         if !self.incompat.contains(Incompat::EXTENTS) {
             return 0;

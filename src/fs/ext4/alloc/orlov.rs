@@ -89,7 +89,7 @@ impl Allocator {
 }
 
 impl Region {
-    /// Whether the region has free inodes, and its free resources are not far below the average of all regions.
+    /// Whether the region has free inodes, and whether its free inodes and clusters are not far below the average of all regions.
     fn fits(&self, sb: &Superblock, average: &Self) -> bool {
         let clusters = self.count() * u64::from(sb.blocks_per_group / sb.cluster_blocks);
         self.inodes > 0

@@ -1,5 +1,5 @@
-//! The summary of each group in memory. The search for a group reads the summaries without a lock. A summary is changed only while the
-//! group is locked.
+//! The summary of each group in memory. A thread that searches for a group reads the summaries without a lock. A summary is changed only
+//! while the group is locked.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -62,7 +62,8 @@ impl GroupState {
         }
     }
 
-    /// Locks the group. In the lock order, this lock is after a handle and before a block. A thread may lock only one group at a time.
+    /// Locks the group. In the lock order, this lock comes after the handles of transactions and before the blocks. A thread may lock only
+    /// one group at a time.
     pub(super) fn lock(&self) -> Ordered<MutexGuard<'_, Locked>> {
         Ordered::new(Rank::Group, || self.locked.lock())
     }

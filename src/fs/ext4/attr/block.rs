@@ -43,8 +43,8 @@ impl Attributes<'_> {
         Ok(header.is_ok_and(|(header, _)| header.h_refcount.get() > 1))
     }
 
-    /// Rewrites a block if no other inode shares it. Two threads may call this function for two inodes that share the block, each with the
-    /// lock of its own inode. The reference count is therefore checked while the block is locked.
+    /// Rewrites a block if no other inode shares it. Two threads may call this function for two inodes that share the block. Each of them
+    /// holds only the lock of its own inode. The reference count is therefore checked while the block is locked.
     pub(super) fn rewrite_xattr_block(
         &self,
         h: &mut Handle<'_>,

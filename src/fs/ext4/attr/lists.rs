@@ -133,8 +133,8 @@ impl<'a> Lists<'a> {
         list.insert(at, entry);
     }
 
-    /// Removes the last attribute with a separate value inode from a list. Returns the number of the value inode and the charge for this
-    /// value.
+    /// Removes an attribute from a list: the last one whose value is in a separate inode. Returns the number of this inode and the charge
+    /// for the value.
     pub(super) fn take_large(&mut self, home: Home) -> Option<(InodeNo, Charged)> {
         let charged = self.charged();
         let (list, changed) = self.list(home);

@@ -75,7 +75,7 @@ impl Attributes<'_> {
         self.init_value(h, &fresh)?;
         let count = self.fs.superblock.block_size.blocks_for(value.len() as u64) as u32;
         if let Err((error, mapped)) = self.map_runs(h, &fresh, &runs, count) {
-            // The runs after the failed run belong to no map, so they are freed separately.
+            // The runs that could not be mapped belong to no map, so they are freed separately.
             for (start, len) in &runs[mapped..] {
                 h.free_blocks(*start, u64::from(*len), Freed::Data)?;
             }
@@ -105,7 +105,8 @@ impl Attributes<'_> {
             links: 1,
             flags: InodeFlags::EA_INODE,
             time: h.now(),
-            // A value inode in the older form has the generation of its owner. The generation of this value inode must therefore differ.
+            // A value inode in the older form has the generation of its owner. The new value inode gets another generation, so that it does
+            // not appear to have the older form.
             generation: !self.generation,
             project: stat.project.unwrap_or(0),
             body: Body::Mapped,

@@ -58,7 +58,7 @@ impl Checker<'_> {
                 None => format!("the encryption context of {} bytes is not valid", context.len()),
             },
             Ok(None) => "the inode has the flag encrypt, but no encryption context".to_owned(),
-            // Other checks report an error of reading the attributes or the inode.
+            // If the attributes or the inode cannot be read, other checks report the error.
             Err(_) => return,
         };
         let place = Place::new("encryption context").inode(inode.number);

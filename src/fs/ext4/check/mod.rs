@@ -8,8 +8,8 @@
 //! check and ordinary reads share the code for the layouts, the checksums, the name hashes and the recovery.
 //!
 //! **Memory**: one bit for each cluster; 200 bytes for each group; six bytes for each inode of groups with used inodes; 32 bytes for each
-//! directory; 48 bytes for each attribute block; 8 bytes for each encrypted inode, and each distinct policy; the map of one directory, and
-//! 16 bytes for each name in it; 32 MiB of cached metadata; the first 100,000 findings.
+//! directory; 48 bytes for each attribute block; 8 bytes for each encrypted inode; every distinct encryption policy; the map of one
+//! directory, and 16 bytes for each name in it; 32 MiB of cached metadata; the first 100,000 findings.
 
 mod bitmaps;
 mod bits;

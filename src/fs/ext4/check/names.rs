@@ -102,7 +102,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether an inode has no directory entry because the superblock names it.
+    /// Whether the superblock names this inode. No directory contains such an inode.
     pub(super) fn is_hidden(&self, number: u32) -> bool {
         let raw = &self.superblock;
         let named = [

@@ -15,7 +15,7 @@ impl Checker<'_> {
         self.fs.superblock.compat.contains(Compat::RESIZE_INODE)
     }
 
-    /// Checks the resize inode, which maps the blocks reserved for descriptors. The map has one double-indirect block. It points to the
+    /// Checks the resize inode, which maps the blocks reserved for descriptors. The map has one double-indirect block, which points to the
     /// reserved blocks after the first superblock. Each of these blocks contains the numbers of its copies in the groups with backups.
     pub(super) fn check_resize_inode(&mut self, inode: &Found) -> Extent {
         let fs = self.fs;

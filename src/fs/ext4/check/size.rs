@@ -81,7 +81,7 @@ impl Checker<'_> {
                 let what = "inline data without the attribute system.data".to_owned();
                 return self.findings.add(place, Kind::Damaged { what });
             }
-            // Other checks report an error of reading the attributes or the inode.
+            // If the attributes or the inode cannot be read, other checks report the error.
             Err(_) => return,
         };
         let (stored, expected) = (inode.size(), front + rest);

@@ -245,8 +245,8 @@ impl RangeEdit {
 }
 
 impl InodeEdit {
-    /// Splits overlapping ranges, so that all ranges are disjoint: the newer edit applies in the overlap. Applying the edits to the map one
-    /// by one would take quadratic time.
+    /// Splits overlapping ranges, so that all ranges are disjoint. Where ranges overlap, the newer edit applies. Applying the edits to the
+    /// map one by one would take quadratic time.
     fn merge_ranges(&mut self) {
         let mut merged = BTreeMap::<u64, RangeEdit>::new();
         for edit in self.ranges.drain(..).filter(|edit| !edit.blocks.is_empty()) {
@@ -267,7 +267,7 @@ impl InodeEdit {
         self.ranges = merged.into_values().collect();
     }
 
-    /// The inode's bytes in the inode table, after the edits were applied.
+    /// Returns the bytes of the inode after the edits. `table` contains the bytes of the inode in the inode table.
     ///
     /// A fast commit records only the start of an inode. The bytes after it contain extended attributes and are kept. The root of the map
     /// is also kept, because the recorded ranges are edits of this map. An inode that a fast commit created starts without attributes and
@@ -292,7 +292,8 @@ impl InodeEdit {
         inode
     }
 
-    /// Returns the extents of a leaf after the edits. The leaf maps `blocks`. Both `extents` and the result are sorted.
+    /// Returns the extents of a leaf after the edits. `blocks` are the file blocks that the leaf may map. Both `extents` and the result are
+    /// sorted.
     pub(crate) fn ranges(&self, extents: Vec<Extent>, blocks: Range<FileBlock>) -> Vec<Extent> {
         let window = blocks.start.0..blocks.end.0;
         let extents = if self.created { Vec::new() } else { extents };

@@ -69,7 +69,7 @@ struct State {
     /// The number of threads that need a commit of the running transaction, and the number that is expected to need it.
     waiting: u32,
     expected: u32,
-    /// The maximum time for which a commit waits until the expected number of threads need it. It is the duration of the last commit.
+    /// The maximum time for which a commit waits for more threads that need it. It is the duration of the last commit.
     patience: Duration,
     aborted: Option<String>,
 }
@@ -210,7 +210,7 @@ impl Transactions {
         state.credits = 0;
         state.closed = false;
         self.opened.notify_all();
-        // Before an operation left, it may have aborted the journal.
+        // An operation of this transaction may have aborted the journal before it left the transaction.
         let aborted = state.check();
         drop(state);
 

@@ -79,7 +79,7 @@ impl Files<'_> {
             let len = if last { end - at } else { (header + name.len()).next_multiple_of(4) };
             let entry = RawDirEntry {
                 inode: (*number).into(),
-                // An entry with the length of a block of 64 KiB is stored as 65535, because the length does not fit into 16 bits.
+                // An entry may fill a block of 64 KiB. Its length is stored as 65535, because 65536 does not fit into 16 bits.
                 rec_len: u16::try_from(len).unwrap_or(u16::MAX).into(),
                 name_len: name.len() as u8,
                 file_type: if typed && *number != 0 { TYPE_DIRECTORY } else { 0 },

@@ -64,7 +64,7 @@ impl NewInode {
         raw.i_block = self.i_block;
         let mut extra = RawInodeExtra::new_zeroed();
         extra.i_extra_isize.set(EXTRA_ISIZE);
-        // A stored time consists of 32 signed bits of seconds, and two further bits, the epoch.
+        // A stored time consists of a signed 32-bit number of seconds, and two further bits (the epoch).
         let epoch = ((time - i64::from(time as i32)) >> 32) as u32 & 3;
         for seconds in [&mut raw.i_atime, &mut raw.i_ctime, &mut raw.i_mtime, &mut extra.i_crtime] {
             seconds.set(time as u32);

@@ -4,8 +4,8 @@
 //! ([`layout`]), and the files of the new volume get their positions ([`files`]). Nothing is written before these steps have succeeded. The
 //! superblock is written last. Before that write, no program recognises a volume on the device.
 //!
-//! The numbers are the same as in a volume that mke2fs makes, so that knowledge about those volumes also applies to these. The positions
-//! are different: the journal is near the start, after the first inode tables, and each file is contiguous.
+//! The numbers are the same as in a volume that mke2fs makes, so that knowledge about mke2fs's volumes also applies to ironmap's volumes.
+//! The positions are different: the journal is near the start, after the first inode tables, and each file is contiguous.
 //!
 //! The required memory is 24 bytes and a descriptor for each group, and a few ranges for each flex group. A volume of 16 TiB needs 16 MiB.
 

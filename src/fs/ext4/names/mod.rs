@@ -4,7 +4,7 @@
 //! full directory is converted to the next form, and a full tree grows by splits. After each conversion or split, the directory is valid
 //! and has the same names. Completed steps are therefore not undone if the next step finds no free space. A directory never shrinks.
 //!
-//! The caller must have locked the directory, and updates the directory's link count and time stamps.
+//! The caller locks the directory before a change, and updates its link count and its time stamps.
 
 mod entries;
 mod hashed;

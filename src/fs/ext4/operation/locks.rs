@@ -61,7 +61,7 @@ pub(crate) struct Content<'a> {
     pin: Pin<'a>,
 }
 
-/// What a conversion does with a partly written block that another thread is using.
+/// How a conversion handles a partly written block that another thread is using.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// The conversion skips these blocks.

@@ -113,8 +113,8 @@ impl Operation<'_> {
             }
             _ => check_not_internal(inode),
         };
-        // The inode is checked before it is locked. If it is a directory above `dir`, a wait for its lock could be a deadlock: another
-        // thread may have locked it and wait for `dir`.
+        // A directory is refused before the inode is locked. Another thread may have locked a directory above `dir` and wait for `dir`, so
+        // a wait for that directory's lock could be a deadlock.
         check(&self.inode(inode)?)?;
         let locked = self.lock(inode);
         let inode = locked.named()?;

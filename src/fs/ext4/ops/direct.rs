@@ -1,5 +1,5 @@
-//! Direct writes, as far as they concern the file system: allocates blocks for holes, removes privileges, and updates the metadata for
-//! written data.
+//! The file system's part of direct writes: the allocation of blocks for holes, the removal of privileges, and the update of the metadata
+//! for written data.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -339,7 +339,7 @@ impl Ext4 {
         writing.is_ok_and(|writing| writing.transactions.is_committed(Tid::of_map(open)))
     }
 
-    /// Updates the metadata of all files for written data. After an error for one file, the function continues with the other files.
+    /// Updates the metadata for the written data of all files. After an error for one file, continues with the other files.
     ///
     /// # Errors
     /// One of the errors of [`convert`](Self::convert). If one of them is `Busy`, this error is returned, because a retry succeeds when the

@@ -28,8 +28,8 @@ pub(super) enum Fate {
     EndsWhenClosed,
 }
 
-/// The number of blocks that change when a file is freed whose map has no node except the root: the bitmaps and descriptors of at most four
-/// extents, each in two groups; attributes; the inode; the superblock.
+/// The number of blocks that change when a file is freed, if the root is the only node of its map: the bitmaps and descriptors of at most
+/// four extents, each in two groups; attributes; the inode; the superblock.
 const SMALL_CREDITS: u32 = 32;
 /// The number of blocks that an update of time stamps changes: only the inode's block.
 const STAMP_CREDITS: u32 = 1;

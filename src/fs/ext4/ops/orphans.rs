@@ -157,8 +157,8 @@ impl Operation<'_> {
         let (mut found, mut broken) = follow()?;
         if let Some(why) = broken.take_if(|why| !is_of_volume(why)) {
             (found, broken) = follow()?;
-            // The list is read twice. If the second read succeeds, the error was temporary and is returned. If the second read also fails,
-            // the list is cut at the unreadable entry.
+            // After an error, the list is read again. If the second read succeeds, the error was temporary and is returned. If the second
+            // read also fails, the list is cut at the unreadable entry.
             if broken.is_none() {
                 return Err(why);
             }

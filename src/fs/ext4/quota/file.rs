@@ -52,7 +52,8 @@ impl MayChange for QuotaFile {
     }
 }
 
-/// The used entries in a block, and their offsets. An entry that consists of zeros is unused, even though 0 is a valid id.
+/// The used entries in a block, and their offsets. An entry that consists of zeros is unused. The used entry of id 0 never consists of
+/// zeros.
 pub(in crate::fs::ext4) fn entries(block: &[u8]) -> impl Iterator<Item = (usize, &RawQuotaEntry)> {
     positions().filter_map(|at| {
         let entry = RawQuotaEntry::ref_from_bytes(block.get(at..at + ENTRY)?).ok()?;

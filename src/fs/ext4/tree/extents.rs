@@ -198,7 +198,7 @@ impl Tree<'_> {
                 let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
                 self.replace(handle, &path, window, &moved, 0)?;
             }
-            // The loop must end after the first leaf. This leaf is also responsible for the blocks before its range.
+            // The loop ends after the first leaf, because this leaf is also responsible for the blocks before its range.
             end = if path.is_first() { 0 } else { path.range.start };
         }
         Ok(())

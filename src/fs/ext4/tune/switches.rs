@@ -11,7 +11,7 @@ use crate::fs::ext4::mkfs::{Features, random};
 use crate::fs::ext4::superblock::{change_features, features};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// Features that can be enabled if only the superblock is changed.
+/// Features that a change of the superblock alone can enable.
 const SETTABLE: Features = Features {
     compat: Compat::DIR_INDEX.union(Compat::STABLE_INODES).union(Compat::FAST_COMMIT),
     incompat: Incompat::EXTENTS
@@ -27,7 +27,7 @@ const SETTABLE: Features = Features {
         .union(RoCompat::READONLY),
 };
 
-/// Features that can be disabled if only the superblock is changed.
+/// Features that a change of the superblock alone can disable.
 const CLEARABLE: Features = Features {
     compat: Compat::FAST_COMMIT,
     incompat: Incompat::CSUM_SEED,

@@ -14,7 +14,7 @@ use crate::fs::ext4::jbd2::fast_commit::{DirEdit, InodeEdit};
 use crate::fs::ext4::{Ext4, Inode, ROOT};
 use crate::units::InodeNo;
 
-/// A name that is added, is removed, or refers to another inode after the fast commits.
+/// A name that the fast commits have added, removed, or changed to another inode.
 pub(super) struct Change<'a> {
     pub(super) dir: InodeNo,
     pub(super) name: &'a [u8],
