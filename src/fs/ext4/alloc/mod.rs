@@ -53,7 +53,7 @@ pub(crate) struct Allocator {
     keep_reserve: AtomicBool,
 }
 
-/// The counters of the superblock.
+/// The numbers of free blocks and free inodes that the superblock stores.
 pub(crate) struct Counts {
     pub(crate) free_blocks: u64,
     pub(crate) free_inodes: u32,

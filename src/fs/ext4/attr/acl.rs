@@ -13,7 +13,7 @@ use super::name::{Name, NameIndex};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, SetXattr};
 
-/// The version of the form that `getxattr` returns.
+/// The version number in the value that `getxattr` returns.
 const SYSCALL_VERSION: u32 = 2;
 /// The value of the id field in entries that have no id, in the form of the system calls.
 const UNDEFINED_ID: u32 = u32::MAX;
@@ -121,7 +121,7 @@ impl Attributes<'_> {
         Attributes(&inode).put(h, &ACCESS, access, SetXattr::Any)
     }
 
-    /// Changes the inode's access list, if the inode has one, to match a new mode. The caller sets the mode.
+    /// Adapts the inode's access list to a new mode. Does nothing if the inode has no access list. The caller sets the mode.
     ///
     /// # Errors
     /// The errors of reading attributes.

@@ -44,8 +44,8 @@ impl Superblock {
     /// The maximum number of blocks changed by creating one value and dropping another.
     pub(super) fn value_credits(&self) -> u32 {
         let blocks = self.block_size.blocks_for(MAX_VALUE as u64) as u32;
-        // Creating a value changes its blocks; its inode with the inode bitmap and a descriptor; block bitmaps and descriptors; and nodes
-        // of the map.
+        // The creation of a value changes the blocks of the value; its inode, with the inode bitmap and a descriptor; block bitmaps and
+        // descriptors; nodes of the map.
         let making = blocks + 3 + 2 * self.groups.min(GROUPS) + 4;
         // Unmapping starts a new transaction if the remaining credits might be too few for the longest extents. A new transaction would
         // commit a partial change of the attributes, so these credits are large enough to prevent it.

@@ -185,7 +185,7 @@ impl Ext4 {
             if first {
                 writing.errors.stop(why);
             }
-            // Writes that use no transaction must be refused too.
+            // This call makes the cached inodes outdated, so that writes without a transaction read their inode again and are refused.
             writing.locks.all_changed();
             then();
             if first {

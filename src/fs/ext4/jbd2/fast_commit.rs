@@ -83,7 +83,7 @@ struct Record {
     value: Range<usize>,
 }
 
-/// The largest valid numbers in records.
+/// The largest inode number and the number of blocks of the volume. Larger numbers in a record are invalid.
 pub(super) struct Bounds {
     pub(super) inodes: u32,
     pub(super) blocks: u64,

@@ -248,7 +248,7 @@ mod tests {
                 fs.unlink(ROOT, name).unwrap();
                 held
             });
-            // Every fourth orphan stays.
+            // Every fourth orphan stays on the list.
             let mut ends: [Vec<_>; 3] = Default::default();
             let mut stays = Vec::new();
             for (at, held) in held.enumerate() {

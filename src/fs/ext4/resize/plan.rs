@@ -158,7 +158,7 @@ impl Plan {
     }
 }
 
-/// The space of the new volume, for allocations. Also returns the blocks that files and metadata must leave.
+/// The space of the new volume, for allocations, and the blocks that files and metadata must leave.
 fn room(volume: &Volume, shape: &Shape) -> Result<(Space, Evicted)> {
     let (old, sb) = (&volume.found.superblock, &shape.sb);
     let mut space = space(volume, shape)?;
