@@ -1,9 +1,9 @@
-//! The backups of the superblock, which are updated after an operation has enabled a feature.
+//! The backups of the superblock. They are updated after an operation has enabled a feature.
 //!
-//! Linux does not update the backups. If `e2fsck -b` repairs a volume from a backup without the feature ext_attr, e2fsck removes all
-//! extended attributes, because attributes on a volume without that feature are faults. A close therefore stores the enabled features in
-//! the backups, together with the revision that these features need. The primary superblock is written first, because
-//! `Superblock::check_revision` refuses a primary superblock of revision 0 if a backup has revision 1.
+//! Linux does not update the backups. This can lose data: if `e2fsck -b` repairs a volume from a backup without the feature ext_attr,
+//! e2fsck removes all extended attributes. A close therefore stores the enabled features in the backups, together with the revision that
+//! these features need. The primary superblock is written first, because `Superblock::check_revision` refuses a primary superblock of
+//! revision 0 if a backup has revision 1.
 
 use std::io::IoSlice;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,7 @@ impl Ext4 {
                 Ok(())
             })?;
             self.blocks.write_device(block, &[IoSlice::new(&content)], false)?;
-            // With a flush after each backup, a power failure can tear at most one backup.
+            // A power failure can tear only a backup that is being written. The flush after each backup limits the damage to one backup.
             self.blocks.flush()?;
         }
         Ok(())

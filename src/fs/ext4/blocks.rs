@@ -25,13 +25,13 @@ const CACHE_BYTES: usize = 64 << 20;
 /// change.
 const ATTEMPTS: u32 = 64;
 
-/// The location of a block's current content, if the content is not at the block's home location.
+/// Where the current content of a block is, if it is not at the block's home location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relocated {
     /// The content is in this block of the journal, without changes.
     Journal(FsBlock),
-    /// The content is in this block of the journal, except for the first four bytes. The first four bytes of the content equal the
-    /// journal's magic number; the journal stores zeros in their place.
+    /// The content is in this block of the journal, but its first four bytes must be replaced by the journal's magic number. The journal
+    /// stores zeros instead of these bytes, so that the block does not look like a block of the journal itself.
     Escaped(FsBlock),
 }
 
@@ -39,13 +39,14 @@ pub(crate) enum Relocated {
 #[derive(Default)]
 pub(crate) struct Overlay {
     blocks: BTreeMap<FsBlock, Relocated>,
-    /// The block numbers of an external journal's device, past the end of the volume. The range is empty if the journal is internal.
+    /// The block numbers that represent the blocks of an external journal's device. These numbers are past the end of the volume. The range
+    /// is empty if the journal is internal.
     outside: Range<u64>,
 }
 
 impl Overlay {
-    /// An empty overlay. `range` contains the numbers that stand for the blocks of an external journal's device. These numbers are past the
-    /// end of the volume. The range is empty for an internal journal.
+    /// An empty overlay. `range` contains the block numbers that represent the blocks of an external journal's device. These numbers are
+    /// past the end of the volume. The range is empty if the journal is internal.
     pub(crate) fn outside(range: Range<u64>) -> Self {
         Self { blocks: BTreeMap::new(), outside: range }
     }
@@ -117,7 +118,8 @@ impl Blocks {
         self.cache.clear();
     }
 
-    /// Removes and returns the overlay of [`set_overlay`](Self::set_overlay). The caller must not use this `Blocks` afterwards.
+    /// Removes the overlay that [`set_overlay`](Self::set_overlay) has set, and returns it. The caller must not use this `Blocks`
+    /// afterwards.
     pub(crate) fn take_overlay(&mut self) -> Overlay {
         std::mem::take(&mut self.overlay)
     }
@@ -142,15 +144,15 @@ impl Blocks {
         }
     }
 
-    /// Whether a block is cached or has a version in a transaction.
+    /// Whether the cache contains the block, or a transaction contains a version of the block.
     pub(crate) fn has(&self, block: FsBlock) -> bool {
         self.dirty.get(block).is_some() || self.cache.get(&block).is_some()
     }
 
     /// Reads a block that has no version in a transaction.
     fn read_clean(&self, block: FsBlock) -> Result<Block> {
-        // During the read the cache contains a placeholder. If another thread replaces the placeholder by newer content, the result of this
-        // read is not cached.
+        // During the read, the cache contains a placeholder for the block. If another thread replaces the placeholder with newer content,
+        // the older content of this read is not cached.
         self.cache.get_or_insert_with(&block, || match self.overlay.get(block) {
             None => self.read_device(block),
             Some(copy) => self.read_relocated(copy),
@@ -193,9 +195,9 @@ impl Blocks {
     ) -> Result<R> {
         for _ in 0..ATTEMPTS {
             self.read(block, place)?;
-            // If several threads read the same block, only the first thread reads it from the device. The first thread passes the content
-            // to the waiting threads before it inserts the content into the cache. A waiting thread can therefore find that the block is
-            // not in memory. The waiting thread then reads the block again. The content cannot change between the two reads.
+            // If several threads need the same block, only the first thread reads it from the device. The first thread passes the content
+            // to the waiting threads before it inserts the content into the cache. A waiting thread that finds no block in the cache
+            // therefore reads the block from the device again. The content cannot change between the two reads.
             let clean = || self.cache.get(&block).or_else(|| self.read_clean(block).ok());
             let slot = self.dirty.slot(block, clean);
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
@@ -206,7 +208,7 @@ impl Blocks {
         Err(place.corrupt(format!("block {block} is repeatedly evicted from the cache")))
     }
 
-    /// Changes a block whose content on the device is irrelevant; `fill` receives zeros.
+    /// Replaces the content of a block without reading it from the device. `fill` receives zeros.
     pub(super) fn create<R>(
         &self,
         block: FsBlock,
@@ -338,8 +340,8 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// If several threads change a block that is not in memory, every change succeeds. The thread that reads the block may be interrupted
-    /// before it caches the block.
+    /// All changes succeed if several threads change a block that is not in memory. The scheduler can interrupt the thread that reads the
+    /// block before it caches the block.
     #[test]
     fn several_threads_change_a_block_that_none_of_them_has_read() {
         const THREADS: usize = 4;
@@ -357,7 +359,7 @@ mod tests {
             })
         };
         thread::scope(|scope| {
-            // Every thread must visit all blocks, because the barrier makes all threads wait for each other at each block.
+            // All threads visit all blocks, because the threads wait for each other at each block (at the barrier).
             let count_failed = || (0..COUNT).filter(|block| change(*block).is_err()).count();
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(count_failed)).collect();
             assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 0));

@@ -1,8 +1,8 @@
 //! Case-insensitive names. Names are compared after Unicode case folding, canonical decomposition and removal of ignorable characters.
 //!
-//! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1). The tables here are from a later Unicode version. Both versions fold all
-//! characters of Unicode 12.1 in the same way. A name with later characters may get a different hash here than in Linux, so a failed lookup
-//! by hash is repeated as a linear search.
+//! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1). The tables here are from a later version, which folds all characters of
+//! Unicode 12.1 in the same way. For a name with later characters, ironmap may compute another hash than Linux. Therefore a lookup by hash
+//! that finds no entry is repeated as a linear search.
 
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
@@ -41,7 +41,7 @@ pub(super) fn fold(name: &[u8]) -> Option<String> {
     Some(text.chars().filter(|c| !is_ignorable(*c)).default_case_fold().nfd().collect())
 }
 
-/// A name to look up, together with the directory's rule for the comparison of names.
+/// A name to look up, and the rule by which the directory compares names.
 pub(super) struct Wanted<'a> {
     pub(super) name: &'a [u8],
     folded: Option<String>,
@@ -71,7 +71,7 @@ impl<'a> Wanted<'a> {
         self.folded.as_ref().map_or(self.name, |folded| folded.as_bytes())
     }
 
-    /// Refuses a new name in a case-insensitive directory, if Linux could not find an entry with that name or would itself refuse the name.
+    /// Refuses a new name in a case-insensitive directory if Linux would refuse the name, or could not find an entry with the name.
     ///
     /// # Errors
     /// `Unsupported` for characters that Linux's tables fold differently; `InvalidInput` for bytes that violate the volume's encoding in
@@ -105,7 +105,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether another version of Unicode may fold this name, or a name with the same folded form, differently.
+    /// Whether the folded form of this name, or of another name with the same folded form, depends on the version of Unicode.
     pub(super) fn depends_on_tables(&self) -> bool {
         self.folded.as_ref().is_some_and(|folded| !folded.is_ascii() || !self.name.is_ascii())
     }
@@ -119,8 +119,8 @@ mod tests {
     use super::super::hash::{HashVersion, NameHash};
     use super::{fold, is_younger};
 
-    /// Every tested character is folded, decomposed, reordered or removed as in debugfs, which uses the tables of Unicode 12.1. The test
-    /// compares the hashes of the folded names.
+    /// ironmap folds each tested character as debugfs does with the tables of Unicode 12.1: it folds, decomposes, reorders or removes the
+    /// character. The test compares the hashes of the folded names.
     #[test]
     fn folding_agrees_with_debugfs() {
         let hash = NameHash { version: HashVersion::HalfMd4, unsigned: false, seed: [0; 4] };

@@ -8,7 +8,7 @@
 
 use crate::units::InodeNo;
 
-/// CRC32C without a final inversion. `seed` is the checksum of the preceding bytes, so that ext4 and jbd2 can chain several parts.
+/// CRC32C without a final inversion. `seed` is the checksum of the preceding bytes, so that a checksum can cover several separate parts.
 #[must_use]
 pub(crate) fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, data)
@@ -25,8 +25,8 @@ pub(crate) fn crc16(parts: &[&[u8]]) -> u16 {
     digest.finalize()
 }
 
-/// CRC32 with the highest bit first and without a final inversion, as in the journal's checksums of version 1. The first call of a chain
-/// must pass `!0` as `sum`.
+/// CRC32 with the highest bit first and without a final inversion. Version 1 of the journal's checksums uses it. For the first part of the
+/// data, the caller passes `!0` as `sum`.
 #[must_use]
 pub(crate) fn crc32_be(sum: u32, data: &[u8]) -> u32 {
     const CRC32: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_MPEG_2);

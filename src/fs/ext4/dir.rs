@@ -39,14 +39,14 @@ impl Areas<'_> {
         while self.next < end {
             let block = self.next;
             if block > FileBlock(0) {
-                // A reader that continues past the first block will need the map of all blocks.
+                // The first block was not sufficient, so the reader will probably read the other blocks: the complete map is loaded.
                 dir.keep_map()?;
             }
             self.next.0 += 1;
             if let Some(area) = dir.dir_block(block)? {
                 return Ok(Some(area));
             }
-            // A hole of any size is skipped in one step.
+            // The search continues after the hole. A hole of any size is skipped in one step.
             let hole = dir.map(size.pos_of(block), size.bytes() as u64)?;
             self.next = self.next.max(FileBlock(size.blocks_for(hole.end().0)));
         }
@@ -82,7 +82,7 @@ pub(super) struct DiskOrder<'a> {
     areas: Areas<'a>,
     area: Option<Area>,
     at: usize,
-    /// The value of `areas.next` at the last error, to detect an error that repeats without progress.
+    /// The value of `areas.next` at the last error. If it is the same at the next error, the iterator has made no progress.
     failed_at: Option<FileBlock>,
     added: Option<btree_map::Iter<'a, Vec<u8>, Option<InodeNo>>>,
     ended: bool,
@@ -110,7 +110,7 @@ impl DiskOrder<'_> {
             let entry = area.entry(self.at, &dir.fs)?;
             self.at = entry.next;
             let Some(inode) = entry.inode else { continue };
-            // A fast commit's edit of a name replaces the entry in the block with the same name.
+            // If fast commits have changed the entry's name, their change replaces the entry in the block, so the entry is skipped.
             if edit.is_none_or(|edit| !edit.names.contains_key(entry.name)) {
                 let (name, file_type) = (entry.name.to_vec(), entry.file_type);
                 return Ok(Some(DirEntry { name, inode, file_type }));
@@ -151,7 +151,7 @@ impl Iterator for DiskOrder<'_> {
             Ok(Some(_)) => {}
             Ok(None) => self.ended = true,
             Err(_) => {
-                // If the iterator made no progress since the last error, the same error would occur again and again.
+                // Without progress since the last error, the same error would occur again and again. The iterator therefore ends.
                 let next = Some(self.areas.next);
                 self.ended = std::mem::replace(&mut self.failed_at, next) == next;
                 self.area = None;
@@ -261,7 +261,7 @@ impl Inode {
         }
     }
 
-    /// The name together with this directory's rule for the comparison of names.
+    /// The name in the form in which this directory compares names.
     pub(super) fn wanted<'a>(&self, name: &'a [u8]) -> Result<Wanted<'a>> {
         self.check_readable_names()?;
         if self.flags.contains(InodeFlags::CASEFOLD) {
@@ -278,7 +278,7 @@ impl Inode {
         Ok(area.map(|area| (FileBlock(areas.next.0 - 1), area)))
     }
 
-    /// The changes by fast commits that are not yet in the directory's blocks.
+    /// The changes to this directory that fast commits have recorded, and that are not in the directory's blocks yet.
     pub(super) fn fast_commit_edit(&self) -> Option<&DirEdit> {
         self.fs.fast_commits.edits_of(self.number)
     }
@@ -346,8 +346,9 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// The change that fast commits made to a name, if they changed the name. In a case-insensitive directory, all names with the same folded
-/// form refer to one entry, so a change of any of these names applies.
+/// Returns the change that fast commits made to a name: the new inode, or `Some(None)` if they removed the name. Returns `None` if they did
+/// not change the name. In a case-insensitive directory, all names with the same folded form refer to one entry, so a change of any of
+/// these names applies.
 fn find_edit(edit: &DirEdit, wanted: &Wanted<'_>) -> Option<Option<InodeNo>> {
     if wanted.is_exact() {
         return edit.names.get(wanted.name).copied();

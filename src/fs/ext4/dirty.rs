@@ -39,7 +39,7 @@ pub(super) struct Version {
 }
 
 impl DirtyBlock {
-    /// Locks the version. `None` if the slot was removed.
+    /// Locks the newest version of the block. Returns `None` if the slot was removed.
     pub(super) fn lock(&self) -> Option<MutexGuard<'_, Version>> {
         Some(self.0.lock()).filter(|version| !version.gone)
     }
@@ -94,9 +94,9 @@ impl Dirty {
         shard.get(&block).map(|slot| slot.0.lock().content.clone())
     }
 
-    /// The slot of a block. If the block has no slot, a slot is created with the content that `clean` returns; the result is `None` if
-    /// `clean` returns `None`. `clean` is called under the shard's lock, because content that was read before the lock was acquired may be
-    /// outdated. The block should already be in memory, so that `clean` needs no read from the device.
+    /// Returns the slot of a block. If the block has no slot, creates a slot with the content that `clean` returns; returns `None` if
+    /// `clean` returns `None`. `clean` is called while the shard is locked: content that was read before could be outdated. The block
+    /// should already be in memory, so that `clean` does not read from the device.
     pub(super) fn slot(
         &self,
         block: FsBlock,
@@ -115,7 +115,8 @@ impl Dirty {
         Some(slot)
     }
 
-    /// The newest version of a block, if transaction `tid` was the last to change the block and the block was not freed.
+    /// The newest version of a block. Returns `None` if another transaction than `tid` has changed the block last, or if the block was
+    /// freed.
     pub(super) fn of_transaction(&self, block: FsBlock, tid: Tid) -> Option<Block> {
         let slot = self.find(block)?;
         let version = slot.lock()?;

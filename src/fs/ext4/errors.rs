@@ -1,12 +1,12 @@
 //! Corruption on a volume that is open for writing: how errors are recorded in the superblock, and how the volume reacts.
 //!
-//! An operation that [fails](Ext4::watch) with `Corrupt` counts as one error. `s_errors` selects the reaction: nothing (`continue`),
-//! refusing changes (`remount-ro`), or refusing changes and reads (`panic`). Errors that do not stop the volume are collected in memory.
-//! The next [`sync_all`](Ext4::sync_all), the next tick of the [timer](super::CommitTimer), or the close stores all collected errors in the
-//! superblock with one write. Many errors therefore cost only one write.
+//! If an operation [fails](Ext4::watch) with `Corrupt`, the failure counts as one error. `s_errors` selects the reaction: nothing
+//! (`continue`), refusing changes (`remount-ro`), or refusing changes and reads (`panic`). Errors that do not stop the volume are collected
+//! in memory. One write stores all collected errors in the superblock. This write occurs at the next [`sync_all`](Ext4::sync_all), at the
+//! next tick of the [timer](super::CommitTimer), or at the close.
 //!
-//! Corruption counts only if an operation finds it while the operation has locked the inode. Without the lock, another thread may change
-//! the [`Inode`](super::Inode) during the read, and the reader can mistake valid data for corrupt data.
+//! An operation that finds corruption counts it only if the operation has locked the inode. Without the lock, another thread may change the
+//! [`Inode`](super::Inode) during the read, and the reader can mistake valid data for corrupt data.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -168,9 +168,9 @@ fn code(errno: Errno) -> u8 {
 }
 
 impl Ext4 {
-    /// Runs an operation, which must lock the structures that it reads. If the volume is open for writing and the operation fails with
-    /// `Corrupt`, the failure counts as an error of the volume. An operation inside another operation must not return its error to the
-    /// outer operation, because both operations would count the error.
+    /// Runs an operation. The operation must lock the structures that it reads. If it fails with `Corrupt` on a volume that is open for
+    /// writing, the failure counts as an error of the volume. If an operation runs inside another operation, it must not return its error
+    /// to the outer operation, because the error would be counted twice.
     pub(crate) fn watch<R>(&self, operation: impl FnOnce() -> Result<R>) -> Result<R> {
         operation().map_err(|error| self.met(error))
     }
@@ -179,7 +179,8 @@ impl Ext4 {
     fn met(&self, error: Error) -> Error {
         if let Some(writing) = &self.writing
             && error.kind() == ErrorKind::Corrupt
-            // If an earlier error has aborted the volume, that error is already recorded on the device, and this error is a consequence.
+            // If the volume was aborted, the error that aborted it is already recorded on the device. A later error is a consequence of the
+            // abort and is not recorded.
             && writing.transactions.check().is_ok()
         {
             match writing.errors.policy {
@@ -191,8 +192,8 @@ impl Ext4 {
     }
 
     /// Records errors that did not stop an operation. The errors are committed together with the operation's changes. If `s_errors`
-    /// requires that the volume is aborted after an error, the changes are committed before the abort. [`take_left`](Self::take_left)
-    /// returns `lines`.
+    /// requires an abort of the volume, the abort follows this commit. `lines` are texts about the errors, for the callers of
+    /// [`take_left`](Self::take_left).
     pub(super) fn note_left(&self, lines: Vec<String>, errors: &[Error]) -> Result<()> {
         let Some((last, earlier)) = errors.split_last() else { return Ok(()) };
         let writing = self.writing()?;
@@ -221,12 +222,12 @@ impl Ext4 {
             Ok(())
         };
         let stored = self.operate(|op| op.transact(1, |handle| handle.update_superblock(store)));
-        // The errors are pending again. If the volume is aborted, the abort records them.
+        // The errors were not stored, so they are pending again. If the volume is aborted, the abort records them.
         stored.inspect_err(|_| errors.add(met))
     }
 
-    /// Records all pending errors and the error that aborts the volume in the superblock on the device. The record also contains errors
-    /// from the newest version of the superblock in memory, whose transaction may not be committed or checkpointed.
+    /// Records errors in the superblock on the device: all pending errors, and the error that aborts the volume. Also records the errors in
+    /// the newest version of the superblock in memory, because the transaction of that version may not be committed or checkpointed.
     pub(super) fn record_last(&self, why: &Error) -> Result<()> {
         let writing = self.writing()?;
         writing.errors.add(Met::one(why, writing.clock.now()));
@@ -241,9 +242,9 @@ impl Ext4 {
         })
     }
 
-    /// Merges the errors in the device's superblock into the journal's copy of that block, before a recovery writes the copy to the device.
-    /// An error that aborts a volume is recorded only on the device, outside the journal. Without the merge, the recovery would overwrite
-    /// the record of this error.
+    /// Merges the errors in the device's superblock into the journal's copy of the superblock, before a recovery writes this copy to the
+    /// device. The error that aborted a volume is recorded only on the device, and not in the journal. Without the merge, the recovery
+    /// would overwrite this record.
     pub(super) fn keep_recorded(&self, copy: &mut Block) -> Result<()> {
         let (block, at) = self.superblock.position();
         let device = self.blocks.read_device(block)?;
@@ -253,9 +254,9 @@ impl Ext4 {
         })
     }
 
-    /// Refuses reads after an error with the reaction `panic`. Each read of an inode calls this function. A request that uses a block map
-    /// in memory reads no inode; but the error makes all block maps in memory outdated, so the request must read the inode again. Requests
-    /// that have already passed the check are completed.
+    /// Refuses reads after an error if the reaction is `panic`. Each read of an inode calls this function. A request with a block map in
+    /// memory normally does not read the inode. The error therefore invalidates all block maps in memory, so that each further request
+    /// reads the inode and is refused. Requests that have already passed the check are completed.
     ///
     /// # Errors
     /// `Io`, with the text of the first error.

@@ -6,8 +6,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// Features that an implementation may ignore: an implementation that does not know a bit of this word can still read and write the
-    /// volume.
+    /// Features that an implementation does not need to know: it can read and write the volume even if it does not know a bit of this word.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Compat: u32 {
         /// Blocks for directories are preallocated.
@@ -119,7 +118,8 @@ bitflags! {
 }
 
 impl Incompat {
-    /// The features that reads support. ENCRYPT is included, because the volume can be read; only reads of encrypted inodes are refused.
+    /// The features that reads support. ENCRYPT is included, because most of an encrypted volume can be read: only reads of encrypted
+    /// inodes are refused.
     pub const READABLE: Self = Self::FILETYPE
         .union(Self::RECOVER)
         .union(Self::META_BG)
@@ -158,8 +158,8 @@ impl RoCompat {
     /// The features that e2fsck supports.
     pub(super) const KNOWN: Self = Self::WRITABLE.union(Self::READONLY).union(Self::SHARED_BLOCKS);
 
-    /// The features that writes support. VERITY is included, because the volume can be written; only the files with fs-verity are
-    /// read-only.
+    /// The features that writes support. VERITY is included, because only the files with fs-verity are read-only. The rest of the volume
+    /// can be written.
     pub const WRITABLE: Self = Self::SPARSE_SUPER
         .union(Self::LARGE_FILE)
         .union(Self::HUGE_FILE)

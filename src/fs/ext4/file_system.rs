@@ -132,7 +132,8 @@ impl FileSystem for Arc<Ext4> {
 }
 
 impl Ext4 {
-    /// Checks a new file and its name. As in Linux, their error has priority over an error of the volume.
+    /// Checks a new file and its name. The caller checks them before the volume, because in Linux an invalid name or file has priority over
+    /// an error of the volume.
     fn check_new(&self, name: &[u8], file: NewFile<'_>) -> Result<()> {
         check_name(name)?;
         check_file(file, self.superblock.block_size.bytes())
@@ -222,7 +223,7 @@ impl Writer for Arc<Ext4> {
     }
 
     fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        // Most files have no set-ID bits or capabilities to remove, and this check needs no lock.
+        // This first check needs no lock. For most files it is enough, because they have no set-ID bits or capabilities to remove.
         if !self.inspect(number, |inode| Ext4::has_privileges(inode, keep))? {
             return Ok(false);
         }
@@ -371,7 +372,7 @@ impl WriteFile for OpenForWriting {
 
     fn size(&self) -> Result<u64> {
         let fs = self.held.fs();
-        // The shared lock excludes a concurrent conversion of extents from unwritten to written.
+        // The shared lock prevents a concurrent conversion of unwritten extents to written extents.
         let _shared = fs.share(self.held.number());
         let size = fs.watch(|| self.held.inode())?.size();
         Ok(size.max(self.open.pending.size()))

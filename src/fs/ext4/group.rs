@@ -59,8 +59,9 @@ impl Ext4 {
             };
             return FsBlock(superblock + 1 + u64::from(index));
         }
-        // The descriptor block of a meta group is in the first group of the meta group, after the group's backup superblock if the group
-        // has one. With bigalloc, blocks of 1 KiB are counted from 0, and group 0 then begins with the boot block.
+        // The descriptor block of a meta group is in the first group of the meta group. If this group has a backup superblock, the
+        // descriptor block follows the backup. With bigalloc, blocks of 1 KiB are counted from 0, so group 0 then begins with the boot
+        // block.
         let first = index * per_block;
         let boot = first == 0 && sb.first_data_block == 0 && sb.block_size.bytes() == 1024;
         let before = u64::from(sb.group_has_backup(first)) + u64::from(boot);
@@ -94,12 +95,12 @@ impl Ext4 {
         let verify = || self.verify_group(group, bytes, place);
         if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
             self.left.pass_over(group, error)?;
-            // The other fields may be wrong, but the caller uses only the location of the inode table, which is checked below.
-            // `inodes_uninit` is cleared, so that the caller reads the table.
+            // The checksum is wrong, so all fields are unreliable. The caller uses only the location of the inode table, which is checked
+            // below. `inodes_uninit` is cleared, so that the caller reads the table.
             group_found.inodes_uninit = false;
         }
         if sb.copy != 0 {
-            // The descriptors next to a backup superblock are outdated, so `inodes_uninit` is cleared.
+            // The volume was opened with a backup superblock. The descriptors next to a backup are outdated, so `inodes_uninit` is cleared.
             group_found.inodes_uninit = false;
         }
         let inode_table = group_found.inode_table;
@@ -190,8 +191,8 @@ impl Superblock {
         }
     }
 
-    /// The checksum of a group's block bitmap. The checksum covers one bit per cluster of a full-sized group, even for a shorter last
-    /// group.
+    /// The checksum of a group's block bitmap. It covers one bit for each cluster of a group of full size, even if the last group is
+    /// shorter.
     pub(crate) fn block_bitmap_checksum(&self, bitmap: &[u8]) -> Option<u32> {
         let clusters = self.blocks_per_group / self.cluster_blocks;
         self.seed.map(|seed| crc32c_raw(seed.0, &bitmap[..clusters as usize / 8]))

@@ -4,7 +4,7 @@
 //! and Needham for the Tiny Encryption Algorithm; FreeBSD's description of the format for the legacy function and for the packing of names
 //! into words. Tests compare the results with debugfs.
 
-/// `readdir` uses this hash and all higher hashes to mark the end of a directory, so no name may have such a hash.
+/// `readdir` uses this hash and the higher hashes as the end position of a directory, so no name may have such a hash.
 const END_OF_DIRECTORY: u32 = 0xFFFF_FFFE;
 /// The highest hash of a name.
 pub(super) const LAST_HASH: u32 = END_OF_DIRECTORY - 2;
@@ -21,8 +21,8 @@ pub(super) enum HashVersion {
 }
 
 impl HashVersion {
-    /// The function for a stored number. Number 6 is SipHash, whose key is derived from the encryption key. SipHash is not supported: only
-    /// encrypted directories use SipHash, and names in encrypted directories cannot be looked up.
+    /// The hash function for a stored number. Number 6 is SipHash, whose key is derived from the encryption key. Only encrypted directories
+    /// use SipHash. It is not supported, because names in encrypted directories cannot be looked up.
     pub(super) fn from_raw(raw: u8) -> Option<Self> {
         match raw {
             0 => Some(Self::Legacy),
@@ -74,8 +74,8 @@ impl NameHash {
         if self.unsigned { u32::from(byte) } else { byte as i8 as u32 }
     }
 
-    /// Packs the start of `rest` into `N` big-endian words. `rest` is the remaining part of the name. Missing bytes are filled with the
-    /// length of `rest`.
+    /// Packs the first bytes of `rest` into `N` big-endian words. `rest` is the part of the name that is not hashed yet. Missing bytes are
+    /// filled with the length of `rest`.
     fn pack<const N: usize>(&self, rest: &[u8]) -> [u32; N] {
         let pad = rest.len() as u32 * 0x0101_0101;
         let mut words = [pad; N];

@@ -1,7 +1,7 @@
 //! Hashed directories. A search computes the hash of a name and descends a tree of hash ranges to the block that contains the entry.
 //!
-//! The nodes of the tree are stored in directory blocks that appear unused to a linear reader. The tree contains no names. The leaves are
-//! ordinary blocks of entries, in which the search compares names.
+//! The nodes of the tree are directory blocks. A linear reader sees such a block as one unused entry. The tree contains no names. The
+//! leaves are ordinary blocks of entries, and the search compares the names in them.
 
 use zerocopy::FromBytes;
 
@@ -221,7 +221,7 @@ impl Search<'_> {
 }
 
 impl Area {
-    /// The offset of the entries, if this area is a node.
+    /// The offset of the node's entries in this area; `None` if the area is not a node.
     pub(super) fn dx_offset(&self) -> usize {
         match self.home {
             Home::Block(block, _) => dx_offset(block),

@@ -39,8 +39,8 @@ impl InodeFlags {
         .union(Self::TOP_DIR)
         .union(Self::PROJECT_INHERIT);
 
-    /// The changeable flags that must not be set on a file of this type. If such a flag were set, the kernel would refuse every later
-    /// `chattr` on the file. A test compares this set with the behaviour of a kernel's mount.
+    /// The flags that `chattr` can change in general, but that must not be set on a file of this type. If such a flag were set, the kernel
+    /// would refuse every later `chattr` on the file. A test compares this set with a mount by the kernel.
     pub(super) fn refused_by(file_type: FileType) -> Self {
         match file_type {
             FileType::Directory => Self::empty(),
@@ -50,8 +50,7 @@ impl InodeFlags {
     }
 
     /// The flags that a new file of this type inherits from its directory. A regular file inherits flags about content. A directory also
-    /// inherits flags about directories. Other types inherit the fewest flags. A test compares these sets with the behaviour of a kernel's
-    /// mount.
+    /// inherits flags about directories. Other types inherit the fewest flags. A test compares these sets with a mount by the kernel.
     pub(super) fn inherited_by(file_type: FileType) -> Self {
         let any = Self::NO_DUMP | Self::NO_ATIME;
         let content = any
@@ -89,9 +88,10 @@ pub struct Ext4Inode {
     pub(crate) i_block: [u8; 60],
     /// The block of extended attributes, if there is one.
     pub(crate) xattr_block: Option<FsBlock>,
-    /// The extended attributes in the inode: the bytes after the fixed fields and the extra fields, whose length is `i_extra_isize`.
+    /// The extended attributes in the inode: the bytes after the first 128 bytes and after the extra fields. `i_extra_isize` is the length
+    /// of the extra fields.
     pub(crate) xattr_area: SmallVec<[u8; XATTR_ROOM]>,
-    /// The raw value of `i_atime`. An inode that stores an attribute's value has a hash in this field.
+    /// The raw value of `i_atime`. In an inode that stores an attribute's value, this field contains the value's checksum.
     pub(crate) raw_atime: u32,
     /// `i_dtime`: the deletion time, or the next inode in the orphan list.
     pub(super) raw_dtime: u32,
@@ -136,7 +136,7 @@ impl Ext4 {
         })
     }
 
-    /// Raises the size in `inode` to the size after pending writes, which are not yet recorded in the metadata.
+    /// Raises the size in `inode` if pending writes have extended the file: their size is not recorded in the metadata yet.
     fn show_unconverted(&self, inode: &mut Inode) {
         let writing = self.writing.as_ref();
         if let Some(open) = writing.and_then(|writing| writing.locks.open(inode.number)) {
@@ -154,13 +154,13 @@ impl Ext4 {
         let InodePlace { block, at, part, uninit } = self.inode_place(number)?;
         let edit = self.fast_commits.inode(number);
         if uninit {
-            // No inode of this group is in use in the table, so the content of the table is undefined. Only a fast commit can have created
-            // the inode.
+            // This part of the inode table is not initialised, so its content is undefined. The inode can exist only if a fast commit has
+            // created it.
             let Some(edit) = edit else { return Err(not_in_use(number)) };
             return Inode::decode(self, number, &edit.inode(&vec![0; size]), place, |_| Ok(()));
         }
-        // The pending time stamps are read before the inode's bytes. If another thread stores the stamps in the inode between the two
-        // reads, the stamps are applied to bytes that already contain them, which changes nothing.
+        // The time stamps that wait in memory are read before the inode's bytes. Another thread may store the stamps in the inode between
+        // the two reads. This does no harm, because the stamps are then applied to bytes that already contain them.
         let stamps = self.writing.as_ref().map(|writing| writing.locks.stamps(number));
         let content = self.blocks.read(block, place)?;
         let (bytes, place) = (&content[at..at + size], place.block(block));
@@ -181,8 +181,8 @@ impl Ext4 {
         Ok(inode)
     }
 
-    /// Whether the block with the inode and the block with its attributes are in memory. A write then needs no read from the device to
-    /// check whether the file has privileges that the write must remove.
+    /// Whether the inode's block and its attribute block are in memory. If so, a write can check without a read from the device whether it
+    /// must remove privileges (set-ID bits, capabilities) from the file.
     pub(crate) fn has_inode(self: &Arc<Self>, number: InodeNo) -> Result<bool> {
         if !self.blocks.has(self.inode_place(number)?.block) {
             return Ok(false);
@@ -225,7 +225,7 @@ impl Ext4 {
 }
 
 impl Inode {
-    /// Checks that this inode is the inode that had the fields `earlier`, and not a newer inode with the same number.
+    /// Checks that this inode is still the inode that `earlier` describes, and not a newer inode with the same number.
     ///
     /// # Errors
     /// `NotFound`.
@@ -240,8 +240,8 @@ impl Inode {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. Another file may have reused a
-    /// block that was read. Then this inode has changed too, because the block was first freed from this inode.
+    /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. The check of the inode is enough:
+    /// another file can reuse a block of this inode only after the block was freed from this inode, and this is a change of the inode.
     ///
     /// # Errors
     /// `NotFound` if the number belongs to another inode; `Busy` if the inode changes during every attempt; the errors of `read`.
@@ -257,9 +257,10 @@ impl Inode {
             now.check_is(&self.stat)?;
             if now.points_as(inode) {
                 match result {
-                    // The inode is unchanged, but a list of attributes may have changed in place, and the inode of an attribute's value may
-                    // have been freed and reused during the read. The value then has a wrong checksum although nothing is corrupt. The read
-                    // is therefore repeated. Real corruption is found at every attempt.
+                    // The inode is unchanged, but two other things may have changed during the read: a list of attributes may have changed
+                    // in place, and the inode of an attribute's value may have been freed and reused. In both cases a value can have a
+                    // wrong checksum although nothing is corrupt. The read is therefore repeated. A corrupt value causes the error at every
+                    // attempt.
                     Err(error) if error.kind() == ErrorKind::Corrupt => corrupt = Some(error),
                     result => return result,
                 }
@@ -284,8 +285,8 @@ impl Inode {
     }
 }
 
-/// The length of an inode's extra fields, and the first bytes of these fields. Bytes past `i_extra_isize` are replaced by zeros, so that a
-/// missing field reads as 0.
+/// Returns the length of an inode's extra fields, and the first 32 bytes of these fields. Bytes past `i_extra_isize` are replaced by zeros,
+/// so that a missing field reads as 0.
 fn extra_part(rest: &[u8], place: Place) -> Result<(usize, [u8; 32])> {
     let mut bytes = [0_u8; 32];
     let Some(length) = rest.first_chunk::<2>() else { return Ok((0, bytes)) };
@@ -298,8 +299,8 @@ fn extra_part(rest: &[u8], place: Place) -> Result<(usize, [u8; 32])> {
     Ok((size, bytes))
 }
 
-/// The file type in `i_mode`, and the size. Only regular files, and directories with largedir, have an upper half of the size. In other
-/// inodes these bytes are another field.
+/// The file type in `i_mode`, and the size. The size of a regular file has an upper half, and so has the size of a directory on a volume
+/// with largedir. In other inodes, the bytes of the upper half are another field.
 fn type_and_size(sb: &Superblock, raw: &RawInode, place: Place) -> Result<(FileType, u64)> {
     let mode = u32::from(raw.i_mode.get());
     let Some(file_type) = FileType::from_mode(mode) else {
@@ -372,7 +373,8 @@ impl Inode {
         let (file_type, size) = type_and_size(sb, raw, place)?;
         let flags = flags(sb, raw, place)?;
         let mut blocks = sectors(sb, raw);
-        // As in Linux, inline data counts as used blocks. With a count of 0, a program that preserves holes would treat the file as a hole.
+        // The content in the inode counts as used blocks, as in Linux. If the count were 0, programs that preserve holes would treat the
+        // file as a hole.
         if flags.contains(InodeFlags::INLINE_DATA) && file_type == FileType::Regular {
             blocks += size.div_ceil(512);
         }
@@ -397,7 +399,8 @@ impl Inode {
             project: (sb.ro_compat.contains(RoCompat::PROJECT) && has(32))
                 .then(|| extra.i_projid.get()),
         };
-        // `extra_size` is 0 if the inode has only 128 bytes or if i_extra_isize is 0. The inode then contains no attributes.
+        // `extra_size` is 0 in two cases: the inode has only 128 bytes, or i_extra_isize is 0. In both cases the inode contains no
+        // attributes.
         let xattr_area = if extra_size == 0 { &[][..] } else { &rest[extra_size..] };
         Ok(Self {
             fs: Arc::clone(fs),

@@ -1,9 +1,10 @@
 //! Listings of a directory that may change at the same time. An entry that exists throughout the listing appears exactly once.
 //!
 //! A directory with a hash tree splits full blocks, and a split moves entries to other blocks. A position in a block therefore does not say
-//! which entries were already listed. The hash of a name does not change. If the directory has a hash tree, or will get a hash tree when
-//! the directory grows, entries are listed in the order of their hashes, as in Linux. Entries of a linear directory do not move, and are
-//! listed in the order of their positions. Each part of the listing (a leaf or a block) is read under the directory's lock.
+//! which entries were already listed. The hash of a name does not change. Two kinds of directories are therefore listed in the order of the
+//! hashes, as in Linux: directories with a hash tree, and directories that will get one when they grow. In all other directories, entries
+//! do not move, and are listed in the order of their positions. The listing reads one part (a leaf or a block) at a time, under the
+//! directory's lock.
 
 use std::sync::Arc;
 
@@ -50,13 +51,13 @@ pub struct Ext4Listing {
     /// While this value exists, the directory's inode is not freed. `None` if no operation can remove the directory.
     held: Option<Ext4Held>,
     next: DirCursor,
-    /// The entries of the current part, in reverse order.
+    /// The entries of the part that is in memory, in reverse order.
     part: Vec<(DirCursor, DirEntry)>,
     /// The start of the next part.
     behind_part: DirCursor,
 }
 
-/// Entries with their cursors, and the start of the next part.
+/// A part of a listing: its entries with their cursors, and the start of the next part.
 type Part = (Vec<(DirCursor, DirEntry)>, DirCursor);
 
 impl Ext4Listing {
@@ -120,7 +121,7 @@ impl Inode {
         Ext4Listing::new(self, from)
     }
 
-    /// Reads the next part of the listing, from a cursor on.
+    /// Reads the part of the listing that begins at a cursor.
     fn part(&self, from: DirCursor) -> Result<Part> {
         let grows_a_tree = self.fs.superblock.compat.contains(Compat::DIR_INDEX)
             && !self.flags.contains(InodeFlags::INDEX)
@@ -180,7 +181,8 @@ impl Inode {
         Ok(hash.of(self.wanted(name)?.hashed_bytes()))
     }
 
-    /// The entries of the first leaf that contains entries, and of the following leaves that may contain names with the leaf's last hash.
+    /// The entries of the first leaf with entries. If the following leaves may contain names with the last hash of this leaf, their entries
+    /// are included.
     fn leaves(&self, from: DirCursor) -> Result<Part> {
         let mut walk = Walk::new(self, from.hash())?;
         let hash = walk.hash;
@@ -198,8 +200,8 @@ impl Inode {
                 Ok((leaf, least)) => {
                     let most = next.map_or(LAST_HASH, |next| next.saturating_sub(1) & !1);
                     for (_, entry) in self.used(&leaf)? {
-                        // If a name is in a wrong leaf, its hash is outside the leaf's range. The name is listed together with the other
-                        // names of the leaf.
+                        // A damaged tree may contain a name in a wrong leaf. The hash of this name is outside the leaf's range, but the
+                        // name is listed together with the leaf's other names.
                         let hash = self.hash_of(&hash, &entry.name)?.clamp(least, most.max(least));
                         entries.push((place(&entry.name, hash), entry));
                     }
@@ -212,7 +214,7 @@ impl Inode {
             match next {
                 None => return Ok((entries, DirCursor::END)),
                 Some(next) => {
-                    // An odd hash marks a leaf that may contain names with the previous leaf's last hash.
+                    // The lowest bit of the leaf's hash is set if the leaf may contain names with the previous leaf's last hash.
                     let behind = DirCursor::at_hash(next);
                     let ends = next & 1 == 0 && next <= LAST_HASH && behind > from;
                     if ends && !entries.is_empty() {
@@ -224,7 +226,7 @@ impl Inode {
         }
     }
 
-    /// The entries of the first block that contains entries, for a linear directory.
+    /// The entries of one block of a linear directory: the first block with entries.
     fn row(&self, from: DirCursor) -> Result<Part> {
         let size = self.fs.superblock.block_size;
         let mut block = FileBlock(from.0 >> size.shift());
@@ -280,8 +282,8 @@ impl Inode {
 
 /// The position of a name in the order of hashes.
 fn place(name: &[u8], hash: u32) -> DirCursor {
-    // Names with the same hash need an order that depends only on the names. The format does not define this order, so a checksum of the
-    // name is added to the position.
+    // Names with the same hash need a fixed order that depends only on the names. The format defines no such order, so the position also
+    // contains a checksum of the name.
     DirCursor(DirCursor::at_hash(hash).0 + u64::from(crc32c_raw(!0, name)))
 }
 
@@ -317,7 +319,7 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    /// Descends from the current node to the lowest level of nodes. `choose` selects the entry of each node on the way.
+    /// Descends from the current node to the lowest level of nodes. In each node on the way, `choose` selects the entry to follow.
     fn descend(&mut self, choose: impl Fn(&[RawDxEntry]) -> usize) -> Result<()> {
         while self.nodes.len() <= self.levels {
             let (area, least) = self.child()?;
@@ -327,7 +329,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The block to which the current entry of the lowest node points, and the lowest hash in that block.
+    /// The block to which the current entry of the lowest node points, and the lowest hash of the entry's range.
     fn child(&mut self) -> Result<(Area, u32)> {
         let node = &self.nodes[self.nodes.len() - 1];
         let Some(budget) = self.budget.checked_sub(1) else {
@@ -336,12 +338,12 @@ impl<'a> Walk<'a> {
         };
         self.budget = budget;
         let entry = &self.dir.dx_entries(&node.area)?[node.entry];
-        // The first entry of a node has no hash. Its range of hashes begins at the lowest hash of the node.
+        // The first entry of a node has no hash. The entry's range of hashes begins at the lowest hash of the node.
         let least = if node.entry == 0 { node.least } else { entry.hash.get() & !1 };
         Ok((self.dir.dx_child(entry, &node.area)?, least))
     }
 
-    /// The hash of the entry that points to the leaf after the current leaf. `None` if the current leaf is the last leaf.
+    /// The hash in the entry of the next leaf; `None` if the current leaf is the last leaf.
     fn next_hash(&self) -> Result<Option<u32>> {
         for node in self.nodes.iter().rev() {
             if let Some(next) = self.dir.dx_entries(&node.area)?.get(node.entry + 1) {
@@ -358,7 +360,7 @@ impl<'a> Walk<'a> {
         Ok(FileBlock(u64::from(entry.block.get() & DX_BLOCK_MASK)))
     }
 
-    /// Advances to the next leaf. A next leaf must exist.
+    /// Advances to the next leaf. The caller has checked that there is a next leaf.
     fn advance(&mut self) -> Result<()> {
         while let Some(node) = self.nodes.last_mut() {
             node.entry += 1;

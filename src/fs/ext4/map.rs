@@ -1,4 +1,4 @@
-//! The block map of an ext4 file, as the extents and the iomap that the direct-I/O core uses.
+//! The block map of an ext4 file, in the form of extents and of the iomap that the direct-I/O core uses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::iomap::{
 };
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
-/// A map with at most this many leaves (of an extent tree or of indirect blocks) is read completely at its first use and then stays in
+/// A map with at most this many leaves (nodes with extents, or indirect blocks) is read completely at its first use, and then stays in
 /// memory. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the metadata
 /// cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
@@ -34,8 +34,8 @@ impl Inode {
         }
         if !self.fs.blocks.overlay().is_empty() {
             let extents = into.split_off(before);
-            // Each relocated block adds at most two extents, because each block of a valid volume belongs to only one extent. Without this
-            // limit, a damaged map whose extents overlap could produce a huge number of extents.
+            // On a valid volume, each block belongs to only one extent, so each relocated block splits one extent and adds at most two
+            // extents. In a damaged map, extents may overlap; without this limit, the number of extents could be huge.
             let most = extents.len() + 2 * self.fs.blocks.overlay().len();
             for extent in extents {
                 self.split_relocated(extent, into);
@@ -53,7 +53,7 @@ impl Inode {
         Ok(end)
     }
 
-    /// Adds the extents of one leaf as the map stores them: changes by fast commits and blocks in the journal are ignored.
+    /// Adds the extents of one leaf as the map stores them. Changes by fast commits are ignored, and so is content in the journal.
     pub(super) fn home_leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         if self.flags.contains(InodeFlags::EXTENTS) {
             self.extent_leaf(block, into)
@@ -62,7 +62,7 @@ impl Inode {
         }
     }
 
-    /// The extents in a range as the map stores them: changes by fast commits and blocks in the journal are ignored.
+    /// The extents in a range as the map stores them. Changes by fast commits are ignored, and so is content in the journal.
     pub(super) fn home_extents(&self, range: Range<FileBlock>) -> Result<Vec<Extent>> {
         let (mut extents, mut next) = (Vec::new(), range.start);
         while next < range.end {
@@ -82,7 +82,8 @@ impl Inode {
     }
 
     /// Checks an internal inode as Linux does when it reads an internal inode. The attribute block and the first block of the content must
-    /// be blocks of the volume with numbers above `s_first_data_block`. The inode may have only flags whose feature the volume has.
+    /// be blocks of the volume with numbers above `s_first_data_block`. A flag of the inode is refused if the volume does not have the
+    /// flag's feature.
     pub(super) fn check_own(&self) -> Result<()> {
         let place = Place::new("inode").inode(self.number);
         let first = u64::from(self.fs.superblock.first_data_block);
@@ -125,8 +126,8 @@ impl Inode {
         }
     }
 
-    /// The home location of a block of this file, even if the block's content is in the journal. Some checksums cover the number of the
-    /// home location.
+    /// The home location of a block of this file, even if the block's content is in the journal. Callers need it for checksums that cover
+    /// the block number.
     pub(super) fn home_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let mut extents = Vec::new();
         self.home_leaf(block, &mut extents)?;
@@ -139,7 +140,7 @@ impl Inode {
         let mut rest = extent;
         let physical = extent.start..FsBlock(extent.start.0 + u64::from(extent.len));
         for (block, content) in self.fs.blocks.overlay().range(physical) {
-            // The blocks of an unwritten extent contain no data, so their content is irrelevant.
+            // An unwritten extent contains no data, so copies of its blocks in the journal are ignored.
             if extent.state == ExtentState::Unwritten {
                 break;
             }
@@ -190,7 +191,8 @@ impl Inode {
         let mut block = FileBlock(0);
         for _ in 0..RESIDENT_LEAVES {
             block = self.leaf(block, &mut extents)?;
-            // An indirect map is read only up to the file's size, because its trees past the end of the file may be huge and empty.
+            // The trees of an indirect map past the end of the file may be huge and empty, so an indirect map is read only up to the file's
+            // size.
             let done = block >= limit
                 || (!self.flags.contains(InodeFlags::EXTENTS)
                     && block.0 >= size.blocks_for(self.size));
@@ -227,8 +229,8 @@ impl Inode {
         self.map.get()?.as_ref()
     }
 
-    /// Maps a position. The function reads only the leaf that contains the position, and does not load the complete map. Callers use it for
-    /// a map that will soon change or that is rarely used.
+    /// Maps a position. Reads only the leaf that contains the position, instead of the complete map. Callers use this function for a map
+    /// that will soon change or that is rarely used.
     pub(crate) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
         let mut extents = Vec::new();
         let block = self.fs.superblock.block_size.block_of(pos);
@@ -316,7 +318,8 @@ impl MapFile for Inode {
         if self.has_inline_data() {
             return self.read_inline_data(buf, pos);
         }
-        // The block's copy in the journal has zeros in its first four bytes. A metadata read restores these bytes.
+        // The copy of this block in the journal has zeros in its first four bytes. The block is read as metadata, because a metadata read
+        // restores these bytes.
         let size = self.fs.superblock.block_size;
         let (mut done, mut pos) = (0, pos);
         while done < buf.len() {

@@ -1,9 +1,9 @@
 //! Multiple mount protection: detects whether another node uses the volume.
 //!
-//! Linux checks multiple mount protection only for read-write mounts. ironmap also checks it for read-only opens, because the reader would
-//! see blocks change if another node wrote to the volume. A live node increments the sequence number in the MMP block regularly. If the
-//! number changes during the check, the open is refused. If the number does not change, the other node is dead; the volume is then opened,
-//! and its journal is recovered as after any crash.
+//! Linux checks multiple mount protection only for read-write mounts. ironmap also checks it for read-only opens, because the blocks could
+//! change during the reads if another node writes to the volume. A live node increments the sequence number in the MMP block regularly. If
+//! the number changes during the check, the open is refused. If the number does not change, the other node is dead. In this case the volume
+//! is opened, and its journal is recovered as after any crash.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ const LOOK: Duration = Duration::from_millis(250);
 /// The longest update interval that the format allows, in seconds. ironmap replaces a longer interval on a volume by this maximum.
 const LONGEST_INTERVAL: u16 = 300;
 
-/// The purpose of the open, which determines how long the open waits for a sign of a live holder.
+/// The purpose of the open. It determines how long the open waits for a change of the sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// An open for reading waits at most 20 seconds, even if the volume's update interval is longer. If the open wrongly concludes that a
-    /// slow holder is dead, reads can return wrong data, but the volume is not damaged.
+    /// An open for reading waits at most 20 seconds, even if the volume's update interval is longer. The open can then miss a slow holder.
+    /// The volume is not damaged in that case, but reads can return wrong data.
     Read,
-    /// An open for writing waits as long as a live holder may need for an update of the sequence number.
+    /// An open for writing waits until a live holder has certainly updated the sequence number.
     Write,
 }
 
@@ -41,8 +41,8 @@ impl Purpose {
     }
 }
 
-/// The time to wait for an update by a node whose update interval is `interval` seconds: twice the interval plus one second, but at most
-/// the interval plus one minute.
+/// The time after which a node with an update interval of `interval` seconds has certainly updated the sequence number. It is twice the
+/// interval plus one second, but at most the interval plus one minute.
 pub(super) fn patience(interval: u16) -> Duration {
     let interval = u64::from(interval.clamp(1, LONGEST_INTERVAL));
     Duration::from_secs((2 * interval + 1).min(interval + 60))
@@ -78,7 +78,7 @@ fn check_with(
         let what = format!("e2fsck is running on the volume, on {}", holder());
         return Err(Error::new(ErrorKind::Busy, what));
     }
-    // A holder with a slow device stores a longer interval in the MMP block, so the longer of the two intervals applies.
+    // A holder with a slow device stores a longer interval in the MMP block. The check uses the longer of the two intervals.
     let limit =
         patience(first.mmp_check_interval.get().max(sb.mmp_interval)).min(purpose.longest());
     for _ in 0..limit.as_millis() / LOOK.as_millis() {

@@ -21,10 +21,10 @@ use crate::fs::Clock;
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FsBlock};
 
-/// Sequence numbers above this value have special meanings.
+/// The maximum of ordinary sequence numbers. Higher numbers have special meanings.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
-/// If the sequence number on the device is one of this many newest numbers of this node, then this node wrote it. Each attempt to reconnect
-/// writes a new number, and an earlier write may be sent again afterwards, so an older number may replace the newest number on the device.
+/// The number of newest sequence numbers that a node recognises as its own. The number on the device can be older than the newest number,
+/// because each attempt to reconnect writes a new number, and the device may repeat an earlier write afterwards.
 const OURS: u32 = 1024;
 
 /// Holds a volume until this value is dropped. A separate thread updates the sequence number.
@@ -54,10 +54,10 @@ impl fmt::Debug for Count {
 }
 
 impl MmpHold {
-    /// Takes a volume that no other node holds. The caller must have verified this with [`mmp::check`]. The function waits as long as two
-    /// nodes need to detect each other. During the wait, the sequence number is updated, so that a third node that polls the number detects
-    /// this node. Data that was read before this call may be outdated, because another node may have held the volume between the check and
-    /// this call.
+    /// Takes a volume that no other node holds. The caller must have verified this with [`mmp::check`]. Two nodes may try to take the
+    /// volume at the same time; the function waits long enough for each of them to detect the other. During the wait, the function updates
+    /// the sequence number, so that a third node that polls the number detects this node. Data that was read before this call may be
+    /// outdated, because another node may have held the volume between the check and this call.
     ///
     /// # Errors
     /// `Busy` if another node took the volume at the same time; `Io`.
@@ -102,8 +102,8 @@ impl MmpHold {
         Ok(Some(held))
     }
 
-    /// `Busy` if another node has taken the volume, or if an update of the sequence number has failed. After this error, the caller must
-    /// not write to the device.
+    /// Returns the error `Busy` if another node has taken the volume, or if an update of the sequence number has failed. After this error,
+    /// the caller must not write to the device.
     pub(super) fn check(&self) -> Result<()> {
         if self.count.lost.load(Ordering::Relaxed) { Err(taken()) } else { Ok(()) }
     }
@@ -120,8 +120,8 @@ impl Drop for MmpHold {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // If this node was suspended for a long time, another node may have taken the volume. This node must then not mark the volume as
-        // free.
+        // If this node was suspended for a long time, another node may have taken the volume. In this case this node must not mark the
+        // volume as free.
         if self.check().is_ok() && self.count.is_ours().unwrap_or(false) {
             let _ = self.count.write(SEQ_CLEAN);
         }
@@ -157,7 +157,7 @@ impl Count {
         seq < SEQ_MAX && age < OURS
     }
 
-    /// The next sequence number. From this call on, the number counts as written by this node.
+    /// Returns the next sequence number. From this call on, this node treats the number as its own.
     fn next(&self) -> u32 {
         let mut newest = self.newest.lock();
         *newest = (*newest + 1) % SEQ_MAX;
@@ -171,8 +171,8 @@ impl Count {
         if let Ok((raw, _)) = RawMmp::mut_from_prefix(&mut buffer) {
             self.fill(raw, seq);
         }
-        // No flush is needed, because other nodes also see a number in the device's cache. Also, no caller would receive an error of a
-        // flush here.
+        // No flush is needed, because other nodes see the number even if it is only in the device's cache. Also, an error of a flush could
+        // not be returned, because this thread has no caller.
         let through = !self.events.durability().calls_flush();
         self.device.write_all_at(&[IoSlice::new(&buffer)], at, through)
     }
@@ -189,9 +189,9 @@ impl Count {
     }
 }
 
-/// After a reconnection, the device calls this fence before any other write. Another node that is about to take the volume polls the
-/// sequence number. The update of this number by the fence shows to that node that the volume is in use. If another node has already taken
-/// the volume, the number on the device is not one of this node's numbers, and the fence fails.
+/// After a reconnection, the device calls this fence before any other write. The fence updates the sequence number, so that another node
+/// that polls the number sees that the volume is in use. If another node has already taken the volume, the number on the device is not one
+/// of this node's numbers, and the fence fails.
 impl Fence for Count {
     fn place(&self) -> (DevOffset, usize) {
         (self.sb.block_size.offset_of(self.block), self.sb.block_size.bytes())

@@ -91,8 +91,8 @@ pub struct Ext4 {
     pub(crate) blocks: Blocks,
     pub(crate) fast_commits: FastCommits,
     journal: Journal,
-    /// The addresses of an external journal's device, if the volume has an external journal. The addresses are past the end of the volume's
-    /// device.
+    /// The part of the combined device that represents an external journal's device. Its addresses are past the end of the volume's device.
+    /// `None` if the journal is internal.
     journal_range: Option<DeviceRange>,
     writing: Option<Writing>,
     /// The quota files of a volume that is open for writing, if the volume has any.
@@ -102,8 +102,8 @@ pub struct Ext4 {
 
 impl Ext4 {
     /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory, and nothing is written to the
-    /// device. The open tolerates a wrong checksum of a group descriptor, a damaged block of multiple mount protection, and a damaged
-    /// superblock that has a backup. [`take_left`](Self::take_left) reports the tolerated faults.
+    /// device. Three faults are tolerated: a wrong checksum of a group descriptor, a damaged block of multiple mount protection, and a
+    /// damaged superblock that has a backup. [`take_left`](Self::take_left) reports the tolerated faults.
     ///
     /// # Errors
     /// `UnknownFormat` if the device contains no ext2, ext3 or ext4 file system; `Unsupported` with the name of the feature; `Corrupt` with
@@ -185,7 +185,7 @@ impl Ext4 {
         }
     }
 
-    /// Opens the volume. The caller must already have checked or acquired multiple mount protection, if the volume has this feature.
+    /// Opens the volume. If the volume has multiple mount protection, the caller must already have checked or acquired it.
     fn open_held(
         device: Arc<dyn Device>,
         superblock: Superblock,
@@ -250,7 +250,7 @@ impl Ext4 {
         }
     }
 
-    /// The copy of the superblock in the journal, or the current superblock if the journal contains no copy.
+    /// The copy of the superblock in the journal. If the journal contains no copy, the superblock on the device.
     fn recovered_superblock(&self, overlay: &Overlay) -> Result<Superblock> {
         let (at, len) = Superblock::RANGE;
         let size = self.superblock.block_size;
@@ -259,15 +259,16 @@ impl Ext4 {
         let content = self.blocks.read_relocated(copy)?;
         let start = at.0 as usize % size.bytes();
         let bytes = &content[start..start + len];
-        // The positions of the journal's blocks were computed with the block size in the superblock on the device, so the copy in the
-        // journal must have the same block size.
+        // The block size in the journal's copy must equal the block size in the superblock on the device, because the positions of the
+        // journal's blocks were computed with the latter.
         if Superblock::block_size_of(bytes) != Some(size) {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
             return Err(place.corrupt("the value differs between the device and the journal"));
         }
         let mut recovered = Superblock::parse(bytes, self.blocks.device().size())?;
         recovered.copy = self.superblock.copy;
-        // An error that aborts a volume is written directly to the superblock on the device, and is not in the journal.
+        // The error that aborts a volume is recorded directly in the superblock on the device. The copy in the journal does not contain
+        // this record.
         if self.superblock.errors.count > recovered.errors.count {
             recovered.errors = self.superblock.errors.clone();
         }

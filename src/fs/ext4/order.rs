@@ -2,10 +2,10 @@
 //! Debug builds check this order.
 //!
 //! A thread that has a lock must not wait for a lock that is earlier in this order. A thread may have only one lock of each kind, except
-//! inodes: a thread locks a directory before the inodes of its entries, any directory before a file of another type, and other inodes in
-//! the order of their numbers. Only a thread that holds the rename lock locks two directories that are not above each other. A thread that
-//! has locked a removed inode waits for no other inode. A handle counts as a lock, because a commit waits for all handles, and a handle
-//! may wait for a commit. A thread that waits for an inode while the thread has a handle could therefore cause a deadlock.
+//! for inodes. Inodes have their own order: a directory before the inodes of its entries, any directory before a file of another type, and
+//! other inodes in the order of their numbers. Only a thread that holds the rename lock locks two directories that are not above each
+//! other. A thread that has locked a removed inode waits for no other inode. A handle counts as a lock, because a commit waits for all
+//! handles, and a handle may wait for a commit. A thread that waits for an inode while it has a handle could therefore cause a deadlock.
 
 use std::ops::{Deref, DerefMut};
 
@@ -17,13 +17,13 @@ pub(super) enum Rank {
     Content,
     Rename,
     Inode(InodeNo),
-    /// A handle of a transaction. A commit also has this rank while the commit waits for handles.
+    /// A handle of a transaction. A commit has the same rank, because it waits for handles.
     Handle,
     Group,
     Block,
 }
 
-/// In debug builds, records that this thread has acquired a lock. Dropping this value removes the record.
+/// The record that this thread has acquired a lock. Dropping the value removes the record. Only debug builds make this record.
 pub(crate) struct Held(#[cfg(debug_assertions)] Rank);
 
 /// The guard of a lock, together with the record that this thread has acquired the lock.
@@ -86,7 +86,7 @@ mod checked {
 
     impl Drop for Held {
         fn drop(&mut self) {
-            // A guard may be dropped while its thread exits, when the thread-local list is already destroyed.
+            // A thread may drop a guard while it exits. The thread-local list may already be destroyed at that time.
             let _ = HELD.try_with(|all| {
                 let mut all = all.borrow_mut();
                 if let Some(at) = all.iter().rposition(|rank| *rank == self.0) {

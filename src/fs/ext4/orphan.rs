@@ -1,5 +1,5 @@
-//! Orphans: inodes that were open without a name or that were being truncated when the volume was last in use. A volume that is open for
-//! reading only counts its orphans, for reports.
+//! Orphans: inodes that were open without a name, or that were being truncated, when the volume was last in use. On a volume that is open
+//! for reading, orphans are only counted, for reports.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const SUPERBLOCK: Place = Place::new("superblock");
 const FILE: Place = Place::new("orphan file");
 
 impl Ext4 {
-    /// The number of recorded orphans: the orphans in the list that begins in the superblock, and the orphans in the orphan file.
+    /// The number of orphans in the orphan list, whose first entry is in the superblock, and of orphans in the orphan file.
     ///
     /// # Errors
     /// `Corrupt` if the list has a loop or contains an invalid inode number, or if a block of the orphan file is damaged; `LimitExceeded`
@@ -58,7 +58,7 @@ impl Ext4 {
     }
 
     /// Follows the list, newest orphan first. The field `i_dtime` of each orphan contains the number of the next orphan. If an error ends
-    /// the list early, the function returns the orphans before the error, and the error.
+    /// the walk early, returns the orphans before the error, and the error.
     pub(super) fn follow_orphans(
         &self,
         look: impl Fn(InodeNo) -> Result<Inode>,
@@ -88,7 +88,7 @@ impl Ext4 {
     }
 }
 
-/// The orphan list in memory, in the order in which the orphans were added. Every method takes at most logarithmic time, because a hostile
+/// The orphan list in memory, in the order in which the orphans were added. Every method needs at most logarithmic time, because a hostile
 /// volume can have a million orphans.
 #[derive(Debug, Default)]
 pub(crate) struct OrphanList {
@@ -109,8 +109,8 @@ impl OrphanList {
         self.by_age.values().rev().copied()
     }
 
-    /// The orphan that was added directly after this inode, and the orphan that was added directly before this inode. `None` if this inode
-    /// is not in the list.
+    /// The two neighbours of an inode in the list: the orphan that was added directly after it, and the orphan that was added directly
+    /// before it. Returns `None` if the inode is not in the list.
     pub(super) fn beside(&self, number: InodeNo) -> Option<(Option<InodeNo>, Option<InodeNo>)> {
         let age = *self.ages.get(&number)?;
         let newer = self.by_age.range(age + 1..).next();
@@ -142,7 +142,7 @@ impl FromIterator<InodeNo> for OrphanList {
 
 /// An entry of the orphan file.
 pub(super) struct FiledOrphan {
-    /// The block of the orphan file, and the index of the entry in the block.
+    /// The position of an entry: the block of the orphan file, and the index of the entry in the block.
     pub(super) block: FsBlock,
     pub(super) index: usize,
     pub(super) inode: InodeNo,

@@ -1,5 +1,5 @@
-//! Reports of tolerated faults and skipped work, which did not make an operation fail. The program that opened the volume receives these
-//! reports as lines of text, with [`take_left`](Ext4::take_left).
+//! Reports of tolerated faults and skipped work. These faults did not make an operation fail. [`take_left`](Ext4::take_left) returns the
+//! reports as lines of text to the program that opened the volume.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ const MOST: usize = 1024;
 #[derive(Default)]
 pub(super) struct PassedOver {
     lines: Mutex<Vec<String>>,
-    /// The faults that have been reported and tolerated. `None` if no fault is tolerated.
+    /// The tolerated faults that have been reported. `None` if the volume tolerates no faults.
     faults: Option<Mutex<HashSet<Fault>>>,
 }
 
@@ -34,7 +34,7 @@ impl PassedOver {
         Self { faults: Some(Mutex::default()), ..Self::default() }
     }
 
-    /// Creates an empty record that tolerates the same kinds of faults as this record.
+    /// Creates an empty record. It tolerates faults if this record tolerates faults.
     pub(super) fn alike(&self) -> Self {
         Self { faults: self.faults.as_ref().map(|_| Mutex::default()), ..Self::default() }
     }
@@ -62,7 +62,7 @@ impl PassedOver {
         })
     }
 
-    /// Tolerates a damaged block of a directory, whose remaining entries are skipped, and reports the block once.
+    /// Tolerates a damaged block of a directory, and reports the block once. The caller skips the remaining entries of the block.
     ///
     /// # Errors
     /// The error itself, if damaged blocks are not tolerated.
@@ -103,8 +103,8 @@ impl Ext4 {
     /// - a damaged superblock, if a backup is used instead;
     /// - a journal that was not loaded.
     ///
-    /// On a volume that is open for writing, a report names an inode without a name that could not be freed because its metadata are
-    /// damaged. The superblock also records the fault as an error, so that e2fsck checks the volume.
+    /// On a volume that is open for writing, a report names an inode without a name that could not be freed, because its metadata are
+    /// damaged. The superblock also records this fault as an error, so that e2fsck checks the volume.
     #[must_use]
     pub fn take_left(&self) -> Vec<String> {
         std::mem::take(&mut *self.left.lines.lock())

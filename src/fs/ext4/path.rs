@@ -1,5 +1,5 @@
-//! Path walks: the components of a path are looked up one after another from the root. The target of a symbolic link is inserted into the
-//! remaining path.
+//! Path walks. A walk looks up the components of a path one after another, starting at the root. If a component is a symbolic link, the
+//! target of the link is inserted into the remaining path.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::fs::{FileType, Follow};
 use crate::units::InodeNo;
 
 impl Ext4 {
-    /// The inode that a path refers to. The path and the targets of absolute links start at the root of the volume. The parent `..` of the
-    /// root is the root, and an empty path refers to the root. A path that ends with a slash must refer to a directory. Permissions are not
-    /// checked.
+    /// Returns the inode that a path refers to. The path starts at the root of the volume, and so do the targets of absolute links. The
+    /// parent `..` of the root is the root. An empty path refers to the root. A path that ends with a slash must refer to a directory.
+    /// Permissions are not checked.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`, `Loop` and the errors of [`Inode::lookup`]. Each error contains the path.
@@ -34,9 +34,9 @@ impl Ext4 {
     fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
         let mut current = self.enter(ROOT)?;
         let mut links = 0;
-        // `text` is the path with the inserted targets of at most MAX_LINKS links; each target has at most the length of a block. `at` is
-        // the position of the next component. The components are not removed from the front of the text, because such removals would take
-        // quadratic time on a hostile volume with long targets.
+        // `text` is the path. The walk inserts the targets of at most MAX_LINKS links into it; each target is at most as long as a block.
+        // `at` is the position of the next component. Visited components are not removed from the front of the text, because such removals
+        // would take quadratic time on a hostile volume with long targets.
         let (mut text, mut at) = (Cow::Borrowed(path), 0);
         while let Some((name, behind)) = next_component(&text[at..]) {
             let dir = &current.inode;
@@ -46,8 +46,8 @@ impl Ext4 {
             }
             let last = behind.is_empty();
             let number = dir.entry_number(name)?;
-            // The inode's lock is acquired while the parent directory is locked, so the entry cannot change in between, and the inode
-            // decoded here is current.
+            // The inode is locked while the parent directory is still locked. The entry therefore cannot change before the inode is locked,
+            // and the inode decoded here is current.
             let lock = (!last).then(|| self.try_share(number));
             let found = dir.entry_inode(number, name)?;
             if found.file_type == FileType::Symlink && !(last && follow == Follow::NotLast) {
@@ -73,8 +73,8 @@ impl Ext4 {
             let next = text.len() - behind.len();
             current = match lock {
                 // Another thread is changing the directory. The walk releases the lock of the parent before it waits for this directory. In
-                // a damaged tree, a directory may be its own descendant, and two threads could otherwise wait for each other. If the
-                // directory is removed meanwhile, the parent is searched again.
+                // a damaged tree, a directory may be its own descendant, so two threads that kept the lock of the parent could wait for
+                // each other. If the directory is removed during the wait, the parent is searched again.
                 Some(Err(_)) => {
                     let parent = current.leave();
                     match self.enter_again(&found) {
@@ -98,7 +98,7 @@ impl Ext4 {
         Ok(Entered { inode: self.inode(number)?, _lock })
     }
 
-    /// Locks a directory that was read before, unless it was removed.
+    /// Locks a directory that was read before. Returns an error if the directory was removed.
     fn enter_again(self: &Arc<Self>, earlier: &Inode) -> Result<Entered<'_>> {
         let entered = self.enter(earlier.number)?;
         entered.inode.check_is(earlier.stat())?;

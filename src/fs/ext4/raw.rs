@@ -25,7 +25,7 @@ pub(crate) struct InodeMut<'a> {
     stage: Stage,
     values: i64,
     values_added: i64,
-    /// The time stamps that this change has set. Pending time stamps of the same kinds are older than these, and are discarded.
+    /// The kinds of time stamps that this change has set. A pending time stamp of the same kind is older, and is discarded.
     times_set: TimesSet,
 }
 
@@ -39,11 +39,11 @@ bitflags! {
     }
 }
 
-/// Whether a change creates an inode, changes an existing inode, or frees an inode. The stage decides how the quotas of the inode's owners
+/// Whether a change creates an inode, changes an existing inode, or frees an inode. This determines how the quotas of the inode's owners
 /// are charged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The inode is new. The bytes of an earlier inode with the same number are not charged.
+    /// The inode is new. The slot in the inode table may contain an earlier inode with the same number; its usage does not count.
     Begins,
     Goes,
     /// The inode is freed. After the change, no owner is charged.
@@ -63,8 +63,8 @@ impl Handle<'_> {
         self.update(block, SUPERBLOCK, |bytes| change_superblock(&mut bytes[at..], change))
     }
 
-    /// Sets the error flag in the superblock. The flag is set in the same transaction as the changes that leave faults on the volume. A
-    /// crash therefore cannot leave the faults without the flag.
+    /// Sets the error flag in the superblock, in the same transaction as the changes that leave faults on the volume. After a crash, the
+    /// volume therefore cannot have the faults without the flag.
     pub(super) fn mark_errors(&mut self) -> Result<()> {
         self.update_superblock(|raw| {
             raw.s_state.set(raw.s_state.get() | STATE_ERROR);
@@ -92,7 +92,7 @@ impl Handle<'_> {
         })
     }
 
-    /// Changes an inode in the inode table. The function also stores the inode's pending time stamps.
+    /// Changes an inode in the inode table. Also stores the inode's pending time stamps.
     ///
     /// # Errors
     /// The errors of [`update`](Self::update); `Corrupt` for 0 or a number above the volume's number of inodes.
@@ -104,8 +104,8 @@ impl Handle<'_> {
         self.change_inode(inode.number(), change)
     }
 
-    /// Moves the pending time stamps of an inode into the inode table. The caller does not need the inode's lock, because pending time
-    /// stamps are stored apart from the inode.
+    /// Moves the pending time stamps of an inode into the inode table. The caller does not need the inode's lock, because the pending time
+    /// stamps are not part of the inode that the lock protects.
     ///
     /// # Errors
     /// The errors of [`update_inode`](Self::update_inode).
@@ -172,8 +172,8 @@ impl InodeMut<'_> {
         self.stage = Stage::Ends;
     }
 
-    /// Sets the number of the inode's attributes whose values are in separate inodes. The separate inodes are charged to the owners of this
-    /// inode, so the caller must set the number before a change of an owner.
+    /// Sets the number of the inode's attributes whose values are in separate inodes. The owners of this inode are charged for the separate
+    /// inodes, so the caller must set the number before it changes an owner.
     pub(crate) fn has_values(&mut self, count: usize) {
         self.values = count as i64;
     }
@@ -205,13 +205,13 @@ impl InodeMut<'_> {
         fields.map(|(fields, _)| fields).map_err(|_| place.corrupt("the inode is truncated"))
     }
 
-    /// The length of the valid fields after the first 128 bytes.
+    /// The length of the extra fields that are valid. They follow the first 128 bytes.
     pub(crate) fn extra_size(&self) -> usize {
         let length = self.bytes.get(GOOD_OLD_SIZE..).and_then(|rest| rest.first_chunk::<2>());
         length.map_or(0, |length| usize::from(u16::from_le_bytes(*length)))
     }
 
-    /// The fields after the first 128 bytes, if the inode is large enough for all these fields. Only the first
+    /// The extra fields after the first 128 bytes, if the inode has space for all extra fields that ironmap knows. Only the first
     /// [`extra_size`](Self::extra_size) bytes of these fields are valid.
     pub(crate) fn extra(&mut self) -> Option<&mut RawInodeExtra> {
         let rest = self.bytes.get_mut(GOOD_OLD_SIZE..)?;

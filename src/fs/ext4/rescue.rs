@@ -1,8 +1,8 @@
 //! Backups of the superblock, for reads of a volume whose primary superblock is damaged.
 //!
-//! A backup is trusted if it passes every check of a superblock, contains the number of its group, and is at the start of that group. As
-//! with Linux's mount option `sb=N`, the group descriptors next to the backup are used. A backup does not record whether the journal needs
-//! recovery. As in e2fsck, the journal's own superblock decides this.
+//! A backup is trusted if it passes every check of a superblock, contains the number of its group, and is at the start of that group. With
+//! a backup, the group descriptors next to the backup are used, as with Linux's mount option `sb=N`. A backup does not record whether the
+//! journal needs recovery. The journal's own superblock decides this, as in e2fsck.
 
 use zerocopy::FromBytes;
 
@@ -13,15 +13,16 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// Groups that are searched for a backup. These groups have a backup if the volume has the feature sparse_super, and in most other layouts.
+/// The groups in which the search looks for a backup. These groups have a backup in most layouts, for example with the feature
+/// sparse_super.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
 /// The possible block sizes, as exponents of two.
 const SHIFTS: std::ops::RangeInclusive<u8> = 10..=16;
-/// The cluster sizes that the search tries, in blocks: the size without bigalloc, and mke2fs's default with bigalloc.
+/// The cluster sizes that the search tries, in blocks: 1 for a volume without bigalloc, and 16, which is mke2fs's default with bigalloc.
 const CLUSTERS: [u64; 2] = [1, 16];
 
 impl Superblock {
-    /// Reads the superblock in block `block` of the volume. Every block size is tried.
+    /// Reads the superblock in block `block` of the volume. The block size is not known, so every block size is tried.
     ///
     /// # Errors
     /// `UnknownFormat` if the block has no superblock; the errors of [`parse`](Self::parse); errors of the device.
@@ -43,9 +44,8 @@ impl Superblock {
         Err(Error::new(ErrorKind::UnknownFormat, what))
     }
 
-    /// Refuses a primary superblock of revision 0 if a backup has a higher revision. No program lowers the revision, so the difference
-    /// means that the primary superblock was partly overwritten. Without this check, the fields that have no meaning in revision 0 would
-    /// not be checked.
+    /// Refuses a primary superblock of revision 0 if a backup has a higher revision. No program lowers the revision, so in this case the
+    /// primary superblock was partly overwritten. Without this check, the fields that revision 0 does not define would not be checked.
     ///
     /// # Errors
     /// `Corrupt`; errors of the device.
@@ -54,7 +54,7 @@ impl Superblock {
             return Ok(());
         }
         let Some(backup) = Self::find_backup(device)? else { return Ok(()) };
-        // In revision 0, the upper half of the number of blocks has no meaning.
+        // In revision 0, the upper half of the number of blocks is not defined.
         let same = backup.blocks_count as u32 == self.blocks_count as u32
             && backup.inodes_count == self.inodes_count;
         if !same || backup.revision == self.revision {
@@ -68,8 +68,8 @@ impl Superblock {
         Err(PLACE.field("s_rev_level").corrupt(what))
     }
 
-    /// The first valid backup. The search tries the positions of groups according to the damaged superblock, and the positions that mke2fs
-    /// uses.
+    /// The first valid backup. The search computes the positions of groups in two ways: from the damaged superblock, and from the layouts
+    /// that mke2fs makes.
     ///
     /// # Errors
     /// Errors of the device.
@@ -104,7 +104,7 @@ impl Superblock {
     }
 }
 
-/// The block size of the volume on a device, from the backup in `block`, or from the first valid backup.
+/// The block size of the volume on a device. It is read from the backup in `block`, or, without `block`, from the first valid backup.
 pub(crate) fn block_size_by_backup(device: &dyn Device, block: Option<u64>) -> Option<usize> {
     let backup = match block {
         Some(block) => Superblock::backup_at(device, block).ok(),
@@ -113,7 +113,7 @@ pub(crate) fn block_size_by_backup(device: &dyn Device, block: Option<u64>) -> O
     backup.map(|superblock| superblock.block_size.bytes())
 }
 
-/// The block size, the first data block and the blocks per group according to a damaged superblock, without further checks.
+/// The block size, the first data block and the blocks per group. They are read from a damaged superblock and are not checked further.
 fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
     let blocks = u64::from(raw.s_blocks_per_group.get());
@@ -145,7 +145,8 @@ fn copy_at(device: &dyn Device, at: u64) -> Result<Option<Superblock>> {
         return Ok(None);
     }
     superblock.copy = group;
-    // A backup does not record whether the journal needs recovery.
+    // A backup does not record whether the journal needs recovery. The feature needs_recovery is set here, so that the journal's superblock
+    // is read.
     if superblock.journal_inode.is_some() || superblock.has_external_journal() {
         superblock.incompat.insert(Incompat::RECOVER);
     }

@@ -1,9 +1,9 @@
-//! The rules for a superblock: the rules that Linux enforces at a mount, and the rules that only e2fsck has. An open of a volume enforces
-//! the rules of Linux; a check of the volume reports violations of the other rules. The fields that describe the geometry are checked in
-//! [`superblock`](super::superblock).
+//! The rules for a superblock: the rules that Linux enforces at a mount, and the rules that only e2fsck enforces. When ironmap opens a
+//! volume, it enforces the rules of Linux. A check of the volume reports violations of the other rules. The fields that describe the
+//! geometry are checked in [`superblock`](super::superblock).
 //!
-//! Source: each field was set to hostile values, and the volume was then mounted by Linux 6.18 and checked by e2fsck 1.47. The test `sweep`
-//! repeats this experiment.
+//! The source of the rules is an experiment: each field was set to hostile values, and the volume was then mounted by Linux 6.18 and
+//! checked by e2fsck 1.47. The test `sweep` repeats this experiment.
 
 use super::disk::inode::GOOD_OLD_SIZE;
 use super::disk::superblock::{FIRST_INODE, REV_DYNAMIC, RawSuperblock};
@@ -12,11 +12,11 @@ use super::superblock::{PLACE, Superblock, features};
 use crate::error::Result;
 use crate::fs::check::{Findings, Kind};
 
-/// The maximum of `s_log_groups_per_flex`, by which a 32-bit number is shifted.
+/// The maximum of `s_log_groups_per_flex`. A 32-bit number is shifted by the value of this field.
 const MOST_FLEX: u8 = 31;
-/// The maximum of `s_log_cluster_size`. A cluster has at most 2 to the power of this value KiB.
+/// The maximum of `s_log_cluster_size`. For a value n of this field, the cluster size is 2^n KiB.
 const MOST_CLUSTER: u32 = 20;
-/// `s_creator_os` of a volume that the GNU Hurd made. Inodes on such a volume have different fields.
+/// The value of `s_creator_os` on a volume that the GNU Hurd made. The inodes of such a volume have different fields.
 const HURD: u32 = 1;
 /// The maximum of `s_def_hash_version`: the hash function TEA with unsigned bytes. The next value means SipHash, which is never a volume's
 /// default.
@@ -26,7 +26,7 @@ const MOST_DESCRIPTOR: u16 = 1024;
 /// `s_encoding` for UTF-8 with Unicode 12.1.
 const UTF8: u16 = 1;
 
-/// The program that enforces a rule: it refuses a superblock that breaks the rule.
+/// The program that enforces a rule. It refuses a superblock that breaks the rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     /// Linux, at every mount.
@@ -44,8 +44,8 @@ struct Rule {
     broken: Broken,
 }
 
-/// Returns the field's value if the value breaks the rule. The function reads only the superblock, so that its time and memory do not
-/// depend on the number of groups.
+/// Returns the field's value if it breaks the rule. The function reads only the superblock, so its time and memory do not depend on the
+/// number of groups.
 type Broken = fn(&RawSuperblock, &Superblock) -> Option<u64>;
 
 const fn mount(field: &'static str, fault: &'static str, broken: Broken) -> Rule {
@@ -64,7 +64,7 @@ fn unless(kept: bool, value: impl Into<u64>) -> Option<u64> {
     (!kept).then(|| value.into())
 }
 
-/// The rules, in the order in which Linux checks them. If a rule relies on a field, an earlier rule has checked that field.
+/// The rules, in the order in which Linux checks them. A rule may rely on a field that an earlier rule has checked.
 const RULES: &[Rule] = &[
     mount(
         "s_log_cluster_size",
@@ -230,8 +230,8 @@ impl Superblock {
         self.ro_compat.contains(RoCompat::BIGALLOC)
     }
 
-    /// Whether inodes are large enough for `extra` bytes of fields after the first 128 bytes. The result is true if the volume has no extra
-    /// fields.
+    /// Whether the inodes have space for `extra` bytes of extra fields after the first 128 bytes. The result is true if the volume has no
+    /// extra fields.
     fn has_room_for(&self, extra: u16) -> bool {
         let room = usize::from(self.inode_size) - GOOD_OLD_SIZE;
         room == 0 || !self.ro_compat.contains(RoCompat::EXTRA_ISIZE) || usize::from(extra) <= room
@@ -250,7 +250,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Reports the violations of the rules that Linux does not enforce at every mount.
+    /// Reports violations of the rules that e2fsck enforces, but Linux does not enforce at every mount.
     pub(super) fn find_broken_rules(&self, raw: &RawSuperblock, findings: &mut Findings) {
         for rule in RULES.iter().filter(|rule| rule.by != By::Mount) {
             if let Some(stored) = (rule.broken)(raw, self) {

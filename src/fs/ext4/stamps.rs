@@ -1,6 +1,7 @@
-//! Lazy time stamps. Reads and overwrites of an open file set pending time stamps without a transaction.
+//! Lazy time stamps. Reads and overwrites of an open file set its time stamps in memory, without a transaction. These time stamps are
+//! called pending.
 //!
-//! The pending stamps of an inode are two words in memory next to the inode's lock. A thread sets these words without the lock. Every
+//! The pending stamps of an inode are two words in memory, next to the inode's lock. A thread does not need the lock to set them. Every
 //! reader of the inode sees the pending stamps. The next change of the inode writes the stamps to the inode table. If no change occurs, the
 //! stamps are written by [`sync_all`](super::Ext4::sync_all), by `close`, by the [timer](super::CommitTimer), or when the last
 //! [`Held`](super::Ext4Held) is dropped. A crash loses pending stamps; the file then has the times of its last transaction.
@@ -8,7 +9,7 @@
 use crate::fs::{Access, Timestamp};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The first second that an inode can represent, and the number of seconds that an inode can represent.
+/// The first second that an inode can represent, and the number of seconds from it to the last one.
 const FIRST: i64 = i32::MIN as i64;
 const SECONDS: i64 = 1 << 34;
 const SECOND: u64 = 1_000_000_000;
@@ -36,8 +37,8 @@ pub(crate) struct Waiting {
 struct Stamp(AtomicU64);
 
 impl Stamps {
-    /// Whether this stamp is already pending with the time `now`. If so, the caller need not set the stamp. Between two ticks of the clock,
-    /// the stamp is therefore only read, and several processors can share its cache line.
+    /// Whether this stamp is already pending with the time `now`. If so, the caller need not set the stamp. Until the next tick of the
+    /// clock, the stamp is then only read, so several processors can share its cache line.
     #[inline]
     pub(crate) fn has(&self, access: Access, now: Timestamp) -> bool {
         let slot = match access {
@@ -47,7 +48,7 @@ impl Stamps {
         slot.0.load(Ordering::Relaxed) == encode(now)
     }
 
-    /// Sets a stamp. Returns whether no stamp was pending before.
+    /// Sets a stamp. Returns true if no stamp was pending before.
     #[inline]
     pub(crate) fn set(&self, access: Access, now: Timestamp) -> bool {
         match access {

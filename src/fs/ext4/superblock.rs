@@ -26,7 +26,7 @@ const FLAG_UNSIGNED_HASH: u32 = 2;
 /// A bit of `s_encoding_flags`: names that violate the encoding are refused.
 const ENCODING_STRICT: u16 = 1;
 
-/// The decoded superblock. Every field that other code relies on was checked against the other fields and the device's size.
+/// The decoded superblock. Every field that other code relies on is valid with respect to the other fields and the device's size.
 #[derive(Clone, Debug)]
 pub struct Superblock {
     /// The block size.
@@ -35,11 +35,11 @@ pub struct Superblock {
     pub blocks_count: u64,
     /// The number of blocks in an allocation cluster; 1 without bigalloc.
     pub cluster_blocks: u32,
-    /// The number of free blocks, as last recorded.
+    /// The number of free blocks that the superblock records. On a volume in use, this number can be outdated.
     pub free_blocks: u64,
     /// The number of blocks reserved for the superuser.
     pub reserved_blocks: u64,
-    /// The number of blocks of static metadata, which mke2fs stores in `s_overhead_clusters`. 0 if mke2fs did not store the number.
+    /// The number of blocks of metadata with fixed positions, from `s_overhead_clusters`. 0 if mke2fs did not store the number.
     pub overhead_blocks: u64,
     /// The first block of group 0.
     pub first_data_block: u32,
@@ -47,7 +47,7 @@ pub struct Superblock {
     pub blocks_per_group: u32,
     /// The number of inodes.
     pub inodes_count: u32,
-    /// The number of free inodes, as last recorded.
+    /// The number of free inodes that the superblock records. On a volume in use, this number can be outdated.
     pub free_inodes: u32,
     /// The number of inodes in a group.
     pub inodes_per_group: u32,
@@ -107,8 +107,8 @@ pub struct Superblock {
     pub(crate) orphan_file: Option<InodeNo>,
     /// The quota files of users, groups and projects.
     pub(crate) quota_files: [Option<InodeNo>; 3],
-    /// The group of the superblock that was read: 0 for the primary superblock, otherwise the group of a backup. The group descriptors next
-    /// to that superblock are used.
+    /// The group of the superblock that was read: 0 for the primary superblock, otherwise the group of a backup. The group descriptors are
+    /// read from the same group.
     pub(crate) copy: u32,
 }
 
@@ -177,7 +177,7 @@ fn wide(low: u32, high: u8) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// The superblock as stored, if the device contains ext2, ext3 or ext4.
+/// The raw superblock of a device. The result is an error if the device contains no ext2, ext3 or ext4 file system.
 fn raw(bytes: &[u8]) -> Result<&RawSuperblock> {
     let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
         return Err(PLACE.corrupt("the device ends within the superblock"));
@@ -191,7 +191,7 @@ fn raw(bytes: &[u8]) -> Result<&RawSuperblock> {
     Ok(raw)
 }
 
-/// The features of the volume, if reads support all of them.
+/// The features of the volume. Returns an error if reads do not support one of them.
 ///
 /// # Errors
 /// `Unsupported`, with the names of the features that reads do not support.
@@ -240,7 +240,7 @@ impl Superblock {
     /// The position of the superblock on the device, and its length.
     pub(crate) const RANGE: (DevOffset, usize) = (DevOffset(OFFSET), 1024);
 
-    /// Whether the device contains an ext2, ext3 or ext4 volume, which may be damaged.
+    /// Whether the device contains an ext2, ext3 or ext4 volume. The volume may be damaged.
     pub(crate) fn is_on(device: &dyn Device) -> Result<bool> {
         let mut magic = [0; 2];
         let at = OFFSET + std::mem::offset_of!(RawSuperblock, s_magic) as u64;
@@ -251,7 +251,7 @@ impl Superblock {
         Ok(u16::from_le_bytes(magic) == MAGIC)
     }
 
-    /// The block size that the bytes of a superblock contain, if the size is valid.
+    /// The block size in the bytes of a superblock; `None` if the size is not valid.
     pub(super) fn block_size_of(bytes: &[u8]) -> Option<BlockSize> {
         let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
         BlockSize::from_shift(u8::try_from(raw.s_log_block_size.get()).ok()?.checked_add(10)?)
@@ -267,8 +267,8 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Decodes a superblock without a check of the rules of a mount. A superblock of a volume that is being made may not follow these rules
-    /// yet.
+    /// Decodes a superblock, but does not check the rules that Linux enforces at a mount. The superblock of a volume that is being made may
+    /// not follow these rules yet.
     pub(super) fn decode(bytes: &[u8], device_size: u64) -> Result<Self> {
         let raw = raw(bytes)?;
         let Features { compat, incompat, ro_compat } = readable_features(raw)?;
@@ -285,7 +285,7 @@ impl Superblock {
             block_size: geometry.block_size,
             blocks_count: geometry.blocks_count,
             cluster_blocks: geometry.cluster_blocks,
-            // This field counts blocks, even on a volume whose group descriptors count clusters.
+            // This field counts blocks, also on a volume with bigalloc, where the group descriptors count clusters.
             free_blocks: hi32(raw.s_free_blocks_count_lo.get(), raw.s_free_blocks_count_hi.get()),
             overhead_blocks: u64::from(raw.s_overhead_clusters.get())
                 * u64::from(geometry.cluster_blocks),
@@ -380,7 +380,8 @@ impl Superblock {
         block.0 < self.blocks_count
     }
 
-    /// Whether a group contains a backup of the superblock and of the group descriptors. The result is also true for group 0.
+    /// Whether a group contains a copy of the superblock and of the group descriptors. The result is also true for group 0, which contains
+    /// the primary copy.
     pub(crate) fn group_has_backup(&self, group: u32) -> bool {
         if group == 0 {
             true
@@ -406,8 +407,8 @@ impl Superblock {
     }
 }
 
-/// The length of the fields after the first 128 bytes of a new inode. The superblock can request a length. If the requested length is not
-/// possible, the length of the fields that Linux supports is used.
+/// The length of the extra fields of a new inode, which follow its first 128 bytes. The superblock can request a length. If this length is
+/// not possible, the length of the fields that Linux supports is used.
 fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16 {
     let room = inode_size.saturating_sub(GOOD_OLD_SIZE as u16);
     let known = (size_of::<RawInodeExtra>() as u16).min(room);
@@ -416,7 +417,8 @@ fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16
     if ro_compat.contains(RoCompat::EXTRA_ISIZE) && fits { wanted } else { known }
 }
 
-/// Whether a group contains a backup with the feature sparse_super: groups 0 and 1, and groups whose numbers are powers of 3, 5 or 7.
+/// Whether a group contains a copy of the superblock on a volume with the feature sparse_super. Groups 0 and 1 contain one, and groups
+/// whose numbers are powers of 3, 5 or 7.
 pub(crate) fn sparse_backup(group: u32) -> bool {
     let power_of = |base: u32| {
         let mut power = base;
@@ -521,7 +523,8 @@ impl Geometry {
     }
 }
 
-/// The alignment of large requests, in blocks: the width of a RAID stripe, or the stride of one disk. 0 if the superblock contains neither.
+/// The alignment of large requests, in blocks: the width of a RAID stripe, or, without it, the stride of one disk. 0 if the superblock
+/// contains no usable value.
 fn stripe(raw: &RawSuperblock) -> u32 {
     let candidates = [raw.s_raid_stripe_width.get(), u32::from(raw.s_raid_stride.get())];
     let fits = |blocks: &u32| *blocks > 1 && *blocks <= raw.s_blocks_per_group.get();
@@ -550,8 +553,8 @@ pub(super) fn features(raw: &RawSuperblock) -> Features {
     }
 }
 
-/// Changes the features. If a volume of revision 0 gets a feature, its revision becomes 1, as in Linux. The fields whose values revision 0
-/// implies are then set to these values.
+/// Changes the features. If a volume of revision 0 gets a feature, its revision becomes 1, as in Linux. Revision 0 implies the values of
+/// some fields; the change of the revision stores these values.
 pub(super) fn change_features(raw: &mut RawSuperblock, change: impl FnOnce(&mut Features)) {
     let mut now = features(raw);
     change(&mut now);

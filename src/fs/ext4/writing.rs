@@ -1,4 +1,4 @@
-//! A volume that is open for writing: the open, the additional state, and the close.
+//! A volume that is open for writing: how it is opened and closed, and its additional state.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::open_file::Alone;
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
 
-/// The number of changed blocks in memory after which a volume without a journal writes these blocks to the device.
+/// The number of changed blocks in memory at which a volume without a journal writes them to the device.
 const UNJOURNALED_LIMIT: u32 = 8192;
 
 impl Clock {
@@ -55,22 +55,22 @@ pub(crate) struct Writing {
     pub(crate) orphans: Mutex<OrphanList>,
     /// The generation that the next new inode gets.
     generations: AtomicU32,
-    /// This node's hold on the volume, if the volume has multiple mount protection.
+    /// The hold of this node on the volume, if the volume has multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
-    /// The result of the close, after the close has ended. The lock makes a second close wait for the first close.
+    /// The result of the first close, or `None` before it has ended. A second close waits for this lock, and returns the same result.
     closed: Mutex<Option<Result<(), (ErrorKind, String)>>>,
     /// The costs of writing.
     pub(crate) counters: Counters,
-    /// An error that occurred when a file was closed, and that was not returned to a caller yet. The next sync returns this error.
+    /// An error of an earlier close of a file, if no caller has received it yet. The next sync returns this error.
     pub(crate) unheard: Mutex<Option<Error>>,
     /// The corruption that was found, and the volume's reaction to corruption.
     pub(super) errors: Errors,
-    /// Whether an operation has enabled a feature that is not yet set in the backups of the superblock.
+    /// Whether an operation has enabled a feature that the backups of the superblock do not contain yet.
     pub(super) features_switched: AtomicBool,
 }
 
 impl Writing {
-    /// The state without a log. A transaction may change at most `limit` blocks.
+    /// The state of a volume whose log is not open. A transaction may change at most `limit` blocks.
     fn new(fs: &Ext4, alloc: Allocator, limit: u32, clock: Clock) -> Self {
         Self {
             transactions: Transactions::new(limit),
@@ -85,7 +85,7 @@ impl Writing {
             counters: Counters::default(),
             unheard: Mutex::default(),
             errors: Errors::new(fs.superblock.on_error),
-            // On a volume of revision 0 with a journal, the open sets the feature needs_recovery, which raises the revision to 1. The
+            // If the volume has revision 0 and a journal, the open sets the feature needs_recovery, and this raises the revision to 1. The
             // backups must then get the new revision.
             features_switched: AtomicBool::new(
                 fs.superblock.revision < REV_DYNAMIC
@@ -96,7 +96,8 @@ impl Writing {
 
     /// Returns the generation of a new inode. A new generation makes the file handles of an earlier inode with the same number invalid.
     pub(crate) fn generation(&self) -> u32 {
-        // With any odd step, the sequence visits all numbers. The chosen step makes consecutive generations differ in many bits.
+        // The sequence of generations visits all 32-bit numbers, because the step is odd. With this step, consecutive generations differ in
+        // many bits.
         self.generations.fetch_add(0x9E37_79B9, Ordering::Relaxed)
     }
 }
@@ -116,7 +117,7 @@ impl Ext4 {
         }
         let superblock = Self::read_superblock(&*device)?;
         mmp::check(&*device, &superblock, mmp::Purpose::Write)?;
-        // The superblock is read again, because another node may have changed the volume while the check waited.
+        // The superblock is read again, because another node may have changed the volume while `mmp::check` waited.
         let open = || {
             let superblock = Self::read_superblock(&*device)?;
             let (device, left) = (Arc::clone(&device), PassedOver::default());
@@ -126,7 +127,7 @@ impl Ext4 {
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock, events, clock)?;
         if mmp.is_some() {
-            // The volume is read again, because another node may have written to it before that node detected this node.
+            // The volume is read again. Another node may have written to it until it detected that this node holds the volume.
             found = open()?;
             found.check_writable()?;
         }
@@ -134,7 +135,7 @@ impl Ext4 {
         let mut wrong = Vec::new();
         if !found.fast_commits.is_empty() {
             wrong = found.recover_fast_commits(&device, events, clock)?;
-            // The volume is read again, because the recovered changes have been written to their home locations.
+            // The volume is read again, because the recovery has written changes to their home locations.
             found = open()?;
         }
         // All checks that can refuse the volume are made before the first write.
@@ -144,8 +145,8 @@ impl Ext4 {
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = journal;
         drop(found);
-        // The superblock records that the journal needs recovery before the log is used. Without this record, e2fsck would ask the user
-        // whether to recover the log.
+        // Before the log is used, the superblock must record that the journal needs recovery. Without this record, e2fsck would ask the
+        // user whether to recover the log.
         fs.mark_open(log.as_ref(), clock)?;
         if let Some(log) = &mut log {
             log.forget_abort()?;
@@ -161,9 +162,8 @@ impl Ext4 {
         Ok(fs)
     }
 
-    /// Opens the volume `found` for changes that form one transaction of any size. [`commit_to`](Self::commit_to) writes the changes;
-    /// before that call, nothing is written. Dropping the volume also writes nothing. The blocks in the log must already be at their home
-    /// locations.
+    /// Opens the volume `found` for changes that form one transaction of any size. Only [`commit_to`](Self::commit_to) writes the changes
+    /// to the device; dropping the volume writes nothing. The blocks in the log must already be at their home locations.
     pub(super) fn for_one_transaction(
         found: &Self,
         device: &Arc<dyn Device>,
@@ -217,8 +217,8 @@ impl Ext4 {
         Err(Error::read_only(format!("volumes with {} can only be read", names.join(", "))))
     }
 
-    /// Makes the checks of internal inodes that Linux makes at a mount. The root must be a directory with a block. The block maps and the
-    /// attribute blocks of the root and of the journal must be valid.
+    /// Checks internal inodes as Linux does at a mount. The root must be a directory with a block. The block maps and the attribute blocks
+    /// of the root and of the journal must be valid.
     ///
     /// # Errors
     /// `Corrupt`; the errors of [`inode`](Self::inode).
@@ -268,11 +268,11 @@ impl Ext4 {
     /// Commits all changes, writes all blocks to their home locations, and records that the journal needs no recovery. Further changes are
     /// refused. A second close returns the same result.
     ///
-    /// The close waits for requests in flight of other threads.
+    /// The close waits for the requests in flight of other threads.
     ///
     /// # Errors
-    /// The errors of [`sync`](Self::sync), after which the volume is in the same state as after a crash; `Busy` if the calling thread has
-    /// requests in flight. After `Busy`, the thread may call close again when its requests have completed.
+    /// The errors of [`sync`](Self::sync); the volume is then in the same state as after a crash. `Busy` if the calling thread has requests
+    /// in flight; the thread may call close again when these requests have completed.
     pub(crate) fn end_writing(self: &Arc<Self>) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let mut closed = writing.closed.lock();
@@ -286,14 +286,14 @@ impl Ext4 {
             }
             None => {}
         }
-        // A write request records the extents to convert from unwritten to written when the request completes. After the close, these
-        // extents could not be converted, so the close waits for all requests in flight.
+        // The close waits for all requests in flight. When a write request completes, it records the extents that must be converted from
+        // unwritten to written. After the close, they could not be converted.
         let mut alone = Ok(());
         for open in writing.locks.opened() {
             match Alone::wait(&open, 0..u64::MAX).map(drop) {
                 Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
-                // Requests of a lost queue may never complete. The close continues, because the loss of the queue has already aborted the
-                // volume.
+                // If a queue is lost, its requests may never complete. The close continues in this case, because the loss of the queue has
+                // already aborted the volume.
                 waited => alone = alone.and(waited),
             }
         }
@@ -301,15 +301,15 @@ impl Ext4 {
         if converted.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
             return converted;
         }
-        // All other changes are written even if the extents of a file could not be converted.
+        // Even if the extents of a file could not be converted, all other changes are written.
         let ended = self.store_waiting().and_then(|()| self.end(writing));
         let ended = ended.and(converted).and(alone);
         *closed = Some(ended.as_ref().map_err(|error| (error.kind(), error.to_string())).copied());
         ended
     }
 
-    /// Commits the last transaction and closes the log. The caller has converted the extents of all files and stored pending time stamps.
-    /// If the volume is dropped without a close, errors may still be pending.
+    /// Commits the last transaction and closes the log. The caller has converted the extents of all files and stored the pending time
+    /// stamps. A drop of the volume without a close does not store the pending errors, so they are stored here.
     fn end(&self, writing: &Writing) -> Result<()> {
         self.check_stopped()?;
         writing.transactions.check()?;
@@ -353,7 +353,7 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // A caller that needs the result must call `close` before the drop. No file is open at this point.
+        // A drop cannot return an error. A caller that needs the result must call `close` before. No file is open at this point.
         if let Some(writing) = &self.writing
             && writing.closed.lock().is_none()
         {

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-/// A bitmap for searches. A bit counts as clear only if it is clear in this bitmap and in the bitmap of kept-back clusters.
+/// A bitmap for searches. It combines the bitmap on disk with an optional bitmap of kept-back clusters: a bit is clear only if it is clear
+/// in both.
 #[derive(Clone, Copy)]
 pub(in crate::fs::ext4) struct Bits<'a> {
     bytes: &'a [u8],
@@ -26,7 +27,8 @@ impl<'a> Bits<'a> {
         word(self.bytes) | self.kept_back.map_or(0, word)
     }
 
-    /// The first bit in `from..end` that is 1 after an exclusive-or of the bitmap with `flip` (0 or all ones); `end` if there is none.
+    /// If `flip` is 0, returns the first set bit in `from..end`; if `flip` is all ones, the first clear bit. Returns `end` if there is no
+    /// such bit.
     fn next(&self, from: u32, end: u32, flip: u64) -> u32 {
         let mut at = from;
         while at < end {
@@ -70,7 +72,7 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// The indexes of the bytes that contain a range of bits. Each index has a mask of the byte's bits that are in the range.
+/// The bytes that contain a range of bits: for each byte, its index and a mask of its bits that are in the range.
 fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
     let bytes = range.start / 8..range.end.div_ceil(8);
     bytes.map(move |byte| {

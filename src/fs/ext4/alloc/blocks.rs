@@ -19,7 +19,7 @@ use crate::units::{FsBlock, InodeNo};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
     Data,
-    /// Metadata, of which the journal may contain copies.
+    /// Metadata. The journal may contain copies of these blocks.
     Metadata,
 }
 
@@ -48,9 +48,9 @@ pub(crate) enum Reserve {
 pub(crate) struct Goal {
     /// The search starts at this block, and prefers blocks after it.
     pub(crate) block: FsBlock,
-    /// Whether the file is expected to grow. If the file is expected to grow and the goal block is in use, the search does not take the
-    /// next free block, but prefers a run with free space for the growth. Without this preference, the blocks of files that grow at the
-    /// same time would alternate, and each block would become a separate extent.
+    /// Whether the file is expected to grow. If so, and if the goal block is in use, the search prefers a run with free space for the
+    /// growth over the next free block. Otherwise the blocks of files that grow at the same time would alternate on disk, and each block
+    /// would become a separate extent.
     pub(crate) grows: bool,
 }
 
@@ -67,13 +67,14 @@ impl From<FsBlock> for Goal {
 }
 
 impl Handle<'_> {
-    /// Allocates at least one block and at most `want` blocks, contiguous and as close after `goal` as possible. With bigalloc, complete
-    /// clusters are allocated, so the result can exceed `want`. Changes two metadata blocks. Some free blocks stay reserved for nodes of
-    /// maps. The blocks reserved for the superuser are withheld only [on request](Ext4::keep_reserve).
+    /// Allocates one run of at least one block and at most `want` blocks. The run begins as close after `goal` as possible. With bigalloc,
+    /// complete clusters are allocated, so the run can be longer than `want`. Changes two metadata blocks. The blocks that are reserved for
+    /// nodes of maps are never allocated. The blocks that are reserved for the superuser are only withheld [on
+    /// request](Ext4::keep_reserve).
     ///
     /// # Errors
-    /// `NoSpace` on a full volume, without any change; if [`commit_frees`](Allocator::commit_frees) is true, a commit makes space.
-    /// `Corrupt`.
+    /// `NoSpace` on a full volume; nothing is changed in that case. If [`commit_frees`](Allocator::commit_frees) is true, the next commit
+    /// makes blocks available. `Corrupt`.
     pub(crate) fn allocate_blocks(
         &mut self,
         goal: impl Into<Goal>,
@@ -146,7 +147,8 @@ impl Handle<'_> {
                 return Ok(None);
             }
         };
-        // A block version with a single reference is changed in place instead of being copied, so this reference is dropped first.
+        // `content` is a reference to the block version that the next call changes. The call would have to copy the version if this
+        // reference still existed.
         drop(content);
         let change = Change { clusters: run.clone(), in_use: true };
         group.mark_clusters(self, change)?;
@@ -191,8 +193,8 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Frees blocks. With bigalloc, the caller frees a complete cluster in one call, when no block of the cluster is in use. Freed blocks
-    /// become available when the transaction is committed. Changes two blocks for each group.
+    /// Frees blocks. With bigalloc, the caller frees a cluster only when no block of the cluster is in use, and frees the complete cluster
+    /// in one call. Freed blocks become available when the transaction is committed. Changes two blocks for each group.
     ///
     /// # Errors
     /// `Corrupt` for blocks that are already free or belong to the file system itself; nothing is changed in that case.
@@ -334,7 +336,7 @@ impl Allocator {
         if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
     }
 
-    /// The number of free clusters that a caller may allocate with the permission `reserve`.
+    /// The number of free clusters that a caller may allocate. `reserve` specifies the reserved blocks that the caller may use.
     fn left(&self, fs: &Ext4, reserve: Reserve) -> u32 {
         let free = self.free_clusters.load(Ordering::Relaxed);
         let sb = &fs.superblock;
@@ -356,9 +358,8 @@ impl Superblock {
         self.group_start(self.group_of(inode))
     }
 
-    /// The number of free clusters reserved for nodes of extent trees. A write to a part of a preallocated extent, or a hole punched into
-    /// an extent, splits the extent and may need a new node. In files without extents, these changes need no block. Linux reserves the same
-    /// number.
+    /// The number of free clusters reserved for nodes of extent trees. A node may be needed when an extent is split by a write to a part of
+    /// a preallocated extent, or by a punched hole. In files without extents, these changes need no block. Linux reserves the same number.
     pub(super) fn clusters_for_nodes(&self) -> u64 {
         if !self.incompat.contains(Incompat::EXTENTS) {
             return 0;

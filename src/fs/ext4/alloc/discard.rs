@@ -56,8 +56,7 @@ impl Ext4 {
 }
 
 impl Allocator {
-    /// Finds the next free run of sufficient length in a group, and keeps the run back, so that no allocation can use it during the
-    /// discard.
+    /// Finds the next free run of sufficient length in a group, and keeps it back: no allocation can use it during the discard.
     fn keep_back_run(
         &self,
         fs: &Ext4,

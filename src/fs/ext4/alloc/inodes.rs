@@ -20,8 +20,8 @@ struct Change {
     unused_inodes: u32,
 }
 
-/// An inode that was allocated in this transaction. No directory entry refers to the inode yet. Its number may have belonged to a removed
-/// file, and another thread may still use the number of that file. Therefore the inode stays locked until it is complete.
+/// An inode that this transaction has allocated. No directory entry refers to the inode yet. A removed file may have had the same inode
+/// number, and another thread may still use that number for the removed file. The new inode therefore stays locked until it is complete.
 pub(crate) struct FreshInode<'a>(Exclusive<'a>);
 
 impl FreshInode<'_> {
@@ -62,7 +62,8 @@ impl<'a> Handle<'a> {
         Err(Error::new(ErrorKind::NoSpace, "no free inodes remain"))
     }
 
-    /// Allocates the first free inode of a group whose number no thread has locked. Notes whether the number of a free inode is locked.
+    /// Allocates an inode in a group: the first free inode whose number is not locked by another thread. Returns `None` if there is no such
+    /// inode, and records whether the group has free inodes whose numbers are locked.
     fn allocate_inode_in(
         &mut self,
         number: u32,

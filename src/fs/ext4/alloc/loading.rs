@@ -88,7 +88,7 @@ impl Zones {
         Ok(zones)
     }
 
-    /// Whether a block belongs to one of these ranges. The ranges must not overlap.
+    /// Whether a block is in one of the ranges. The ranges must not overlap.
     pub(in crate::fs::ext4) fn has(&self, block: FsBlock) -> bool {
         let after = self.0.partition_point(|(start, _)| *start <= block.0);
         let before = after.checked_sub(1).and_then(|at| self.0.get(at));

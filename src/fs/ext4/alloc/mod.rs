@@ -1,9 +1,10 @@
 //! Allocation of blocks and inodes.
 //!
 //! On disk, the bitmap of a group is the only record of the used blocks, and the group's descriptor contains the number of free blocks.
-//! This module keeps a summary of each group in memory: the available space, and an upper limit of the longest free run. The search for a
-//! group reads the summaries without a lock. The module also records the blocks that uncommitted transactions have freed. These blocks are
-//! kept back: they cannot be allocated before the commit, because after a crash they still belong to their file.
+//! This module keeps a summary of each group in memory: the number of available clusters, and an upper limit of the longest free run. A
+//! thread that searches for a group reads the summaries without a lock. The module also records the blocks that uncommitted transactions
+//! have freed. These blocks are kept back: they cannot be allocated before the commit, because they still belong to their old file if the
+//! system crashes before the commit.
 //!
 //! Each bit of a block bitmap represents one cluster. Callers count in blocks. The name of a variable that counts clusters contains
 //! `cluster`.
@@ -52,7 +53,7 @@ pub(crate) struct Allocator {
     keep_reserve: AtomicBool,
 }
 
-/// The counters of the superblock.
+/// The numbers of free blocks and free inodes that the superblock stores.
 pub(crate) struct Counts {
     pub(crate) free_blocks: u64,
     pub(crate) free_inodes: u32,
@@ -81,7 +82,7 @@ impl Allocator {
         self.kept_back.load(Ordering::Relaxed) > 0
     }
 
-    /// Makes the blocks that a committed transaction has freed available.
+    /// Makes freed blocks available for allocation, after the transaction that freed them was committed.
     pub(crate) fn committed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
         if self.discard.load(Ordering::Relaxed) {
             self.discard_freed(fs, freed);
@@ -95,8 +96,8 @@ impl Allocator {
 }
 
 impl Ext4 {
-    /// Withholds the blocks that the volume reserves for the superuser, or permits their allocation again. Initially, their allocation is
-    /// permitted, because the program that opens a volume has the rights of the superuser.
+    /// Sets whether the volume's blocks reserved for the superuser are withheld from allocation. Initially they are not withheld, because
+    /// the program that opens a volume has the rights of the superuser.
     ///
     /// # Errors
     /// `ReadOnly`.

@@ -15,7 +15,7 @@ use crate::units::InodeNo;
 
 /// The expected number of files in a directory. This number limits the number of directories in a region.
 const FILES_OF_A_DIRECTORY: u64 = 64;
-/// A region may get a further directory if its free space is below the average of all regions by at most 1/`SHORTAGE` of the region's total
+/// A region may get another directory only if its free space is at least the average of all regions minus 1/`SHORTAGE` of the region's
 /// size.
 const SHORTAGE: u64 = 4;
 
@@ -89,7 +89,7 @@ impl Allocator {
 }
 
 impl Region {
-    /// Whether the region has free inodes, and its free resources are not far below the average of all regions.
+    /// Whether the region has free inodes, and whether its free inodes and clusters are not far below the average of all regions.
     fn fits(&self, sb: &Superblock, average: &Self) -> bool {
         let clusters = self.count() * u64::from(sb.blocks_per_group / sb.cluster_blocks);
         self.inodes > 0
@@ -97,8 +97,8 @@ impl Region {
             && self.clusters >= average.clusters.saturating_sub(clusters / SHORTAGE)
     }
 
-    /// Whether the region may get a further directory. The number of its directories may exceed the average by one for each
-    /// `FILES_OF_A_DIRECTORY` inodes.
+    /// Whether the region may get another directory. The number of the region's directories may exceed the average of all regions by
+    /// 1/`FILES_OF_A_DIRECTORY` of the region's inodes.
     fn takes_child(&self, sb: &Superblock, average: &Self) -> bool {
         self.directories < average.directories + self.all_inodes(sb) / FILES_OF_A_DIRECTORY
     }

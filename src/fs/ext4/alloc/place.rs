@@ -9,7 +9,7 @@ use crate::fs::ext4::{Ext4, Incompat};
 use crate::units::{FsBlock, InodeNo};
 
 impl Superblock {
-    /// The group of a block within the file system, and the cluster within the group.
+    /// The group that contains a block, and the index of the block's cluster within this group. The block must be within the file system.
     pub(in crate::fs::ext4) fn cluster_of(&self, block: FsBlock) -> (u32, u32) {
         let index = block.0.saturating_sub(u64::from(self.first_data_block));
         let per_group = u64::from(self.blocks_per_group);
@@ -67,8 +67,8 @@ impl Superblock {
         first..first.saturating_add(self.flex_groups).min(self.groups)
     }
 
-    /// The number of blocks at the start of a group for copies of the superblock and of the descriptors, including the blocks that are
-    /// reserved for more descriptors.
+    /// The number of blocks that a group reserves at its start: a copy of the superblock, a copy of the descriptors, and blocks for further
+    /// descriptors.
     pub(in crate::fs::ext4) fn copies_in(&self, group: u32) -> u64 {
         let per_block = self.descriptors_per_block();
         let backup = u64::from(self.group_has_backup(group));

@@ -6,8 +6,8 @@ use super::bitmap::Bits;
 
 /// A run of this length in clusters is sufficient. A longer run is not preferred.
 const LONG: u32 = 2048;
-/// The number of groups that are skipped before a shorter run is accepted. A bitmap search without a result counts as `BITMAP` skipped
-/// groups.
+/// The number of groups that are skipped before the search accepts a shorter run. A group whose bitmap was searched without success counts
+/// as `BITMAP` groups.
 pub(super) const PATIENCE: u32 = 1024;
 pub(super) const BITMAP: u32 = 64;
 /// A new run for a growing file should begin with at least this many free blocks.
@@ -18,8 +18,8 @@ pub(super) const ROOM: u32 = 64;
 pub(super) struct Wish {
     /// The maximum number of clusters.
     pub(super) want: u32,
-    /// For a growing file, the alignment of the run's start in clusters, if this number exceeds `want`. All clusters from the start to the
-    /// next multiple of this number should be free.
+    /// For a growing file, the number of clusters to which the run's start is aligned, so that there is free space for the growth after the
+    /// start. Otherwise 0.
     pub(super) room: u32,
     /// The number of clusters in a RAID stripe, or 0.
     pub(super) stripe: u32,
@@ -43,20 +43,21 @@ pub(super) struct Space<'a> {
 }
 
 impl Wish {
-    /// The minimum lengths of a run for successive searches, from a sufficient length down to 1.
+    /// The minimum lengths of a run for successive searches. The first length is sufficient for the request; the last length is 1.
     pub(super) fn lengths(self) -> impl Iterator<Item = u32> {
         std::iter::successors(Some(self.want.max(self.room).min(LONG)), |length| {
             (*length > 1).then_some(length / 8).map(|length| length.max(1))
         })
     }
 
-    /// Finds the free run that begins at the goal. If there is none, finds the first run of at least `length` clusters after the goal, and
-    /// then before the goal.
+    /// Finds the free run that begins at the goal. If the goal is in use, finds the first run of at least `length` clusters after the goal.
+    /// If there is no such run, finds the first one before the goal.
     pub(super) fn find(self, space: &Space<'_>, goal: Option<u32>, length: u32) -> Found {
         let Range { start, end } = space.clusters;
         let from = goal.unwrap_or(start).clamp(start, end);
         let mut longest = 0;
-        // The first search uses the part of a run from the goal on, so the second search can end at the goal.
+        // A run that extends across the goal is split there: the first search covers the part after the goal, the second search the part
+        // before the goal.
         for range in [from..end, start..from] {
             match self.find_within(space, range, goal, length) {
                 Found::Longest(within) => longest = longest.max(within),
@@ -96,8 +97,9 @@ impl Wish {
         }
     }
 
-    /// The start of the allocation in a run that does not continue a file. A large request is aligned to the stripe; the first blocks of a
-    /// growing file are aligned to `room`. If the run from the aligned start on would be shorter than `length`, the start is not aligned.
+    /// The first cluster to allocate in a free run that does not continue a file. The start of a large request is aligned to the stripe,
+    /// and the start of a growing file is aligned to `room`. If fewer than `length` clusters remained after the aligned start, the start is
+    /// not aligned.
     fn aligned(self, space: &Space<'_>, run: Range<u32>, length: u32) -> u32 {
         let start = if self.stripe > 0 && self.want >= self.stripe {
             (run.start + space.phase).next_multiple_of(self.stripe) - space.phase
@@ -132,12 +134,12 @@ mod tests {
         };
         find(10, 10..11);
         find(11, 11..12);
-        // The clusters before the goal are in use, so each file gets a separate aligned start.
+        // The goal is in use, so these files do not continue a run. Each file gets a separate aligned start.
         find(11, 64..65);
         find(11, 128..129);
         find(65, 65..66);
         find(129, 129..130);
-        // Later requests of other files do not use the space after a file.
+        // This file also gets an aligned start. The free clusters after the other files are left for the growth of those files.
         find(11, 192..193);
     }
 

@@ -1,5 +1,5 @@
-//! The summary of each group in memory. The search for a group reads the summaries without a lock. A summary is changed only while the
-//! group is locked.
+//! The summary of each group in memory. A thread that searches for a group reads the summaries without a lock. A summary is changed only
+//! while the group is locked.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -62,7 +62,8 @@ impl GroupState {
         }
     }
 
-    /// Locks the group. In the lock order, this lock is after a handle and before a block. A thread may lock only one group at a time.
+    /// Locks the group. In the lock order, this lock comes after the handles of transactions and before the blocks. A thread may lock only
+    /// one group at a time.
     pub(super) fn lock(&self) -> Ordered<MutexGuard<'_, Locked>> {
         Ordered::new(Rank::Group, || self.locked.lock())
     }
@@ -118,7 +119,7 @@ impl Allocator {
         }
     }
 
-    /// Marks clusters of a group as available again.
+    /// Marks clusters of a group as available.
     pub(super) fn give_clusters(&self, group: u32, locked: &mut Locked, range: &Range<u32>) {
         let (state, count) = (self.group(group), range.end - range.start);
         add(&state.available, count);
@@ -127,7 +128,7 @@ impl Allocator {
         locked.first_cluster = locked.first_cluster.min(range.start);
     }
 
-    /// Keeps back free clusters, which cannot be allocated until [`end_keeping`](Self::end_keeping). `size` is the length of a bitmap in
+    /// Keeps back free clusters: they cannot be allocated until [`end_keeping`](Self::end_keeping). `size` is the length of a bitmap in
     /// bytes.
     pub(super) fn keep_back(&self, locked: &mut Locked, range: Range<u32>, size: usize) {
         let count = range.end - range.start;
@@ -152,7 +153,7 @@ impl Allocator {
         self.kept_back.fetch_sub(u64::from(count), Ordering::Relaxed);
     }
 
-    /// Counts an allocated inode, which may be a directory.
+    /// Updates the counters after the allocation of an inode. `directory` says whether the inode is a directory.
     pub(super) fn take_inode(&self, group: u32, directory: bool) {
         let all =
             [&self.group(group).free_inodes, &self.chunk(group).free_inodes, &self.free_inodes];
@@ -161,7 +162,7 @@ impl Allocator {
         add(&self.directories, u32::from(directory));
     }
 
-    /// Counts a freed inode, which may be a directory.
+    /// Updates the counters after an inode was freed. `directory` says whether the inode was a directory.
     pub(super) fn give_inode(&self, group: u32, directory: bool) {
         let all =
             [&self.group(group).free_inodes, &self.chunk(group).free_inodes, &self.free_inodes];
@@ -170,12 +171,14 @@ impl Allocator {
         subtract(&self.directories, u32::from(directory));
     }
 
-    /// All groups, from `first` to the last and then from group 0, except groups whose chunk has fewer than `least` available clusters.
+    /// The groups from `first` to the last group, and then the groups from group 0 to `first`. Groups of a chunk with fewer than `least`
+    /// available clusters are skipped.
     pub(super) fn groups_with_clusters(&self, first: u32, least: u32) -> impl Iterator<Item = u32> {
         self.groups_around(first, move |chunk| get(&chunk.available) >= least)
     }
 
-    /// All groups, from `first` to the last and then from group 0, except groups whose chunk has no free inode.
+    /// The groups from `first` to the last group, and then the groups from group 0 to `first`. Groups of a chunk without free inodes are
+    /// skipped.
     pub(super) fn groups_with_inodes(&self, first: u32) -> impl Iterator<Item = u32> {
         self.groups_around(first, |chunk| get(&chunk.free_inodes) > 0)
     }

@@ -1,6 +1,6 @@
-//! Converts POSIX access control lists between the on-disk form and the form of the system calls, in which every entry has an id. This
-//! module also applies the two sets of rules of acl(5): how lists and permission bits depend on each other, and which lists new files
-//! inherit.
+//! Converts POSIX access control lists between the on-disk form and the form of the system calls. In the form of the system calls, every
+//! entry has an id. This module also applies the rules of acl(5) for the relation between a list and the permission bits, and for the lists
+//! that a new file inherits.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -13,9 +13,9 @@ use super::name::{Name, NameIndex};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, SetXattr};
 
-/// The version of the form that `getxattr` returns.
+/// The version number in the value that `getxattr` returns.
 const SYSCALL_VERSION: u32 = 2;
-/// The id of an entry that needs no id.
+/// The value of the id field in entries that have no id, in the form of the system calls.
 const UNDEFINED_ID: u32 = u32::MAX;
 
 const USER_OBJ: u16 = 0x01;
@@ -121,7 +121,7 @@ impl Attributes<'_> {
         Attributes(&inode).put(h, &ACCESS, access, SetXattr::Any)
     }
 
-    /// Changes the inode's access list, if the inode has one, to match a new mode. The caller sets the mode.
+    /// Adapts the inode's access list to a new mode. Does nothing if the inode has no access list. The caller sets the mode.
     ///
     /// # Errors
     /// The errors of reading attributes.
@@ -256,7 +256,7 @@ impl Acl {
         shifts.filter_map(|(at, shift)| shift.map(|shift| (at, shift))).collect()
     }
 
-    /// Removes permissions that are not set in the mode.
+    /// Removes the permissions that the mode does not contain from the entries for owner, group class and others.
     fn restrict(&mut self, mode: u32) {
         for (at, shift) in self.classes() {
             self.0[at].perm &= (mode >> shift) as u16 & 7;

@@ -1,5 +1,5 @@
-//! Setting and removing attributes. An attribute is stored in the inode if it fits there, otherwise in a block. If neither has enough
-//! space, the value is stored in a separate inode.
+//! Setting and removing attributes. An attribute is stored in the inode if it fits there, otherwise in the attribute block. If the value
+//! fits into neither, the value is stored in a separate inode.
 
 use std::sync::atomic::Ordering;
 
@@ -19,8 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// The place of a changed attribute's old version, which must be released: the list that contained the attribute, and the inode of the old
-/// value if it had a separate inode.
+/// The old version of a changed attribute: the list that contained it, and the inode of the old value, if the value was in a separate
+/// inode. The change must release this inode.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Attributes<'_> {
@@ -153,8 +153,8 @@ impl Attributes<'_> {
 
     /// Stores changed lists. `made` is the new inode of a value, if one was created.
     ///
-    /// Blocks and values without references are dropped last. A reader without the inode's lock therefore finds all blocks and values to
-    /// which the inode refers.
+    /// Blocks and values are released last, after the inode has stopped referring to them. A reader without the inode's lock therefore
+    /// finds all blocks and values to which the inode refers.
     ///
     /// # Errors
     /// `NoSpace` and `Quota`; nothing is changed in that case.
@@ -191,7 +191,8 @@ impl Attributes<'_> {
         self.say_attributes_are_used(h)
     }
 
-    /// Stores the block's list. Returns the inode's attribute block after the change, and the block that the inode has released.
+    /// Stores the list of the attribute block. Returns the inode's attribute block after the change, and the block to which the inode no
+    /// longer refers.
     fn store_block(
         &self,
         h: &mut Handle<'_>,
@@ -219,7 +220,8 @@ impl Attributes<'_> {
             }
             return Ok((Some(block), None));
         }
-        // Other inodes keep the old block and its references to values, so the new block needs additional references to these values.
+        // Other inodes keep the old block, and the old block keeps its references to values. The new block therefore needs its own
+        // references to the same values.
         let new = self.create_xattr_block(h, &content)?;
         for value in kept.iter().filter(|value| Some(**value) != made) {
             self.share_value(h, *value)?;
@@ -227,7 +229,7 @@ impl Attributes<'_> {
         Ok((Some(new), released(block)))
     }
 
-    /// Drops the large values of a list, and the entry of each value. `credits` is the number of blocks changed by dropping one value.
+    /// Drops the large values of a list, and removes their entries. `credits` is the number of blocks changed by dropping one value.
     fn drop_values(
         &self,
         h: &mut Handle<'_>,
@@ -271,17 +273,17 @@ impl Attributes<'_> {
 impl Inode {
     /// The maximum number of blocks that one change of attributes modifies.
     pub(crate) fn xattr_credits(&self) -> u32 {
-        // The inode; the old and the new block, each with its bitmap and descriptor; the superblock.
+        // The changed blocks are the inode; the old and the new attribute block, each with its bitmap and descriptor; and the superblock.
         let credits = 8;
         if !self.fs.superblock.incompat.contains(Incompat::EA_INODE) {
             return credits;
         }
         let block = self.read_xattr_block().ok().flatten();
         let lists = Lists::new(self, block.as_ref());
-        // In addition: a new value, an old value, and the value inodes to which both the old and the new block refer.
+        // A change can also create one value, drop one value, and change the value inodes to which both the old and the new block refer.
         let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
         let credits = credits + self.fs.superblock.value_credits() + shared;
-        // The limit leaves credits for the other blocks that the calling operation changes.
+        // At most three quarters of a transaction's limit: the calling operation needs the remaining credits for other blocks.
         let most =
             self.fs.writing().map_or(credits, |writing| writing.transactions.limit() / 4 * 3);
         credits.min(most)

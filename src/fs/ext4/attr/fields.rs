@@ -57,7 +57,7 @@ impl InodeMut<'_> {
         self.set_time(times.created, Stamp::Created)
     }
 
-    /// Sets pending time stamps, except time stamps that this change has already set.
+    /// Sets the time stamps that wait in memory. A time stamp that this change has already set keeps its value.
     pub(crate) fn set_waiting(&mut self, stamps: Waiting) -> Result<()> {
         let set = self.times_set();
         let unless = |time, stamp: Option<Timestamp>| stamp.filter(|_| !set.contains(time));
@@ -250,8 +250,8 @@ fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    /// The two bits count the 32-bit epochs since 1901. The first and the last time of each epoch must be encoded differently from the
-    /// times of the adjacent epochs.
+    /// Two bits of the second word count the epochs of 2^32 seconds since 1901. The first and the last second of each epoch must be encoded
+    /// correctly.
     #[test]
     fn times_take_34_bits() {
         for epoch in 0..4_i64 {

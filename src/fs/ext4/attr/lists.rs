@@ -133,8 +133,8 @@ impl<'a> Lists<'a> {
         list.insert(at, entry);
     }
 
-    /// Removes the last attribute with a separate value inode from a list. Returns the number of the value inode and the charge for this
-    /// value.
+    /// Removes an attribute from a list: the last one whose value is in a separate inode. Returns the number of this inode and the charge
+    /// for the value.
     pub(super) fn take_large(&mut self, home: Home) -> Option<(InodeNo, Charged)> {
         let charged = self.charged();
         let (list, changed) = self.list(home);
@@ -191,8 +191,8 @@ impl<'a> Lists<'a> {
     /// The new content of the inode's attribute area, or `None` if the list is unchanged.
     ///
     /// # Errors
-    /// `Corrupt` if the list does not fit. The list can be too long if values overlap on the device, because the new list contains each
-    /// value separately.
+    /// `Corrupt` if the list does not fit. A damaged list can become too long, because its values may overlap on the device, but the new
+    /// list stores each value separately.
     pub(super) fn inode_area(&self) -> Result<Option<Vec<u8>>> {
         if !self.inode_changed {
             return Ok(None);
@@ -205,8 +205,8 @@ impl<'a> Lists<'a> {
                 return Err(place.corrupt("the inode is too small for the list of attributes"));
             };
             magic.copy_from_slice(&MAGIC.to_le_bytes());
-            // Hashes serve only to find attribute blocks that inodes can share. An attribute whose value is stored in the inode therefore
-            // has no hash.
+            // A hash serves only to find an attribute block that inodes can share. In the inode's own list, an entry therefore has a hash
+            // only if its value is in a separate inode.
             lay_out(&self.in_inode, list, 0, |entry| match entry.value {
                 Value::Here(_) => 0,
                 Value::Inode(..) => entry.hash,
@@ -265,8 +265,8 @@ fn space(entry: &Entry<'_>) -> usize {
     size_of::<RawXattrEntry>() + entry.name.len().next_multiple_of(4) + value
 }
 
-/// Writes a list into `area`, which is zero from `first` on. Entries are placed in ascending order from `first`, and values in descending
-/// order from the end of `area`. Value offsets count from the start of `area`.
+/// Writes a list into `area`. The caller passes zeros from `first` on. Entries are placed from `first` towards the end of `area`, and
+/// values from the end of `area` towards `first`. Value offsets count from the start of `area`.
 fn lay_out(
     list: &[Entry<'_>],
     area: &mut [u8],
@@ -308,7 +308,7 @@ fn lay_out(
     Ok(())
 }
 
-/// The error for an attribute that fits into neither list.
+/// The error for an attribute that fits neither into the inode's list nor into the block's list.
 pub(super) fn no_room(value: usize) -> Error {
     let what = format!(
         "a value of {value} bytes fits neither into the inode nor into the attribute block"

@@ -17,8 +17,8 @@ use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 /// The maximum length of a value in Linux's system calls. ironmap also refuses larger values.
 pub(in crate::fs::ext4) const MAX_VALUE: usize = 64 << 10;
-/// The maximum total length of an inode's values in bytes. In a damaged list, values may overlap or share an inode, so the space on the
-/// device does not limit the total.
+/// The maximum total length of an inode's values in bytes. The size of the volume is not a sufficient limit, because the values of a
+/// damaged list may overlap or share an inode.
 const MAX_VALUES: usize = 16 << 20;
 
 /// An entry of a list.
@@ -300,8 +300,8 @@ impl Inode {
         Ok(value)
     }
 
-    /// Whether this inode owns a value in the older form. In this form, the value inode contains its owner's number and generation instead
-    /// of a reference count, and there is no hash.
+    /// Whether a value inode has the older form and belongs to this inode. In the older form, the value inode contains the inode number and
+    /// the generation of its owner instead of a reference count, and there is no hash.
     pub(in crate::fs::ext4) fn is_owner_of(&self, value: &Self) -> bool {
         let owner = u64::from(value.stat().modified.seconds as u32);
         owner == self.number.0 && value.generation == self.generation
@@ -329,7 +329,7 @@ pub(in crate::fs::ext4) fn value_checksum(sb: &Superblock, value: &[u8]) -> u32 
     crc32c_raw(seed, value)
 }
 
-/// The words from which a value's hash is computed.
+/// The words over which a value's hash is computed.
 fn words(value: &[u8]) -> impl Iterator<Item = u32> + Clone {
     value.chunks(4).map(|chunk| {
         let mut word = [0; 4];
@@ -353,8 +353,8 @@ fn hash(name: &[u8], value: impl Iterator<Item = u32>, widen: fn(u8) -> u32) -> 
     value.fold(name, |hash, word| hash.rotate_left(16) ^ word)
 }
 
-/// The two possible values of `e_hash` for a name and the words of its value. The first treats the bytes of the name as unsigned, the
-/// second as signed.
+/// The two possible values of `e_hash` for a name and the words of its value. The first value treats the bytes of the name as unsigned, the
+/// second value treats them as signed.
 pub(in crate::fs::ext4) fn entry_hashes(
     name: &[u8],
     value: &(impl Iterator<Item = u32> + Clone),
@@ -364,7 +364,7 @@ pub(in crate::fs::ext4) fn entry_hashes(
 
 /// Verifies `e_hash` against the name and the words of the value. If `e_hash` is 0, there is no hash to verify.
 ///
-/// Some versions of Linux treat the bytes of the name as signed, so volumes may contain both hashes.
+/// Some versions of Linux treat the bytes of the name as signed, others as unsigned. A volume may contain hashes of both kinds.
 fn verify_hash(
     entry: &Entry<'_>,
     value: &(impl Iterator<Item = u32> + Clone),

@@ -1,7 +1,7 @@
 //! Large values. Each value is stored in a separate inode, which several attributes may share.
 //!
-//! The time stamp fields of a value inode contain other data: `i_atime` is the value's checksum; `i_ctime` and `i_version` are the number
-//! of references. The blocks of a value inode are metadata and are written to the journal.
+//! The time stamp fields of a value inode contain other data: `i_atime` is the checksum of the value; `i_ctime` and `i_version` together
+//! are the number of references. The blocks of a value inode are metadata and are written to the journal.
 
 use super::super::alloc::{Freed, FreshInode};
 use super::super::disk::extent::INIT_MAX_LEN;
@@ -21,7 +21,7 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 /// The type and the permissions of a value inode.
 const MODE: u32 = 0o100_600;
 
-/// The maximum number of groups over which the blocks of one value are expected to spread.
+/// The credits of one value are computed for blocks in at most this number of groups.
 const GROUPS: u32 = 8;
 
 /// A newly created value inode.
@@ -44,10 +44,11 @@ impl Superblock {
     /// The maximum number of blocks changed by creating one value and dropping another.
     pub(super) fn value_credits(&self) -> u32 {
         let blocks = self.block_size.blocks_for(MAX_VALUE as u64) as u32;
-        // The blocks of the value; the inode, its bitmap and its descriptor; block bitmaps and descriptors; nodes of the map.
+        // The creation of a value changes the blocks of the value; its inode, with the inode bitmap and a descriptor; block bitmaps and
+        // descriptors; nodes of the map.
         let making = blocks + 3 + 2 * self.groups.min(GROUPS) + 4;
-        // Unmapping starts a new transaction if the remaining credits might be too few for the longest extents. The reserve below prevents
-        // this, because a partial change of attributes must not be committed.
+        // Unmapping starts a new transaction if the remaining credits might be too few for the longest extents. A new transaction would
+        // commit a partial change of the attributes, so these credits are large enough to prevent it.
         let dropping = 3 + 64 + 2 * (u32::from(INIT_MAX_LEN) / self.blocks_per_group);
         making + dropping
     }
@@ -74,7 +75,7 @@ impl Attributes<'_> {
         self.init_value(h, &fresh)?;
         let count = self.fs.superblock.block_size.blocks_for(value.len() as u64) as u32;
         if let Err((error, mapped)) = self.map_runs(h, &fresh, &runs, count) {
-            // The blocks of the remaining runs were not mapped or written yet.
+            // The runs that could not be mapped belong to no map, so they are freed separately.
             for (start, len) in &runs[mapped..] {
                 h.free_blocks(*start, u64::from(*len), Freed::Data)?;
             }
@@ -104,7 +105,8 @@ impl Attributes<'_> {
             links: 1,
             flags: InodeFlags::EA_INODE,
             time: h.now(),
-            // A value inode in the older form has the generation of its owner. The generation of this value inode must therefore differ.
+            // A value inode in the older form has the generation of its owner. The new value inode gets another generation, so that it does
+            // not appear to have the older form.
             generation: !self.generation,
             project: stat.project.unwrap_or(0),
             body: Body::Mapped,
@@ -112,7 +114,8 @@ impl Attributes<'_> {
         h.init_inode(fresh, &new)
     }
 
-    /// Maps the first `count` blocks of these runs, one run after the other. An error contains the number of runs that were mapped.
+    /// Maps the first `count` blocks of these runs, in the order of the runs. On failure, the error is returned together with the number of
+    /// runs that were mapped.
     fn map_runs(
         &self,
         h: &mut Handle<'_>,

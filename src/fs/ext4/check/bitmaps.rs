@@ -27,7 +27,7 @@ impl Checker<'_> {
         }
         let sb = &self.fs.superblock;
         let place = Place::new("superblock");
-        // Linux recomputes these counters at every mount, so a wrong counter is harmless.
+        // Linux computes these two counters of the superblock again at every mount, so a wrong value is harmless.
         for (field, stored, expected) in [
             (
                 "s_free_blocks_count",
@@ -100,7 +100,7 @@ impl Checker<'_> {
             used.set(u64::from(index));
             directories += u32::from(record.is_directory());
         }
-        // Inode numbers below the first non-reserved inode are never free.
+        // Reserved inodes are never free: these are the inodes with numbers below `s_first_ino`.
         let reserved = sb.first_inode.saturating_sub(first).min(per_group);
         used.set_range(0..u64::from(reserved));
         let free = u64::from(per_group) - used.count(0..u64::from(per_group));

@@ -9,7 +9,7 @@ pub(super) struct Bits(Vec<u64>);
 
 impl Bits {
     pub(super) fn new(count: u64) -> Self {
-        // The additional word permits a 64-bit read at any bit position.
+        // One more word than the bits need, so that a 64-bit read is possible at any bit position.
         Self(vec![0; count.div_ceil(WORD) as usize + 1])
     }
 
@@ -38,7 +38,7 @@ impl Bits {
                 let first = at + u64::from(before.trailing_zeros());
                 clash = Some(first..first);
             }
-            // The run continues if it ends in this word or at the start of this word, and the next bits in this word were also set.
+            // The run continues into this word if it has reached this word, and if the next bits of the word were also set before the call.
             if let Some(run) = clash.as_mut().filter(|run| run.end >= at) {
                 let ones = (!(before >> (run.end - at))).trailing_zeros();
                 run.end = (run.end + u64::from(ones)).min(at + count);
@@ -63,8 +63,8 @@ impl Bits {
         words.map(|at| u64::from((self.word(at) & mask(range.end - at)).count_ones())).sum()
     }
 
-    /// The runs of differences between `count` bits from `at` on and a bitmap on disk. The result contains the range of each run in the
-    /// bitmap, and whether the bits are set in the bitmap.
+    /// The runs of differences between a bitmap on disk and `count` bits of the set from `at` on. For each run, the result contains its
+    /// range in the bitmap, and whether the bits are set in the bitmap.
     pub(super) fn differences(
         &self,
         at: u64,
@@ -127,7 +127,8 @@ mod tests {
         }
     }
 
-    /// Each run of differences is reported with its direction (set on disk or not), even if the group does not begin at a word boundary.
+    /// Each run of differences says whether its bits are set on disk. This also applies to a group whose bits do not begin at a word
+    /// boundary.
     #[test]
     fn differences_are_runs() {
         let mut bits = Bits::new(300);

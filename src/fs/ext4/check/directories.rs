@@ -72,7 +72,7 @@ impl Checker<'_> {
         let blocks = self.blocks_of(&reading.inode, broken);
         let unit = self.fs.superblock.block_size.bytes() as u64;
         let size = reading.inode.size() / unit;
-        // A damaged map was already reported. The tree of such a map is not checked, because the map may be endless.
+        // A damaged map was already reported. Such a map may be endless, so the htree of its directory is not checked.
         if reading.inode.flags().contains(InodeFlags::INDEX) && !broken {
             reading.tree = self.check_tree(&reading.inode, &blocks);
         }
@@ -100,16 +100,16 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a block of a directory with a damaged map is read for the first time. A damaged map may contain the same block many times.
+    /// Whether this is the first read of a block of a directory with a damaged map. A damaged map may contain the same block many times.
     fn first_reading(&mut self, block: FsBlock) -> bool {
         let count = self.fs.superblock.blocks_count;
         !self.broken_blocks.get_or_insert_with(|| Bits::new(count)).set(block.0)
     }
 
-    /// The map of an inode, merged into runs. A damaged map may be endless, so the result ends at the first fault.
+    /// The runs of blocks in the map of an inode, up to the first fault. A damaged map may be endless, so the walk must stop there.
     pub(super) fn blocks_of(&mut self, inode: &Found, broken: bool) -> Vec<Data> {
         let mut blocks = Vec::new();
-        // In a damaged map, a block is accepted only once as a node and only once as data.
+        // The walk of a damaged map accepts each block at most once as a node and at most once as data, so the walk ends.
         let mut nodes = HashSet::new();
         let (fs, mut quiet) = (self.fs, Findings::default());
         let (reader, findings) = (&mut self.reader, &mut quiet);
@@ -145,7 +145,7 @@ impl Checker<'_> {
             end -= TAIL;
             if let Err(error) = verify_tail(seed, &content[..end], &content[end..], place) {
                 self.findings.error(place, &error);
-                // A block without space for the checksum may contain entries up to its end.
+                // If the block has no space for a checksum, its entries may extend to the end of the block.
                 if content[end + 7] != crate::fs::ext4::disk::dir::TAIL_FILE_TYPE {
                     end += TAIL;
                 }
@@ -248,7 +248,7 @@ impl Checker<'_> {
         self.inodes.count_name(entry.target);
     }
 
-    /// Whether a directory is an orphan without a name. The link count of its former parent does not include this directory.
+    /// Whether a directory is an orphan without a name. The link count of the directory's former parent does not include it.
     fn is_removed(&self, reading: &Reading) -> bool {
         reading.inode.raw().i_links_count.get() == 0 && self.is_orphan(&reading.inode)
     }

@@ -38,7 +38,8 @@ impl Policies {
     }
 }
 
-/// The policy in an encryption context; `None` if the context is invalid. All contexts of unknown versions have the same (empty) policy.
+/// The policy in an encryption context; `None` if the context is invalid. Contexts of unknown versions are all treated as the same policy,
+/// which is empty.
 fn policy(context: &[u8]) -> Option<&[u8]> {
     match (context.first()?, context.len()) {
         (1, 28) | (2, 40) => Some(&context[..context.len() - NONCE]),
@@ -57,15 +58,15 @@ impl Checker<'_> {
                 None => format!("the encryption context of {} bytes is not valid", context.len()),
             },
             Ok(None) => "the inode has the flag encrypt, but no encryption context".to_owned(),
-            // Other checks report faults of the attributes or of the inode.
+            // If the attributes or the inode cannot be read, other checks report the error.
             Err(_) => return,
         };
         let place = Place::new("encryption context").inode(inode.number);
         self.findings.add(place, Kind::Damaged { what });
     }
 
-    /// Checks an entry of an encrypted directory. The name must be encrypted. The inode must have the policy of the directory, because the
-    /// kernel refuses to open a file with another policy there.
+    /// Checks an entry of an encrypted directory. The name must be encrypted. The entry's inode must have the same policy as the directory,
+    /// because the kernel refuses to open files of another policy in this directory.
     pub(super) fn check_encrypted(
         &mut self,
         reading: &Reading,

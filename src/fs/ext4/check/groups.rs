@@ -23,7 +23,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// The number of initialised inodes in the inode table, both used and unused inodes.
+    /// The number of inodes that are initialised in the inode table. An initialised inode may be used or unused.
     pub(super) fn initialised_inodes(&self, per_group: u32) -> u32 {
         if self.descriptor.inodes_uninit {
             return 0;
@@ -119,12 +119,14 @@ impl Checker<'_> {
         let stored = u64::from(flags);
         if sb.has_uninit_groups() {
             if number + 1 == sb.groups && flags & BLOCK_UNINIT != 0 {
-                // The blocks past the volume's end must be marked as used. An uninitialised bitmap cannot mark them.
+                // The last group may be shorter than the others. Its bitmap must mark the blocks past the volume's end as used, and an
+                // uninitialised bitmap cannot mark them.
                 let rule = "BLOCK_UNINIT is set on the last group";
                 self.findings.add(site, Kind::Invalid { stored, rule });
             }
         } else if flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 {
-            // If descriptors have no checksums, Linux ignores these flags, so a flag is a fault only if inodes of the group are in use.
+            // If descriptors have no checksums, Linux ignores these flags. A flag is therefore only a fault if inodes of the group are in
+            // use.
             let used = flags & INODE_UNINIT != 0 && found.free_inodes < sb.inodes_per_group;
             let severity = if used { Severity::Repairable } else { Severity::Note };
             let rule =
@@ -158,7 +160,7 @@ impl Checker<'_> {
         let plain = if meta { sb.first_meta_bg.min(descriptor_blocks) } else { descriptor_blocks };
         let most = sb.block_size.bytes() as u64 / 4;
         let reserved = u64::from(self.superblock.s_reserved_gdt_blocks.get()).min(most);
-        // The boot block, if block 0 of group 0 contains it.
+        // Adds the boot block, if it is block 0 of group 0.
         let superblock = 1024_u64 >> sb.block_size.shift();
         let boot = superblock.saturating_sub(u64::from(sb.first_data_block));
         fixed.push(Fixed {
@@ -189,12 +191,12 @@ impl Checker<'_> {
         if let Some(block) = sb.mmp_block {
             fixed.push(Fixed { start: block.0, count: 1, structure: "MMP block" });
         }
-        // If the last group is small, its ranges are cut at the volume's end.
+        // The last group may be small. Its ranges end at the volume's end.
         for fixed in fixed {
             fixed.count = fixed.count.min(sb.blocks_count.saturating_sub(fixed.start));
         }
     }
 }
 
-/// The structure name of blocks that belong to the resize inode.
+/// The name of the structure to which the blocks of the resize inode belong.
 pub(super) const RESERVED_DESCRIPTORS: &str = "reserved group descriptors";

@@ -32,8 +32,8 @@ enum Role {
     #[default]
     Unknown,
     Node,
-    /// A leaf for hashes from the first number up to the second number (exclusive). If the lowest bit of the second number is set, the leaf
-    /// may also contain names whose hash equals the second number.
+    /// A leaf. Its names have hashes from the first number (inclusive) to the second number (exclusive). If the lowest bit of the second
+    /// number is set, the leaf may also contain names whose hash equals the second number.
     Leaf(u32, u32),
 }
 
@@ -62,14 +62,15 @@ impl Tree {
         matches!(self.roles.get(block as usize), Some(Role::Node))
     }
 
-    /// The hash of a name, if the name must not be in this block; otherwise `None`.
+    /// Returns the hash of a name if the hash is outside the range of this block, so that the name must not be in the block. Otherwise
+    /// returns `None`.
     pub(super) fn misplaced(&self, block: u64, name: &[u8]) -> Option<u32> {
         let Some(Role::Leaf(first, end)) = self.roles.get(block as usize) else { return None };
         let wanted = match &self.folded {
             Some(fs) => Wanted::folded(name, fs).ok()?,
             None => Wanted::exact(name),
         };
-        // The kernel's version of Unicode may fold this name differently, so its position is not checked.
+        // The kernel may use another version of Unicode and compute another hash for this name, so the check skips the name.
         if wanted.depends_on_tables() {
             return None;
         }
@@ -84,7 +85,7 @@ impl Checker<'_> {
     /// Checks the nodes from the root on. Returns `None` if the root is too damaged to locate the other nodes.
     pub(super) fn check_tree(&mut self, inode: &Found, blocks: &[Data]) -> Option<Tree> {
         let count = blocks.last().map_or(0, |data| data.first + data.count);
-        // Holes are reported elsewhere. A hole may have any size, so the tree of a directory with holes is not checked.
+        // Another check reports the holes of a directory. A hole may have any size, so the tree of a directory with holes is not checked.
         if count == 0 || blocks.iter().map(|data| data.count).sum::<u64>() != count {
             return None;
         }
@@ -203,7 +204,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The number of entries of a node, if its capacity and its checksum are valid.
+    /// Returns the number of entries of a node, or `None` if the node's capacity or checksum is invalid.
     fn check_capacity(&mut self, inode: &Found, node: &Node<'_>) -> Option<usize> {
         let &Node { bytes, entries, place, .. } = node;
         let seed = inode.seed(self.fs);

@@ -27,7 +27,7 @@ const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
 pub(super) struct Extent {
     /// The number of blocks of content and of the map, rounded up to complete clusters.
     pub(super) blocks: u64,
-    /// The block after the last mapped block, and the block after the last written block.
+    /// The first block after the last mapped block, and the first block after the last written block.
     pub(super) end: u64,
     pub(super) written_end: u64,
     /// The number of mapped blocks.
@@ -113,8 +113,8 @@ impl Checker<'_> {
         }
         // An inode with an invalid type is recorded as a regular file, because its links and its blocks must still be checked.
         let file_type = file_type.unwrap_or(FileType::Regular);
-        // In an inode that is reserved or named in the superblock, any `i_dtime` is valid, except a value that could be the number of the
-        // next orphan.
+        // In a reserved inode, or an inode that the superblock names, `i_dtime` may have any value except one that could be the number of
+        // the next orphan.
         let special = reserved || self.fs.superblock.orphan_file == Some(inode.number);
         let dtime = raw.i_dtime.get();
         if dtime != 0 && !orphan && (!special || self.is_low(dtime)) {
@@ -129,7 +129,7 @@ impl Checker<'_> {
         let has_map = self.check_flags_of_inode(inode, file_type);
         let extent = if has_map { self.check_map(inode, file_type) } else { Extent::default() };
         self.check_size(inode, file_type, has_map, &extent);
-        // The orphan file must not have attributes; the check of the orphan file reports them.
+        // The orphan file must not have attributes. The check of the orphan file reports them, so this check skips them.
         let orphans = self.fs.superblock.orphan_file == Some(inode.number);
         let attributes = if orphans { Charged::default() } else { self.check_xattrs(inode) };
         self.check_space(inode, has_map, &extent, attributes);
@@ -157,8 +157,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a deletion time is probably an inode number that remains from an orphan list: the value is a valid inode number, and all
-    /// time stamps of the superblock are higher.
+    /// Whether a deletion time is probably the inode number of the next orphan, which remained from an orphan list. This is probable if the
+    /// value is a valid inode number, and is lower than all time stamps of the superblock.
     fn is_low(&self, dtime: u32) -> bool {
         let low = |time: u32| (1..self.fs.superblock.inodes_count).contains(&time);
         let sb = &self.superblock;
@@ -252,8 +252,8 @@ impl Checker<'_> {
                 self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
             }
         }
-        // Old kernels left nonzero bytes after a device number, so these bytes alone are not a fault. A special file never has the flag
-        // `IMMUTABLE` or `APPEND`. Nonzero bytes together with one of these flags indicate that the inode was overwritten.
+        // Old kernels left nonzero bytes after a device number, so nonzero bytes alone are not a fault. The flags `IMMUTABLE` and `APPEND`
+        // are never set on a special file, so one of these flags together with nonzero bytes indicates that the inode was overwritten.
         if !mapped
             && flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
             && inode.raw().i_block[SPARE_WORDS..].iter().any(|byte| *byte != 0)
@@ -314,15 +314,16 @@ impl Checker<'_> {
     }
 }
 
-/// The state while the blocks of one file are marked as used. Several blocks of the file may be in one cluster.
+/// The last cluster that was marked as used during the walk of one file. Several blocks of the file may be in the same cluster.
 struct Claims {
     cluster: u64,
-    /// The numbers of the last marked cluster, in the file and on the volume.
+    /// The number of the last marked cluster within the file, and its number on the volume.
     last: Option<(u64, u64)>,
 }
 
 impl Claims {
-    /// Marks blocks of content as used. Returns whether no other structure uses them, and the number of blocks in newly marked clusters.
+    /// Marks blocks of content as used. Returns two results: whether no other structure uses the blocks, and the number of blocks in the
+    /// clusters that were marked by this call.
     fn data(
         &mut self,
         usage: &mut Usage,

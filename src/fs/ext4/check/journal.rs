@@ -61,8 +61,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the journal inode that the superblock names although has_journal is not set. A volume whose journal was removed may contain
-    /// this inode.
+    /// Checks the journal inode if the superblock names one but the feature has_journal is not set. Such an inode may remain after the
+    /// journal was removed.
     fn check_left_journal(&mut self) {
         let number = self.superblock.s_journal_inum.get();
         if self.fs.superblock.compat.contains(Compat::HAS_JOURNAL) || number == 0 {
@@ -144,7 +144,7 @@ impl Checker<'_> {
             self.findings.add(inode.place("i_size"), Kind::Invalid { stored, rule });
         }
         self.findings.expect(inode.place("i_file_acl"), attributes, 0_u64);
-        // The pass over all inodes reports faults of the orphan file's map.
+        // The pass over all inodes also walks the map of the orphan file and reports its faults.
         let mut remaining = blocks.min(MAX_BLOCKS);
         let listed = self.orphans.len();
         for data in self.blocks_of(&inode, true) {

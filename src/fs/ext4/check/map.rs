@@ -56,8 +56,8 @@ pub(super) struct Walk<'w, 'a> {
 }
 
 impl Walk<'_, '_> {
-    /// Calls `visit` for all pieces of the map in file order. `visit` returns whether a piece is valid. The blocks below an invalid node
-    /// are skipped. The walk ends, because each block may be a node only once.
+    /// Calls `visit` for all pieces of the map in file order. `visit` returns whether a piece is valid. If a node is invalid, the walk
+    /// skips the blocks below it. The walk ends, because it accepts each block at most once as a node.
     pub(super) fn run(&mut self, visit: &mut dyn FnMut(&mut Findings, Piece) -> bool) {
         let raw = self.inode.raw();
         if self.inode.flags().contains(InodeFlags::EXTENTS) {
@@ -73,8 +73,9 @@ impl Walk<'_, '_> {
         self.findings.add(place, what);
     }
 
-    /// Walks a node of an extent tree and the subtree below it. The depth decreases at each step, so the recursion ends. `depth` is the
-    /// expected depth; it is `None` for the root. Below the root, `bounds` begins with the first block in the parent's entry.
+    /// Walks a node of an extent tree and the subtree below the node. The depth decreases at each step, so the recursion ends. `depth` is
+    /// the expected depth, or `None` for the root. `bounds` are the file blocks that the subtree may map; below the root, they begin with
+    /// the first block in the parent's entry.
     fn node(
         &mut self,
         bytes: &[u8],
@@ -95,7 +96,7 @@ impl Walk<'_, '_> {
             return self.wrong(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
         if found > MAX_DEPTH && depth.is_none() {
-            // The tree is too deep, but its blocks belong to the file, so the walk continues.
+            // The tree is too deep. The walk continues nevertheless, because the blocks of the tree belong to the file.
             let (stored, rule) = (u64::from(found), "the tree is deeper than Linux can read");
             self.findings.add(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
@@ -173,7 +174,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Checks that a node begins with the same file block (`key`) as its entry in the parent.
+    /// Checks that the first file block of a node equals `key`, the file block in the parent's entry for the node.
     fn first_key(&mut self, entries: &[u8], key: u64, place: Place) {
         let Ok((first, _)) = RawEntry::ref_from_prefix(entries) else { return };
         let (stored, expected) = (key, u64::from(first.key.get()));
@@ -247,8 +248,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Walks a tree that maps `blocks` of the file. The root of the tree is `level` levels above the blocks that point to data. The level
-    /// decreases at each step, so the recursion ends.
+    /// Walks a tree of indirect blocks that maps the file blocks `blocks`. The level of a block that points to data is 0; `level` is the
+    /// level of the root. The level decreases at each step, so the recursion ends.
     fn subtree(
         &mut self,
         root: u32,
@@ -288,7 +289,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Calls `visit` for the data blocks of a block of pointers, merged into runs. The pointer 0 represents a hole.
+    /// Calls `visit` for the data blocks to which a block of pointers refers. Adjacent data blocks are merged into runs. A pointer of 0 is
+    /// a hole.
     fn pointers(
         &mut self,
         bytes: &[u8],

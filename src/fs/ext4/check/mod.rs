@@ -1,15 +1,15 @@
 //! The check of a volume, which reads all metadata and changes nothing.
 //!
 //! The passes, in order: superblock and groups; inodes with their maps and attributes; directories with their htrees; names (reachability
-//! and link counts); bitmaps and counters; quota. Before the first pass, the journal is recovered in memory, so that the check reads the
-//! recovered volume. The orphans are also collected before the first pass.
+//! and link counts); bitmaps and counters; quota. Two steps precede the passes: the journal is recovered in memory, so that the check reads
+//! the recovered volume, and the orphans are collected.
 //!
 //! Ordinary reads stop at the first fault, but a check must continue. The check therefore has separate code that walks the structures. The
-//! layouts, the checksums, the name hashes and the recovery are shared with ordinary reads.
+//! check and ordinary reads share the code for the layouts, the checksums, the name hashes and the recovery.
 //!
 //! **Memory**: one bit for each cluster; 200 bytes for each group; six bytes for each inode of groups with used inodes; 32 bytes for each
-//! directory; 48 bytes for each attribute block; 8 bytes for each encrypted inode, and each distinct policy; the map of one directory, and
-//! 16 bytes for each name in it; 32 MiB of cached metadata; the first 100,000 findings.
+//! directory; 48 bytes for each attribute block; 8 bytes for each encrypted inode; every distinct encryption policy; the map of one
+//! directory, and 16 bytes for each name in it; 32 MiB of cached metadata; the first 100,000 findings.
 
 mod bitmaps;
 mod bits;
@@ -53,8 +53,8 @@ impl Ext4 {
     /// Checks the complete volume in the state after the journal's recovery. Writes nothing. `progress` receives progress reports.
     ///
     /// # Errors
-    /// Faults of the volume are in the report and are not errors. `Io` if the superblock cannot be read again; `Corrupt` if the volume was
-    /// opened with a backup of the superblock; errors of memory allocation.
+    /// The report contains the faults of the volume; a fault is not an error. Errors are `Io` if the superblock cannot be read again;
+    /// `Corrupt` if the volume was opened with a backup of the superblock; errors of memory allocation.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         if self.superblock.copy != 0 {
             let what = "the check needs the primary superblock, but a backup is in use: e2fsck repairs the superblock";

@@ -1,4 +1,4 @@
-//! Checks names: each used inode must be reachable from the root, and its number of names must equal its link count.
+//! Checks names: each used inode must be reachable from the root, and its link count must equal the number of its names.
 
 use std::collections::HashSet;
 
@@ -64,7 +64,7 @@ impl Checker<'_> {
             let root = directory.number == ROOT_NUMBER;
             let actual = if root { ROOT_NUMBER } else { directory.parent };
             let orphan = self.orphans.contains(&directory.number);
-            // Only the topmost lost directory of each subtree is reported.
+            // If a complete subtree is lost, only its topmost directory is reported.
             let lost = actual == 0 || looped.contains(&index);
             if lost && !orphan {
                 self.findings.add(place, Kind::Unconnected);
@@ -94,7 +94,7 @@ impl Checker<'_> {
                     self.findings.add(place, Kind::Unconnected);
                 }
             } else if directory && many && links == 1 {
-                // If the link count of a directory has ever exceeded the field, the directory keeps a link count of 1.
+                // A directory's link count is set to 1 when it exceeds the maximum of the field, and stays 1 from that time on.
             } else if links != names && !(links == 0 && self.orphans.contains(&number)) {
                 let (stored, names) = (u32::from(links), u32::from(names));
                 self.findings.add(place, Kind::LinkCount { stored, names });
@@ -102,7 +102,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether the superblock names an inode that no directory contains.
+    /// Whether the superblock names this inode. No directory contains such an inode.
     pub(super) fn is_hidden(&self, number: u32) -> bool {
         let raw = &self.superblock;
         let named = [

@@ -32,17 +32,17 @@ struct File {
     place: Place,
     /// The blocks of the tree that were read. Each block is accepted only once, so the walk ends.
     seen: HashSet<u32>,
-    /// The accounts of the ids that the tree contains.
+    /// The accounts of the ids in the tree.
     found: HashMap<u32, Account>,
-    /// `leaves` are the blocks of entries that were read. `strays` contains the positions and the ids of entries in these blocks that the
-    /// tree has not reached.
+    /// `leaves` are the blocks of entries that the walk has read. `strays` contains the positions and the ids of entries that are in these
+    /// blocks, but to which the tree does not refer.
     leaves: HashSet<u32>,
     strays: BTreeMap<(u32, usize), u32>,
 }
 
 impl Checker<'_> {
-    /// Charges an inode to its user, group and project. Reserved inodes (except the root) and inodes that only the superblock names are not
-    /// charged. Value inodes are not charged; the inodes that use the values are charged instead.
+    /// Charges an inode to its user, group and project. Three kinds of inodes are not charged: reserved inodes except the root, inodes that
+    /// only the superblock names, and value inodes. A value inode is charged to the inodes that use the value.
     pub(super) fn account(&mut self, inode: &Found, blocks: u64, inodes: u64) {
         let sb = &self.fs.superblock;
         let Ok(number) = u32::try_from(inode.number.0) else { return };

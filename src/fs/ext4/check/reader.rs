@@ -1,4 +1,5 @@
-//! Reads metadata in pieces of several blocks, because a check reads nearly all metadata and many metadata blocks are contiguous.
+//! Reads metadata in pieces of several blocks. A check reads nearly all metadata, and many metadata blocks are contiguous, so a larger read
+//! saves requests.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use crate::fs::ext4::Ext4;
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
-/// The size in bytes of a piece, which is the unit of a read at a random position. If the block size is larger, a piece is one block.
+/// The size of a piece in bytes. A read at a random position reads one piece. If the block size is larger than this size, a piece is one
+/// block.
 const PIECE: usize = 16 << 10;
 /// The maximum number of pieces in one read. Only sequential reads reach this maximum.
 const AHEAD: u64 = 64;
@@ -23,7 +25,7 @@ pub(super) struct Reader<'a> {
     /// The cached pieces by number. Pieces that were read in one request share a buffer.
     pieces: Cache<u64, Piece>,
     blocks_per_piece: u64,
-    /// The number of the piece after the last read, and the number of pieces in that read.
+    /// The number of the piece that follows the last read, and the number of pieces in that read.
     next: u64,
     ahead: u64,
 }
@@ -48,7 +50,7 @@ impl Bytes {
         Self { buffer: Arc::new(content.to_vec().into()), at: 0, len: content.len() }
     }
 
-    /// A part of these bytes.
+    /// Returns a part of these bytes.
     pub(super) fn part(&self, at: usize, len: usize) -> Self {
         debug_assert!(at + len <= self.len);
         Self { buffer: Arc::clone(&self.buffer), at: self.at + at, len }
@@ -70,14 +72,14 @@ impl<'a> Reader<'a> {
         Self { fs, pieces: Cache::new(KEPT / piece), blocks_per_piece, next: 0, ahead: 1 }
     }
 
-    /// Reads a block. If the read of the block's piece fails, only the block is read, because the unreadable sector may be in another block
-    /// of the piece.
+    /// Reads a block. If the read of its piece fails, reads only the block, because the unreadable sector may be in another block of the
+    /// piece.
     pub(super) fn block(&mut self, block: FsBlock, place: Place) -> Result<Bytes> {
-        // A version in a transaction is newer than the block on the device.
+        // A transaction may contain a version of the block that is newer than the block on the device.
         if let Some(content) = self.fs.blocks.dirty().get(block) {
             return Ok(Bytes::all(&content));
         }
-        // The last piece ends at the volume's end.
+        // The last piece may be shorter, because it ends at the volume's end.
         if self.fs.superblock.contains(block) {
             let number = block.0 / self.blocks_per_piece;
             if let Some(piece) = self.pieces.get(&number) {

@@ -1,6 +1,6 @@
 //! Checks the reserved inodes that no feature uses, and the list of bad blocks.
 //!
-//! Source: the pass over inodes of e2fsck 1.47. The test `sweep` compares the rules with e2fsck for each field.
+//! The source of these rules is the pass over inodes of e2fsck 1.47. The test `sweep` compares the rules with e2fsck for each field.
 
 use super::Checker;
 use super::found::Found;
@@ -51,8 +51,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Marks the bad blocks as used. A bad block may lie within an inode table, which skips its bad blocks. It may also lie within a backup
-    /// or within reserved blocks, because these are rarely read.
+    /// Marks the bad blocks as used. A bad block may lie within an inode table, because the file system skips the bad blocks of an inode
+    /// table. A bad block may also lie within a backup or within reserved blocks, because these are rarely read.
     fn claim_bad_blocks(&mut self, inode: &Found) {
         let fs = self.fs;
         let Self { reader, findings, usage, .. } = self;

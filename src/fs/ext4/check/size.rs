@@ -36,9 +36,9 @@ impl Checker<'_> {
                 }
             }
             FileType::Regular => {
-                // fs-verity stores its data past the size.
+                // The content of fs-verity is stored after the size.
                 let verity = inode.flags().contains(InodeFlags::VERITY);
-                // An orphan with a name may have blocks past its size, which the next mount frees.
+                // An orphan that still has a name is to be truncated: it may have blocks past its size, which the next mount frees.
                 let truncated = self.is_orphan(inode);
                 if size < extent.written_end.saturating_sub(1) * unit && !verity && !truncated {
                     let (stored, expected) = (size, extent.written_end * unit);
@@ -69,8 +69,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the size of an inode with inline data, and that the inode has the attribute `system.data`, which contains the part after
-    /// `i_block`.
+    /// Checks the size of an inode with inline data. Also checks that the inode has the attribute `system.data`, which contains the content
+    /// that does not fit into `i_block`.
     fn check_inline_size(&mut self, inode: &Found, file_type: FileType) {
         let place = inode.place("i_size");
         let front = inode.raw().i_block.len() as u64;
@@ -81,14 +81,15 @@ impl Checker<'_> {
                 let what = "inline data without the attribute system.data".to_owned();
                 return self.findings.add(place, Kind::Damaged { what });
             }
-            // Other checks report faults of the attributes or of the inode.
+            // If the attributes or the inode cannot be read, other checks report the error.
             Err(_) => return,
         };
         let (stored, expected) = (inode.size(), front + rest);
         if file_type != FileType::Regular {
             self.findings.expect(place, stored, expected);
         } else if stored > expected {
-            // mke2fs creates inodes with this state for files that consist of a hole. Linux returns zeros for the missing content.
+            // For a file that consists of a hole, mke2fs creates an inode whose inline data is shorter than its size. Linux returns zeros
+            // for the missing content.
             let what =
                 Kind::Invalid { stored, rule: "the size is larger than the content in the inode" };
             self.findings.add_as(Severity::Note, place, what);
@@ -156,7 +157,7 @@ impl Checker<'_> {
         self.reader.block(FsBlock(start?), inode.place("i_block")).ok()
     }
 
-    /// Checks `i_blocks`, which counts the blocks of content, of the map and of attributes, and the charge for large values.
+    /// Checks `i_blocks`. This field counts the blocks of content, of the map and of attributes, and the charge for large values.
     pub(super) fn check_space(
         &mut self,
         inode: &Found,

@@ -68,7 +68,7 @@ impl Checker<'_> {
         self.check_backups();
     }
 
-    /// Checks the inodes that the superblock names. An inode may be used only if its feature is set, and the quota files of users and
+    /// Checks the inodes that the superblock names. Such an inode may be used only if its feature is set. The quota files of users and
     /// groups must have their fixed inode numbers. The caller must have completed the pass over all inodes.
     pub(super) fn check_named_inodes(&mut self) {
         let (sb, raw) = (&self.fs.superblock, &self.superblock);
@@ -86,7 +86,7 @@ impl Checker<'_> {
                 && self.inodes.get(number).is_some()
                 && !is_journal
         };
-        // If the part of the inode table that contains the named inode is initialised, e2fsck treats this inode as existing.
+        // e2fsck treats a named inode as existing if its part of the inode table is initialised.
         let unused = |number: u32| {
             let index = number.wrapping_sub(1);
             let group = self.groups.get((index / sb.inodes_per_group) as usize);
@@ -110,7 +110,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the backups. Linux does not update backups at each change, so only constant fields are compared.
+    /// Checks the backups of the superblock. Only the fields that never change are compared, because Linux does not update the backups at
+    /// each change.
     fn check_backups(&mut self) {
         let sb = &self.fs.superblock;
         let groups = (1..sb.groups).filter(|group| sb.group_has_backup(*group));

@@ -1,4 +1,4 @@
-//! The used blocks, and the positions of structures with fixed positions.
+//! The blocks in use, and the structures with fixed positions.
 
 use super::bits::Bits;
 use crate::error::Place;
@@ -99,8 +99,8 @@ impl Usage {
         false
     }
 
-    /// Marks blocks of content as used. Files may share these blocks if the volume has the feature `shared_blocks`. Blocks of a map are
-    /// never shared, because a walk relies on the fact that each block is a node only once.
+    /// Marks blocks of content as used. Files may share these blocks if the volume has the feature `shared_blocks`. Nodes of a map are not
+    /// marked by this function: they are never shared, because the walk of a map ends only if each block is a node at most once.
     pub(super) fn claim_content(
         &mut self,
         findings: &mut Findings,

@@ -52,7 +52,7 @@ struct List<'a> {
     /// The offset of the list in `values`.
     start: usize,
     place: Place,
-    /// Whether hashes may be 0 and names may be empty, as in the list in an inode.
+    /// Whether the list is in an inode. In an inode, the hashes of entries may be 0, and names may be empty.
     unhashed: bool,
 }
 
@@ -140,7 +140,7 @@ impl Checker<'_> {
                 return self.bad_list(place, "an entry of the list is truncated");
             };
             let name_len = usize::from(raw.e_name_len);
-            // A name may be empty if the index represents the complete name, as for an access control list.
+            // If the index represents the complete name, as for an access control list, the stored name is empty.
             let named = list.unhashed || raw.e_name_index != 0;
             let allowed = |name: &&[u8]| named || !name.is_empty();
             let Some(name) = behind.get(..name_len).filter(allowed) else {
@@ -155,7 +155,7 @@ impl Checker<'_> {
                 continue;
             }
             let offset = usize::from(raw.e_value_offs.get());
-            // Only e2fsck uses the offset of an empty value. If the offset is wrong, e2fsck does not find inline data.
+            // Only e2fsck uses the offset of an empty value: it finds inline data only if this offset is right.
             let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
             // A value is padded to a multiple of 4 bytes.
             let value = match size {
@@ -231,7 +231,8 @@ impl Checker<'_> {
             return Charged { blocks: 0, inodes: 1 };
         };
         *self.value_uses.entry(target).or_default() += 1;
-        // In the older form, the value inode contains its owner's number and generation. This form has no reference count, hash or charge.
+        // A value inode in the older form contains the inode number and the generation of its owner. It has no reference count, no hash and
+        // no charge.
         let older = u64::from(value.raw().i_mtime.get()) == inode.number.0
             && value.raw().i_generation.get() == inode.raw().i_generation.get();
         if older {

@@ -34,7 +34,8 @@ impl Dumper<'_> {
         Ok(record)
     }
 
-    /// The structure in the block, if the position of the block determines the structure.
+    /// Returns the structure of a block whose position determines its structure, such as a superblock or a bitmap. Returns `None` for other
+    /// blocks.
     fn by_place(&self, block: FsBlock, content: &[u8]) -> Result<Option<(&'static str, Fields)>> {
         let sb = &self.superblock;
         if let Some(at) = self.superblock_in(block) {
@@ -68,7 +69,8 @@ impl Dumper<'_> {
         Ok(None)
     }
 
-    /// The structure in the block, if the block is a bitmap or a block of the inode table of this group.
+    /// Returns the structure of a block that is a bitmap of this group or belongs to the group's inode table. Returns `None` for other
+    /// blocks.
     fn of_group(
         &self,
         number: u32,
@@ -108,7 +110,7 @@ impl Dumper<'_> {
         Ok(Some(("inode_table", vec![("group", number.into()), ("inodes", inodes)])))
     }
 
-    /// The structure in the block, if the magic number or the form of the content determines the structure.
+    /// Returns the structure of a block whose magic number or form determines its structure. Returns `None` for other blocks.
     fn by_content(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let word = u32::from_le_bytes(*content.first_chunk()?);
         if word as u16 == extent::MAGIC {
@@ -148,8 +150,8 @@ impl Dumper<'_> {
         Value::Record(record)
     }
 
-    /// The directory entries of a block. `None` if the sum of their lengths is not the block size. In a node of a hash tree, one unused
-    /// entry spans the block.
+    /// The directory entries of a block; `None` if the sum of the entries' lengths is not the block size. A node of a hash tree has one
+    /// unused entry that spans the block.
     fn directory(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let size = self.superblock.block_size;
         let (mut at, mut entries, mut used) = (0, Vec::new(), false);

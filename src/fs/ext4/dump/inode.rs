@@ -54,7 +54,8 @@ impl Dumper<'_> {
         Ok(record)
     }
 
-    /// The fields of an inode in the inode table, and then the combined values of fields that are stored in two halves.
+    /// The fields of an inode in the inode table. A field that is stored in two halves is added once more at the end, as one combined
+    /// value.
     pub(super) fn inode_fields(&self, number: InodeNo, bytes: &[u8]) -> Result<Fields> {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Err(PLACE.inode(number).corrupt("the structure is truncated"));

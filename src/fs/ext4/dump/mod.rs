@@ -1,8 +1,8 @@
 //! Dumps on-disk structures, field by field, for repairs and for learning the format.
 //!
 //! A damaged structure is shown with its stored values. If a structure cannot be decoded, the dump also contains a field `problem`. A dump
-//! shows the volume after the journal's recovery, as all reads do. Changes by fast commits are not shown, because they are not copies of
-//! blocks.
+//! shows the volume after the journal's recovery, as all reads do. Changes by fast commits are not shown, because a fast commit records
+//! operations and not blocks.
 
 mod block;
 mod fields;
@@ -115,8 +115,8 @@ impl Ext4 {
         Ok(record)
     }
 
-    /// A block. The field `kind` names the structure in the block. The block's position determines the structure if metadata have a fixed
-    /// position there; otherwise the magic number or the form of the content determines it. The last field contains all bytes of the block.
+    /// A block. The field `kind` names the structure in the block. At the fixed positions of metadata, the position determines this
+    /// structure; elsewhere the magic number or the form of the content determines it. The last field contains all bytes of the block.
     ///
     /// # Errors
     /// `NotFound` for a block that does not exist; `Io`.
@@ -134,7 +134,7 @@ impl Ext4 {
 }
 
 impl Dumper<'_> {
-    /// The fields of a descriptor, and then the combined values of fields that are stored in two halves.
+    /// The fields of a descriptor. A field that is stored in two halves is added once more at the end, as one combined value.
     fn descriptor(&self, group: u32, bytes: &[u8]) -> Result<Fields> {
         let (Ok((low, rest)), Some(decoded)) =
             (RawGroupLow::ref_from_prefix(bytes), self.superblock.decode_group(bytes))
@@ -175,7 +175,8 @@ impl Dumper<'_> {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// The byte offset of the primary superblock or of a backup in this block, if the block is at the position of one of them.
+    /// The byte offset in this block at which the primary superblock or a backup is stored. Returns `None` if no superblock has its
+    /// position in this block.
     fn superblock_in(&self, block: FsBlock) -> Option<usize> {
         let sb = &self.superblock;
         let (primary, at) = self.superblock.position();

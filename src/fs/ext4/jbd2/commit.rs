@@ -21,13 +21,13 @@ type Frozen = Vec<(FsBlock, Block)>;
 const CHECKPOINT_AT: u32 = 50;
 
 impl Ext4 {
-    /// Makes all earlier changes durable. A commit writes the metadata; threads that call this function at the same time share the commit.
-    /// A flush of the device makes the data durable.
+    /// Makes all earlier changes durable: a commit writes the metadata, and a flush of the device makes the data durable. Threads that call
+    /// this function at the same time share one commit.
     ///
     /// # Errors
     /// `Busy` if the caller must wait for other requests while its own thread has requests in flight; `ReadOnly` for a volume that was
-    /// opened read-only, or that became read-only after an error; `Io`. If the metadata for written data could not be updated when a file
-    /// was closed, that error is also returned, once.
+    /// opened read-only, or that became read-only after an error; `Io`. The call also returns the error of an earlier close of a file that
+    /// could not update the metadata for written data. Only one call returns that error.
     pub(crate) fn sync_all(self: &Arc<Self>) -> Result<()> {
         let converted = self.convert_all(Patience::Some);
         self.store_waiting()?;
@@ -36,7 +36,7 @@ impl Ext4 {
         self.tell_unheard()
     }
 
-    /// Returns a stored error that no caller has received yet, and removes it from the store.
+    /// Removes and returns an error of an earlier operation that no caller has received yet.
     pub(crate) fn tell_unheard(&self) -> Result<()> {
         self.writing()?.unheard.lock().take().map_or(Ok(()), Err)
     }
@@ -52,9 +52,10 @@ impl Ext4 {
         self.store_errors()
     }
 
-    /// Returns when a transaction is committed and all writes that ended before this call are durable.
+    /// Returns when a transaction is committed. All writes that ended before this call are then durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
-        // If the commit was already in progress, it may have flushed the device before the writes in question ended.
+        // If another thread had begun the commit before this call, the commit's flush may have preceded the end of the caller's writes.
+        // Then another flush is needed.
         if self.commit_shared(tid)? {
             return Ok(());
         }
@@ -81,7 +82,7 @@ impl Ext4 {
         self.commit_shared(tid).map(drop)
     }
 
-    /// Returns when a transaction is committed. Returns true if the device was flushed after this call began.
+    /// Returns when a transaction is committed. The result is true if the device was flushed after the start of this call.
     fn commit_shared(&self, tid: Tid) -> Result<bool> {
         // A commit waits until all handles have left the transaction, so it has the rank of a handle in the lock order.
         before(Rank::Handle);
@@ -141,11 +142,11 @@ impl Ext4 {
         }
     }
 
-    /// Writes committed blocks to their home locations if the log is at least half full.
+    /// If the log is at least half full, writes the committed blocks to their home locations.
     ///
     /// # Errors
-    /// `Io`. The error also aborts the journal: the effect of a failed flush is unknown, and the device may report the failure to this
-    /// thread only.
+    /// `Io`. The error also aborts the journal. The effect of a failed flush is unknown, and the device may report the failure only once,
+    /// to this thread.
     pub(crate) fn make_room(&self) -> Result<()> {
         self.check_held()?;
         let made = match &mut *self.writing()?.log.lock() {
@@ -175,8 +176,8 @@ impl Ext4 {
         self.abort_then(why, || ());
     }
 
-    /// Aborts like [`abort`](Self::abort). `then` is called as soon as changes are refused, before the error is recorded on the device,
-    /// because writing the record may take long.
+    /// Aborts like [`abort`](Self::abort), and calls `then` in the middle: after changes are refused, and before the error is recorded on
+    /// the device. The record may take long to write.
     #[cold]
     pub(crate) fn abort_then(&self, why: &Error, then: impl FnOnce()) {
         if let Ok(writing) = self.writing() {
@@ -184,7 +185,7 @@ impl Ext4 {
             if first {
                 writing.errors.stop(why);
             }
-            // Writes that use no transaction must be refused too.
+            // This call makes the cached inodes outdated, so that writes without a transaction read their inode again and are refused.
             writing.locks.all_changed();
             then();
             if first {
@@ -199,8 +200,8 @@ impl Ext4 {
         if self.check_held().is_err() {
             return;
         }
-        // The log's lock is held until the file system's superblock also contains the error. Otherwise a concurrent checkpoint could
-        // overwrite the file system's superblock with an older version.
+        // The log stays locked until the file system's superblock also contains the error. Otherwise a concurrent checkpoint could
+        // overwrite this superblock with an older version.
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {
             let _ = log.record_abort(&self.blocks, why.errno());

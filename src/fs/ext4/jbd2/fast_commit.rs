@@ -1,8 +1,8 @@
 //! Fast commits: short records of changes since the last full commit, stored in an area after the log.
 //!
-//! Linux replays fast commits by repeating the operations, and therefore allocates blocks. This module builds a logical overlay from fast
-//! commits instead: replaced inodes, edited maps and edited directories. Each edit is applied when the edited inode, map or directory is
-//! read. When a volume is opened for writing, `ops/fast_commits` first applies the edits on the device.
+//! Linux replays a fast commit by repeating the operations, and therefore allocates blocks. This module instead builds an overlay of edits
+//! in memory: replaced inodes, edited maps and edited directories. Each edit is applied when the inode, the map or the directory is read.
+//! When a volume is opened for writing, `ops/fast_commits` first applies the edits on the device.
 //!
 //! A fast commit is valid if its tail has the right transaction number and checksum. The first invalid fast commit was never completed, so
 //! this fast commit and all later fast commits are ignored. If the first fast commit in the area is invalid, Linux was observed to refuse
@@ -31,8 +31,8 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("fast commit");
 
-/// The maximum length of the fast-commit area in bytes, and the maximum number of its records. These limits bound the memory, because the
-/// map of a damaged journal may contain the same block many times. Linux's default area has 256 blocks.
+/// The maximum length of the fast-commit area in bytes, and the maximum number of its records. Without these limits, a damaged journal
+/// could need any amount of memory, because its map may contain the same block many times. Linux's default area has 256 blocks.
 const MAX_BYTES: usize = 64 << 20;
 const MAX_RECORDS: usize = 1 << 20;
 
@@ -55,7 +55,7 @@ pub(crate) struct InodeEdit {
     /// The edits of the map. While the fast commits are read, the edits are in the order of their records. Afterwards they are disjoint and
     /// sorted by file block.
     pub(crate) ranges: Vec<RangeEdit>,
-    /// The number of edits in `ranges` whose records precede the record of `bytes`.
+    /// The number of edits in `ranges` that come from records before the record of `bytes`.
     ranges_before: usize,
 }
 
@@ -68,7 +68,8 @@ pub(crate) struct RangeEdit {
 /// The changes of fast commits to a directory's entries.
 #[derive(Default)]
 pub(crate) struct DirEdit {
-    /// The parent, if a fast commit created the directory. The directory's blocks then have no entries, not even `.` and `..`.
+    /// The parent directory, if a fast commit created this directory. A directory that a fast commit created has no entries in its blocks,
+    /// not even `.` and `..`.
     pub(crate) created_in: Option<InodeNo>,
     /// The changed names. An added name maps to its inode, and a removed name maps to `None`.
     pub(crate) names: BTreeMap<Vec<u8>, Option<InodeNo>>,
@@ -82,15 +83,15 @@ struct Record {
     value: Range<usize>,
 }
 
-/// The largest valid numbers in records.
+/// The largest inode number and the number of blocks of the volume. Larger numbers in a record are invalid.
 pub(super) struct Bounds {
     pub(super) inodes: u32,
     pub(super) blocks: u64,
 }
 
 impl FastCommits {
-    /// Reads the fast commits after the last full commit. `sequence` is the number of the next transaction, which every valid fast commit
-    /// contains.
+    /// Reads the fast commits after the last full commit. `sequence` is the number of the next transaction. Every valid fast commit
+    /// contains this number.
     pub(super) fn read(log: &Log, sequence: u32, bounds: &Bounds) -> Result<Self> {
         let mut commits = Self::collect(log, sequence, bounds)?;
         commits.inodes.values_mut().for_each(InodeEdit::merge_ranges);
@@ -206,7 +207,7 @@ impl FastCommits {
             UNLINK => {
                 let (directory, inode, name) = record.dentry(bounds)?;
                 let names = &mut self.directories.entry(directory).or_default().names;
-                // If the name already refers to another inode, the name is kept.
+                // The record removes the name of `inode`. If the name already refers to another inode, this newer name is kept.
                 if !names.get(&name).is_some_and(|now| now.is_some_and(|now| now != inode)) {
                     names.insert(name, None);
                 }
@@ -216,8 +217,8 @@ impl FastCommits {
         Ok(())
     }
 
-    /// Handles a creation record, which follows the records of the new inode and of its ranges. Edits before those records belong to the
-    /// previous inode with this number.
+    /// Handles a creation record. In the log, the creation record follows the records of the new inode and of its ranges. Edits before
+    /// those records belong to an earlier inode with the same number.
     fn create(&mut self, inode: InodeNo, directory: InodeNo) {
         let edit = self.inodes.entry(inode).or_default();
         edit.created = true;
@@ -244,8 +245,8 @@ impl RangeEdit {
 }
 
 impl InodeEdit {
-    /// Makes the ranges disjoint; where they overlap, the newer edit wins. Applying the edits to the map one by one would take quadratic
-    /// time.
+    /// Splits overlapping ranges, so that all ranges are disjoint. Where ranges overlap, the newer edit applies. Applying the edits to the
+    /// map one by one would take quadratic time.
     fn merge_ranges(&mut self) {
         let mut merged = BTreeMap::<u64, RangeEdit>::new();
         for edit in self.ranges.drain(..).filter(|edit| !edit.blocks.is_empty()) {
@@ -266,11 +267,11 @@ impl InodeEdit {
         self.ranges = merged.into_values().collect();
     }
 
-    /// The inode after the edits, built from its bytes in the inode table.
+    /// Returns the bytes of the inode after the edits. `table` contains the bytes of the inode in the inode table.
     ///
-    /// The bytes after the recorded bytes contain extended attributes and are kept. The root of the map is also kept, because the recorded
-    /// ranges are edits of this map. An inode that a fast commit created starts without attributes and with an empty map. Inline data and
-    /// the targets of short symbolic links are replaced.
+    /// A fast commit records only the start of an inode. The bytes after it contain extended attributes and are kept. The root of the map
+    /// is also kept, because the recorded ranges are edits of this map. An inode that a fast commit created starts without attributes and
+    /// with an empty map. Inline data and the targets of short symbolic links are replaced.
     pub(crate) fn inode(&self, table: &[u8]) -> Box<[u8]> {
         let mut inode: Box<[u8]> = table.into();
         let Some(bytes) = &self.bytes else { return inode };
@@ -291,12 +292,13 @@ impl InodeEdit {
         inode
     }
 
-    /// The extents of a leaf after the edits, within `blocks`. Both `extents` and the result are sorted.
+    /// Returns the extents of a leaf after the edits. `blocks` are the file blocks that the leaf may map. Both `extents` and the result are
+    /// sorted.
     pub(crate) fn ranges(&self, extents: Vec<Extent>, blocks: Range<FileBlock>) -> Vec<Extent> {
         let window = blocks.start.0..blocks.end.0;
         let extents = if self.created { Vec::new() } else { extents };
         let (mut edited, mut at) = (Vec::new(), 0);
-        // Keeps the parts of extents that lie between two edits. Each extent is visited once.
+        // Keeps the parts of the extents between two edits. Each extent is visited once.
         let mut keep = |between: Range<u64>, edited: &mut Vec<Extent>| {
             while let Some(extent) = extents.get(at).filter(|next| next.first.0 < between.end) {
                 edited.extend(extent.within(&(FileBlock(between.start)..FileBlock(between.end))));
@@ -332,7 +334,7 @@ impl Record {
         let mut end = start + usize::from(raw.fc_len.get());
         let tag = raw.fc_tag.get();
         if tag == TAIL {
-            // A tail extends to the end of its block, regardless of its length field.
+            // A tail record extends to the end of its block, whatever its length field contains.
             end = block.len();
         }
         (end <= block.len()).then(|| Self { place, tag, block: block.clone(), value: start..end })
@@ -430,7 +432,7 @@ mod tests {
 
     const WRITTEN: ExtentState = ExtentState::Written;
 
-    /// The device block of each of a file's first 64 blocks.
+    /// The first 64 blocks of a file, each as its block number on the device.
     fn blocks(extents: &[Extent]) -> [u64; 64] {
         let mut blocks = [0; 64];
         for extent in extents {
@@ -443,7 +445,8 @@ mod tests {
         blocks
     }
 
-    /// Merged edits give the same map as the same edits applied one by one. The edits overlap in random ways. Seed 7.
+    /// The edits of a map give the same result in two ways: merged first and then applied, and applied one by one. The edits overlap at
+    /// random. Seed 7.
     #[test]
     fn merged_ranges_are_those_of_the_edits_in_turn() {
         let mut state = 7_u64;

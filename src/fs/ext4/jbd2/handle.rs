@@ -14,10 +14,11 @@ use crate::fs::ext4::writing::Writing;
 use crate::sync::yield_now;
 use crate::units::FsBlock;
 
-/// The maximum number of commits of an operation that needs space. After each commit, the operation is repeated.
+/// An operation that finds no space is repeated after a commit. This is the maximum number of these commits.
 const SPACE_COMMITS: u32 = 3;
-/// The maximum number of attempts to allocate a free inode that another thread has locked. That thread soon sees that the file of the number
-/// was removed. The attempts are bounded, because the thread may be waiting for a directory that this operation has locked.
+/// The maximum number of attempts to allocate an inode while other threads have locked all free inodes. A thread that has locked a free
+/// inode soon finds that its file was removed, and unlocks the inode. The attempts are bounded, because that thread may be waiting for a
+/// directory that this operation has locked.
 const INODE_ATTEMPTS: u32 = 1000;
 
 /// The changes of one operation, which are committed together. [`Operation::transact`] creates the handle.
@@ -29,11 +30,11 @@ pub(crate) struct Handle<'a> {
     work: Work,
     /// The operation's membership in the transaction; `None` after the operation has left the transaction.
     held: Option<Held>,
-    /// Whether the operation has changed anything since it joined the transaction, and has not returned.
+    /// Whether the operation has made a change in this transaction and is still running.
     changed: bool,
     /// Whether a free inode was not allocated because another thread has locked it.
     pub(in crate::fs::ext4) met_locked_inode: bool,
-    /// Whether the last failed step has undone its changes.
+    /// Whether the last step failed and has undone its changes.
     taken_back: bool,
 }
 
@@ -42,8 +43,8 @@ impl<'a> Operation<'a> {
     /// `credits` is reduced to that size, because the worst case is not expected to occur.
     ///
     /// # Errors
-    /// `ReadOnly`; the error of `work`. If that error is not of an [expected](ErrorKind::is_expected) kind and a block was changed before
-    /// the error, the volume becomes read-only, because the changes cannot be undone.
+    /// `ReadOnly`; the error of `work`. The volume becomes read-only if `work` had already changed a block and its error is not of an
+    /// [expected](ErrorKind::is_expected) kind, because the changes cannot be undone.
     pub(crate) fn transact<R>(
         &self,
         credits: u32,
@@ -76,11 +77,11 @@ impl<'a> Operation<'a> {
         result
     }
 
-    /// Like [`transact`](Self::transact), for work that needs space. If a commit can free enough space, the work is repeated after a
-    /// commit. If the last free inodes are locked, the work is repeated after other threads have run.
+    /// Like [`transact`](Self::transact), for work that allocates space. If `work` finds no space, but a commit can make freed space
+    /// available, a commit follows and `work` is repeated. If `work` finds only locked inodes, it is repeated after other threads have run.
     ///
     /// # Errors
-    /// The errors of [`transact`](Self::transact); `NoSpace` if this does not help.
+    /// The errors of [`transact`](Self::transact); `NoSpace` if there is still no space after the repetitions.
     pub(crate) fn transact_for_space<R>(
         &self,
         credits: u32,
@@ -89,8 +90,8 @@ impl<'a> Operation<'a> {
         let alloc = &self.writing.alloc;
         let (mut commits, mut attempts) = (SPACE_COMMITS, INODE_ATTEMPTS);
         loop {
-            // `commit_frees` is called before the work and again after a failure. The second call alone is not enough: if a commit ends
-            // between the failure and this call, the call returns false although the commit has freed space.
+            // `commit_frees` is called before the work, and again after a failure. The call after the failure is not enough: a commit of
+            // another thread may have freed the space before this call, so that the call returns false although there is space.
             let kept_back = alloc.commit_frees();
             let mut locked = false;
             let result = self.transact(credits, |handle| {
@@ -142,7 +143,8 @@ impl Handle<'_> {
         Ok(result)
     }
 
-    /// Changes one part of a block. `change` also stores the new checksum of the part, so later reads do not verify the part again.
+    /// Changes a part of a block that has its own checksum. `change` also stores the new checksum, so a later read of the part from memory
+    /// does not verify it.
     pub(crate) fn update_sealed<R>(
         &mut self,
         block: FsBlock,
@@ -174,7 +176,8 @@ impl Handle<'_> {
         }
     }
 
-    /// Drops a freed metadata block from the cache, and revokes the block, so that its copies in the journal are never replayed.
+    /// Drops a freed metadata block from the cache, and revokes the block in the journal, so that a recovery does not replay its old
+    /// copies.
     pub(crate) fn forget(&mut self, block: FsBlock) {
         self.fs.blocks.forget(block, &self.member);
         self.work.revoked.push(block);
@@ -199,14 +202,14 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Records that a failing step has undone its changes, or has made none. The step's error then does not abort the journal, regardless
-    /// of the kind of error.
+    /// Records that a step has failed without leaving changes: the step has undone its changes, or has made none. In this case an error of
+    /// any kind does not abort the journal.
     pub(crate) fn took_back(&mut self) {
         self.taken_back = true;
     }
 
-    /// Whether [`took_back`](Self::took_back) was called. The call also clears this record, so code that continues after a failure must
-    /// call the function once.
+    /// Whether [`took_back`](Self::took_back) was called since the last call of this function. Code that continues after a failed step must
+    /// call this function, which also clears the record.
     pub(crate) fn was_taken_back(&mut self) -> bool {
         std::mem::take(&mut self.taken_back)
     }
@@ -245,7 +248,7 @@ impl Drop for Handle<'_> {
 }
 
 impl ErrorKind {
-    /// Whether this kind of error is a regular result. An operation that returns an error of this kind has undone its changes.
+    /// Whether errors of this kind are expected results. An operation that returns such an error has undone its changes.
     fn is_expected(self) -> bool {
         !matches!(self, Self::Io(_) | Self::Corrupt | Self::LimitExceeded)
     }

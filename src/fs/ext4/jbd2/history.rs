@@ -1,10 +1,10 @@
-//! The transactions that the log still contains, including transactions whose blocks were written home long ago. Undelete reads older
-//! versions of blocks from these transactions.
+//! The transactions that the log still contains, even if their blocks were written home long ago. Undelete reads older versions of blocks
+//! from these transactions.
 //!
-//! After the log has wrapped around, new transactions overwrite the oldest blocks, so only a part of an old transaction may remain. This
-//! part is found by its descriptor blocks, which may be at any position. Transactions with consecutive numbers form a run. All blocks in
-//! the log are written home before the log is emptied. The state of the volume after a transaction therefore consists of two parts: the
-//! copies in its run up to that transaction, and the home blocks of which the run has no copy.
+//! The log is a ring, so new transactions overwrite the oldest blocks, and only a part of an old transaction may remain. Its descriptor
+//! blocks identify this part; they may be at any position. Transactions with consecutive numbers form a run. Before the log is emptied, all
+//! its blocks are written home. The state of the volume after a transaction therefore consists of two parts: the copies in the
+//! transaction's run up to this transaction, and the home locations of all blocks without a copy in the run.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,14 +21,14 @@ use crate::fs::ext4::disk::journal::{COMMIT, DESCRIPTOR, MAGIC, REVOKE, RawHeade
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("journal block");
-/// The maximum number of copies and revocations. A recovery has the same limit of copies.
+/// The maximum number of copies and revocations in the history. The number of copies in a recovery has the same limit.
 const MAX_BLOCKS: usize = 4 << 20;
 
 /// The transactions in the log, with the oldest first.
 #[derive(Default)]
 pub(in crate::fs::ext4) struct History {
     pub(in crate::fs::ext4) transactions: Vec<Transaction>,
-    /// The range of block numbers at which an external journal's device appears. The range is empty if the journal is internal.
+    /// The block numbers that represent the blocks of an external journal's device. The range is empty if the journal is internal.
     outside: Range<u64>,
 }
 
@@ -77,20 +77,20 @@ impl History {
         }
         let mut transactions: Vec<_> = found.transactions.into_values().collect();
         transactions.retain(|past| past.committed);
-        // Transaction numbers wrap around, so the numbers are compared by their distance to a recent number.
+        // Transaction numbers wrap around. Two numbers are therefore compared by their distances to a recent number.
         let recent = log.superblock.sequence;
         transactions.sort_unstable_by_key(|past| past.sequence.wrapping_sub(recent) as i32);
         Ok(Self { transactions, outside: log.outside() })
     }
 
-    /// The index after the last transaction of the run that contains transaction `index`.
+    /// The index of the last transaction in the run of transaction `index`, plus one.
     pub(in crate::fs::ext4) fn end_of_run(&self, index: usize) -> usize {
         let pairs = self.transactions[index..].windows(2);
         let length = pairs.take_while(|pair| follows(&pair[0], &pair[1])).count();
         index + length + 1
     }
 
-    /// The index of the first transaction of the run whose last transaction is `end - 1`.
+    /// The index of the first transaction in the run that ends with transaction `end - 1`.
     fn start_of_run(&self, end: usize) -> usize {
         let pairs = self.transactions[..end].windows(2).rev();
         let length = pairs.take_while(|pair| follows(&pair[0], &pair[1])).count() + 1;
@@ -139,7 +139,8 @@ impl Found {
         })
     }
 
-    /// Adds the verified copies of a descriptor block. Returns the number of log blocks that the copies occupy after the descriptor.
+    /// Adds the copies of a descriptor block whose checksums are correct. Returns the number of log blocks after the descriptor block that
+    /// contain copies.
     fn take_copies(
         &mut self,
         log: &Log,
@@ -154,12 +155,11 @@ impl Found {
         for tag in log.tags(descriptor) {
             at = log.after(at);
             let (_, content) = log.read(at)?;
-            // A copy never begins with a journal header, so a block of a later transaction has overwritten this copy.
+            // A copy never begins with a journal header. A header here means that a later transaction has overwritten the copy.
             if header(&content).is_some() || at == index {
                 break;
             }
-            // Copies that continue at the start of the ring are not counted. The scan has already passed these copies, and ignored them
-            // because they have no journal header.
+            // Some copies may continue at the start of the ring. They are not counted, because the scan has already passed their blocks.
             taken += u32::from(at > index);
             if log.verify_copy(&tag, sequence, &content, PLACE).is_ok() {
                 let block = log.block(at)?;
@@ -178,7 +178,7 @@ fn follows(one: &Transaction, next: &Transaction) -> bool {
     one.sequence.wrapping_add(1) == next.sequence
 }
 
-/// The block type and the transaction number in the journal header of a block; `None` for a block without a journal header.
+/// The block type and the transaction number in a block's journal header; `None` for a block without this header.
 fn header(content: &[u8]) -> Option<(u32, u32)> {
     let (raw, _) = RawHeader::ref_from_prefix(content).ok()?;
     (raw.h_magic.get() == MAGIC).then(|| (raw.h_blocktype.get(), raw.h_sequence.get()))

@@ -30,7 +30,7 @@ pub(super) struct Log {
 enum Home {
     /// The blocks of a file of the volume.
     Inode(Box<Inode>),
-    /// The blocks of an external device, whose first block has this number on the combined device.
+    /// The blocks of an external device. The number is the number of its first block on the combined device.
     Device(FsBlock),
 }
 
@@ -59,8 +59,8 @@ impl Log {
         let home = Home::Inode(Box::new(inode));
         let first = home.block(0)?;
         let content = fs.blocks.read_device(first)?;
-        // A valid journal maps each block once, so it is not larger than the volume. Without this limit, a damaged journal could make a
-        // walk of the log endless.
+        // A valid journal maps each block of the volume at most once, so it is not larger than the volume. A damaged journal may be larger;
+        // without this limit, a walk of the log could be endless.
         let available = (file_size >> size.shift()).min(fs.superblock.blocks_count);
         let superblock = JournalSuperblock::parse(&content, first, size, available)?;
         Ok(Self { fs: Arc::clone(fs), home, superblock })
@@ -76,7 +76,7 @@ impl Log {
         Self { superblock, ..self }
     }
 
-    /// Checks that the journal contains no block of superblocks, descriptors, bitmaps or inode tables, because writes to the journal would
+    /// Checks that the journal contains no block of a superblock, descriptor, bitmap or inode table. Writes to such a journal would
     /// overwrite these structures.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Log {
         self.home.block(index)
     }
 
-    /// Reads a block of the journal. For error messages, also returns the number of the block on the device that contains the journal.
+    /// Reads a block of the journal. Also returns the number of this block on the device, for error messages.
     pub(super) fn read(&self, index: u32) -> Result<(FsBlock, Block)> {
         let block = self.block(index)?;
         let shown = match self.home {
@@ -108,7 +108,7 @@ impl Log {
         Ok((shown, self.fs.blocks.read_device(block)?))
     }
 
-    /// The range at which an external journal's device appears; otherwise empty.
+    /// The block numbers that represent the blocks of an external journal's device. The range is empty if the journal is internal.
     pub(super) fn outside(&self) -> Range<u64> {
         match self.home {
             Home::Inode(_) => 0..0,
@@ -122,8 +122,8 @@ impl Log {
         if index + 1 < log.end { index + 1 } else { log.start }
     }
 
-    /// The block type in a block's header; `None` if the block does not belong to transaction `sequence`. The log then ends before this
-    /// block.
+    /// The block type in a block's header. Returns `None` if the block does not belong to transaction `sequence`, which means that the log
+    /// has ended before this block.
     pub(super) fn block_type(content: &[u8], sequence: u32) -> Option<u32> {
         let (header, _) = RawHeader::ref_from_prefix(content).ok()?;
         (header.h_magic.get() == MAGIC && header.h_sequence.get() == sequence)
@@ -149,8 +149,8 @@ impl Log {
         }
     }
 
-    /// Verifies the checksum of a commit block (checksum versions 2 and 3). The checksum covers either all bytes of the block, or the
-    /// fields followed by zeros. Linux accepts the second form regardless of the values of the bytes after the fields.
+    /// Verifies the checksum of a commit block (checksum versions 2 and 3). The checksum is valid in two forms: over all bytes of the
+    /// block, or over the fields followed by zeros. In the second form, the stored bytes after the fields may have any values, as in Linux.
     pub(super) fn verify_commit(&self, content: &[u8], place: Place) -> Result<()> {
         let Some(seed) = self.superblock.seed else { return Ok(()) };
         let stored = U32::read_from_bytes(&content[COMMIT_CHECKSUM]).map_or(0, U32::get);
@@ -165,7 +165,7 @@ impl Log {
         }
     }
 
-    /// Verifies a copy in the journal by the checksum in its tag.
+    /// Verifies the content of a copy in the journal against the checksum in the copy's tag.
     pub(super) fn verify_copy(
         &self,
         tag: &Tag,
@@ -187,7 +187,7 @@ impl Log {
 
     /// The tags of a descriptor block. The list ends after the tag that is marked as the last, or at the end of the block.
     ///
-    /// The flag for a deleted block is ignored, because Linux was not observed to write this flag.
+    /// A tag's flag for a deleted block is ignored, because no image written by Linux contained this flag.
     pub(super) fn tags(&self, content: &[u8]) -> Vec<Tag> {
         let sb = &self.superblock;
         let wide = sb.has(JournalFeatures::SIXTY_FOUR_BIT);

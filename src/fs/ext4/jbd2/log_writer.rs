@@ -29,15 +29,15 @@ type Content = Vec<Block>;
 
 /// The log, and the newest committed versions that have not been written home.
 pub(crate) struct LogWriter {
-    /// The device block of each block of the journal.
+    /// The map of the journal: the device block of each of its blocks.
     layout: Box<[FsBlock]>,
     superblock: JournalSuperblock,
-    /// The journal's first block, as last written to the device.
+    /// The content of the journal's first block (its superblock) on the device.
     raw: Block,
     size: BlockSize,
     uuid: [u8; 16],
-    /// `head` is the start of the next transaction. `tail` is the start of the oldest transaction that a recovery needs. Both are equal if
-    /// the log is empty.
+    /// `head` is the position of the next transaction in the log. `tail` is the position of the oldest transaction that a recovery needs.
+    /// They are equal if the log is empty.
     head: u32,
     tail: u32,
     used: u32,
@@ -48,7 +48,7 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Takes over a journal that needs no recovery. `next` is the sequence number of the next transaction.
+    /// Creates the writer of a journal that needs no recovery. `next` is the sequence number of the next transaction.
     pub(super) fn new(log: &Log, raw: Block, size: BlockSize, next: u32) -> Result<Self> {
         let layout: Result<Box<[_]>> = (0..log.superblock.blocks).map(|at| log.block(at)).collect();
         let first = log.superblock.log.start;
@@ -78,7 +78,7 @@ impl LogWriter {
 
     /// Whether a transaction that changes `blocks` blocks fits into an empty log.
     pub(crate) fn has_room_for(&self, blocks: usize) -> bool {
-        // A descriptor block has tags for at least 30 blocks. The commit block is one more block.
+        // Besides the changed blocks, the log needs one descriptor block for every 30 blocks or more, and one commit block.
         (blocks + blocks.div_ceil(30) + 1) < self.len() as usize
     }
 
@@ -142,29 +142,29 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Records that no recovery is needed. Empties the log first.
+    /// Empties the log, and then records in the journal's superblock that no recovery is needed.
     pub(crate) fn close(&mut self, blocks: &Blocks) -> Result<()> {
         self.checkpoint(blocks)?;
         self.write_superblock(blocks, 0)
     }
 
-    /// Whether the journal's superblock records an error that ended commits.
+    /// Whether the journal's superblock records an error. After such an error, the journal accepts no commits.
     pub(crate) fn has_recorded_abort(&self) -> bool {
         let raw = RawJournalSuperblock::ref_from_prefix(&self.raw);
         raw.is_ok_and(|(fields, _)| fields.s_errno.get() != 0)
     }
 
-    /// Removes the recorded error; the next write of the journal's superblock stores the change.
+    /// Removes the error from the superblock in memory. The next write of the journal's superblock stores this change.
     pub(crate) fn forget_abort(&mut self) -> Result<()> {
         self.record(0)
     }
 
-    /// Records that recovery must begin at the tail.
+    /// Records in the journal's superblock that a recovery must begin at the tail.
     pub(crate) fn open(&mut self, blocks: &Blocks) -> Result<()> {
         self.write_superblock(blocks, self.tail)
     }
 
-    /// Records the error that ended commits.
+    /// Records in the journal's superblock the error after which no commits are possible.
     pub(crate) fn record_abort(&mut self, blocks: &Blocks, errno: Errno) -> Result<()> {
         self.record(-errno.0)?;
         self.write_superblock(blocks, self.tail)
@@ -199,7 +199,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The device block of the log block that is `distance` blocks after the head.
+    /// The device block that stores the log block at the head plus `distance`.
     fn block(&self, distance: u32) -> FsBlock {
         self.layout[self.after(self.head, distance) as usize]
     }
@@ -334,7 +334,7 @@ impl LogWriter {
         }
     }
 
-    /// The commit block of a transaction whose other log blocks are `content`.
+    /// The commit block of a transaction. `content` are the other log blocks of the transaction.
     fn commit_block(&self, content: &Content, now: Timestamp) -> Result<Block> {
         let mut buffer = Buffer::aligned(self.size.bytes())?;
         let Ok((raw, _)) = RawCommit::mut_from_prefix(&mut buffer) else {
@@ -356,7 +356,8 @@ impl LogWriter {
         Ok(Block::new(buffer))
     }
 
-    /// Whether a block is a revoke block. For a copy of metadata the result is always false: a copy that begins like a revoke block is escaped.
+    /// Whether a block of the log is a revoke block. A copy of metadata is never mistaken for a revoke block, because the magic number at
+    /// the start of a copy is escaped.
     fn is_revocation(&self, block: &[u8]) -> bool {
         block.starts_with(self.header(REVOKE).as_bytes())
     }

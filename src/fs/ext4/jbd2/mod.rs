@@ -1,14 +1,14 @@
-//! The journal. A read-only open recovers the journal in memory. An open for writing recovers the journal on the device, and then writes to
-//! the journal.
+//! The journal. If a volume is opened read-only, its journal is recovered in memory. If a volume is opened for writing, its journal is
+//! recovered on the device, and changes are then written to the journal.
 //!
-//! A read-only open writes nothing. Linux recovers a journal by copying the newest committed version of each block home. Here the copies
-//! stay in the journal, and an [overlay](super::blocks::Overlay) records their locations. The overlay redirects reads of metadata, and
-//! reads of files with journalled data. Fast commits record operations instead of blocks. These operations are converted to
-//! [edits](fast_commit) of inodes, maps and directories.
+//! A volume that is open read-only is not changed, not even by a recovery. Linux recovers a journal by copying the newest committed version
+//! of each block home. Here the copies stay in the journal, and an [overlay](super::blocks::Overlay) records their locations. The overlay
+//! redirects reads of metadata, and reads of files with journalled data. Fast commits record operations instead of blocks. These operations
+//! are converted to [edits](fast_commit) of inodes, maps and directories.
 //!
-//! For writes, an operation joins the running [transaction](Transactions) with a [`Handle`]. A commit freezes the transaction's blocks and
-//! writes them to the [log](LogWriter). A checkpoint writes the committed blocks home when the log needs space. If a volume was not closed
-//! cleanly, its journal is first recovered on the device.
+//! On a volume that is open for writing, an operation joins the running [transaction](Transactions) with a [`Handle`]. A commit freezes the
+//! transaction's blocks and writes them to the [log](LogWriter). A checkpoint writes the committed blocks home when the log needs space. If
+//! a volume was not closed cleanly, its journal is first recovered on the device.
 //!
 //! A recovery needs up to 60 bytes of memory for each block in the log (at most four million blocks), and a few times the size of the
 //! fast-commit area.
@@ -45,7 +45,7 @@ use super::{Compat, Ext4, Incompat};
 use crate::error::{Context, Error, Place, Result};
 use crate::fs::{DeviceRange, uuid_text};
 
-/// A volume's journal: its state when the volume was opened, and its properties.
+/// A volume's journal: its state at the time when the volume was opened, and its properties.
 #[derive(Clone, Debug)]
 pub struct Journal {
     /// The state.
@@ -103,8 +103,8 @@ impl Journal {
     }
 }
 
-/// Reads the journal, and recovers it if the volume's superblock requires this. `fs` must read the volume without an overlay. `external` is
-/// the range of the combined device at which the device of an external journal appears.
+/// Reads the journal, and recovers it if the volume's superblock requires this. `fs` must read the volume without an overlay. For an
+/// external journal, `external` is the part of the combined device that the journal's device occupies.
 pub(super) fn recover(
     fs: &Arc<Ext4>,
     external: Option<DeviceRange>,
@@ -125,7 +125,8 @@ pub(super) fn recover(
     let Some(number) = sb.journal_inode else {
         if let Some(range) = external {
             let log = external::open(fs, range).context(|| "journal device")?;
-            // A backup of the superblock does not record whether the journal needs recovery.
+            // The volume was opened with a backup of the superblock. A backup does not record whether the journal needs recovery, so a
+            // recovery always runs.
             if dirty || sb.copy != 0 {
                 return replay(fs, &log).context(|| "journal recovery");
             }
@@ -157,10 +158,10 @@ pub(super) fn recover(
     nothing(journal)
 }
 
-/// Checks that the journal has enough space for a fast-commit area, if `compat` contains the fast-commit feature.
+/// If `compat` contains the fast-commit feature, checks that the journal has enough space for a fast-commit area.
 ///
 /// # Errors
-/// `Corrupt` if the journal is too small. Linux would refuse to mount the volume.
+/// `Corrupt` if the journal is too small. Linux would also refuse to mount the volume.
 pub(super) fn check_room(fs: &Arc<Ext4>, compat: Compat) -> Result<()> {
     match fs.superblock.journal_inode {
         Some(number) => Log::open(fs, number)?.superblock.check_room(compat),

@@ -1,7 +1,8 @@
 //! Walks the log and finds the newest committed copy of each block.
 //!
-//! A recovery that writes needs three passes: one to find the end, one for the revocations, and one to replay. This recovery only collects
-//! copies and writes nothing. A revocation can cancel a copy that was collected earlier, so one pass is enough.
+//! A recovery that writes needs three passes over the log: it finds the end of the log, then the revocations, and then replays the copies.
+//! This recovery writes nothing and only collects copies. When it reads a revocation, it removes the cancelled copies from the collection,
+//! so one pass is enough.
 //!
 //! Damaged blocks are handled as in Linux:
 //!
@@ -26,7 +27,8 @@ use crate::units::FsBlock;
 const DESCRIPTOR_PLACE: Place = Place::new("journal descriptor");
 const REVOKE_PLACE: Place = Place::new("journal revoke block");
 const COMMIT_PLACE: Place = Place::new("journal commit block");
-/// The maximum number of copies, whose records need about 250 MiB of memory. Linux's default journals have at most 262,144 blocks.
+/// The maximum number of copies. The records of this many copies need about 250 MiB of memory. Linux's default journals have at most
+/// 262,144 blocks.
 const MAX_COPIES: usize = 4 << 20;
 
 /// A committed copy of a block: its position in the journal, and its checksum.
@@ -46,12 +48,12 @@ pub(super) struct Replay {
     pub(super) next_sequence: u32,
 }
 
-/// A transaction whose commit block has not been reached.
+/// A transaction whose commit block the walk has not reached yet.
 struct Transaction {
     copies: Vec<(Tag, u32)>,
-    /// The positions of the transaction's revoke blocks. When the commit block is reached, the revoke blocks are read one at a time.
+    /// The positions of the transaction's revoke blocks. The walk reads these blocks when it reaches the commit block.
     revokes: Vec<u32>,
-    /// The version 1 checksum, which covers descriptors and copies.
+    /// The checksum of version 1, computed over the descriptor blocks and the copies.
     checksum: u32,
     damage: Option<Error>,
 }
@@ -80,7 +82,8 @@ impl Transaction {
         }
     }
 
-    /// Verifies the version 1 checksum. In a commit block without a checksum, the type, size and value of the checksum are zero.
+    /// Verifies the checksum of version 1. A commit block without a checksum has zeros in three fields: the type, the size and the value of
+    /// the checksum.
     fn verify_first_version(&self, commit: &[u8], place: Place) -> Result<()> {
         let raw = Log::commit(commit, place)?;
         let stored = raw.h_chksum[0].get();
@@ -100,7 +103,7 @@ enum Fault {
     Interrupted(Error),
 }
 
-/// A position in the ring. The position advances by at most the length of the ring in total, so every walk ends.
+/// A position in the ring. The walk ends, because the position advances at most once around the ring.
 struct Cursor<'a> {
     log: &'a Log,
     index: u32,
@@ -116,8 +119,8 @@ impl Cursor<'_> {
     }
 }
 
-/// Walks the log from `start`. Only blocks below `device_blocks` may be replayed. The number of blocks in the superblock may be too small,
-/// because the log may contain a resize that enlarged the volume.
+/// Walks the log from `start`. Only copies of blocks below `device_blocks` may be replayed. This limit is the size of the device, because
+/// the size in the superblock may be too small: the log may contain a resize that enlarged the volume.
 pub(super) fn walk(log: &Log, start: u32, device_blocks: u64) -> Result<Replay> {
     let sb = &log.superblock;
     let first_version = sb.has(JournalFeatures::CHECKSUM);
@@ -209,7 +212,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Verifies the remaining copies and returns their locations.
+    /// Verifies the checksums of the copies that were not cancelled or superseded, and returns their locations.
     pub(super) fn into_overlay(self, log: &Log) -> Result<Overlay> {
         let mut overlay = Overlay::outside(log.outside());
         for (target, copy) in self.copies {

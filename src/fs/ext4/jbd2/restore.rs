@@ -1,4 +1,4 @@
-//! Recovery on the device: the journal's blocks are written home, and the journal is prepared for new transactions.
+//! Recovery on the device: writes the copies in the journal to their home locations, and prepares the journal for new transactions.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const PLACE: Place = Place::new("journal superblock");
 /// The number of block versions that are written in one batch.
 const BATCH: usize = 1024;
 
-/// Recovers the journal of a volume on the device, and returns the writer for the journal; `None` if the volume has no journal. `fs` was
+/// Recovers the journal of a volume on the device. Returns the writer for the journal, or `None` if the volume has no journal. `fs` was
 /// opened read-only.
 ///
 /// A crash during the recovery does no harm, because the journal stays valid until all of its blocks are written home.
@@ -52,9 +52,9 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
     LogWriter::new(&log, raw, fs.superblock.block_size, next).map(Some)
 }
 
-/// Recovers the log of a journal with fast commits, which stay valid. On return, the log is empty, and the next transaction has the number
-/// that the fast commits require. While the superblock reports a clean journal, a recovery would ignore the fast commits. A single write of
-/// the superblock therefore switches from the old log to the empty log.
+/// Recovers the log of a journal with fast commits; the fast commits stay valid. On return, the log is empty, and the next transaction has
+/// the number that the fast commits require. If the journal's superblock reported a clean journal at any time, a recovery after a crash
+/// would ignore the fast commits. Therefore one write of the superblock switches directly from the old log to the empty log.
 pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     write_overlay(fs)?;
     let number =
@@ -74,14 +74,15 @@ pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     Ok(writer)
 }
 
-/// The number of the first transaction after the committed transactions in the log.
+/// The number of the transaction that would follow the committed transactions in the log.
 fn walked_sequence(fs: &Ext4, log: &Log, start: u32) -> Result<u32> {
     let device_blocks = fs.blocks.device().size() >> fs.superblock.block_size.shift();
     Ok(recover::walk(log, start, device_blocks)?.next_sequence)
 }
 
-/// The journal with an empty log, and its first block. The block contains the number of the next transaction, in case of a crash before
-/// that transaction is written. With an older number, a recovery would treat old transactions in the log as successors of new transactions.
+/// Returns the journal with an empty log, and the journal's first block with the number of the next transaction. The number must be on the
+/// device in case of a crash before that transaction is written. With an older number, a recovery would treat old transactions in the log
+/// as successors of new transactions.
 fn emptied(fs: &Arc<Ext4>, log: Log, next: u32) -> Result<(Log, Block)> {
     let first = log.block(0)?;
     let raw = made_ready(fs, fs.blocks.read_device(first)?, next)?;
@@ -109,8 +110,8 @@ fn write_overlay(fs: &Ext4) -> Result<()> {
     blocks.flush()
 }
 
-/// The journal's superblock for an empty log, with the features that new transactions need; Linux also sets these features at a mount. An
-/// error recorded in the journal's superblock stays there until the file system's superblock also records it.
+/// The journal's superblock for an empty log. It has the features that new transactions need; Linux also sets these features at a mount. If
+/// the journal's superblock records an error, the record stays until the file system's superblock also contains the error.
 fn made_ready(fs: &Ext4, mut raw: Block, next: u32) -> Result<Block> {
     let bytes = raw.for_change()?;
     let Ok((fields, _)) = RawJournalSuperblock::mut_from_prefix(bytes) else {

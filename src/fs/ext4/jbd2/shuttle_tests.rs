@@ -11,16 +11,16 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sync::explore;
 use crate::units::FsBlock;
 
-/// The number of blocks that a transaction may change, which is enough for two operations.
+/// The number of blocks that a transaction may change. This number is enough for two operations.
 const LIMIT: u32 = 4;
 const CREDITS: u32 = 2;
 
-/// The transaction protocol, and a record of its effects. The lock of `seen` is not part of the model, because no thread waits while it
-/// holds this lock.
+/// The transaction protocol, and a record of its effects. The model checker does not control the lock of `seen`, because no thread waits
+/// while it holds this lock.
 struct Journal {
     transactions: Transactions,
     seen: Mutex<Seen>,
-    /// The transaction whose write fails.
+    /// The write of this transaction fails.
     fails: Option<Tid>,
 }
 
@@ -35,7 +35,7 @@ struct Seen {
     /// The number of writes that have begun.
     begun: u32,
     written: Tid,
-    /// The first transaction that must never be written.
+    /// The first transaction that must never be written, because the journal was aborted.
     aborted: Option<Tid>,
 }
 

@@ -13,8 +13,8 @@ use crate::fs::ext4::disk::journal::{
 };
 use crate::units::{BlockSize, FsBlock};
 
-/// The maximum size of a journal made by mke2fs, in blocks. A larger journal is refused. A damaged journal may map all its blocks to one
-/// device block, so the size of the device does not limit the size of the journal.
+/// The maximum size in blocks of a journal that mke2fs makes. A larger journal is refused. The size of the device is not a sufficient
+/// limit, because a damaged journal may map all its blocks to one device block.
 const MAX_BLOCKS: u32 = 10_240_000;
 
 const PLACE: Place = Place::new("journal superblock");
@@ -26,7 +26,7 @@ const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 const LEAST_LOG: u32 = 1024;
 
 bitflags! {
-    /// The features of a journal. The lower 32 bits are the bits of `s_feature_incompat`. The upper 32 bits contain the only feature of
+    /// The features of a journal. The lower 32 bits are `s_feature_incompat`. The upper 32 bits contain the only feature of
     /// `s_feature_compat`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct JournalFeatures: u64 {
@@ -42,7 +42,7 @@ bitflags! {
         const CSUM_V3 = 0x10;
         /// The journal has a fast-commit area.
         const FAST_COMMIT = 0x20;
-        /// Commit blocks have a checksum over the transaction (a compat feature; the first version of checksums).
+        /// The commit block has a checksum over the transaction. This is a bit of `s_feature_compat`, and the first version of checksums.
         const CHECKSUM = 0x1 << 32;
         const _ = !0;
     }
@@ -58,7 +58,7 @@ impl JournalFeatures {
         .union(Self::CHECKSUM);
 }
 
-/// The checked fields of the journal's superblock. Positions in the log are numbers of blocks, counted from the journal's superblock.
+/// The checked fields of the journal's superblock. A position in the log is a number of blocks, counted from the journal's superblock.
 #[derive(Clone, Debug)]
 pub(super) struct JournalSuperblock {
     pub(super) features: JournalFeatures,
@@ -112,7 +112,7 @@ impl JournalSuperblock {
         };
         if features.contains(JournalFeatures::FAST_COMMIT) {
             log.end = blocks.saturating_sub(fast_commit_blocks);
-            // In images written by Linux, the block between the log and the fast-commit area is unused.
+            // In images that Linux wrote, the block between the log and the fast-commit area is unused.
             fast_commits = log.end.saturating_add(1)..blocks;
         }
         if log.start == 0 || log.is_empty() {
@@ -178,8 +178,8 @@ impl JournalSuperblock {
         Ok(features)
     }
 
-    /// Verifies the checksum of the journal's superblock, and returns the seed of the other checksums. At most one of the three versions of
-    /// checksums can be set.
+    /// Verifies the checksum of the journal's superblock, and returns the seed of the other checksums. Of the three features for versions
+    /// of checksums, at most one may be set.
     fn verify(
         raw: &RawJournalSuperblock,
         bytes: &[u8],
@@ -209,8 +209,8 @@ impl JournalSuperblock {
         Ok(Some(crc32c_raw(!0, &raw.s_uuid)))
     }
 
-    /// Checks that the journal has enough space for a fast-commit area. If the volume has the fast-commit feature and the journal has no
-    /// such area, Linux creates the area at a mount.
+    /// Checks that the journal has enough space for a fast-commit area. The check is needed because Linux creates this area at a mount, if
+    /// the volume has the fast-commit feature and the journal has no such area.
     ///
     /// # Errors
     /// `Corrupt` if Linux would refuse to mount the volume.
@@ -251,8 +251,8 @@ pub(crate) fn seal_journal_superblock(raw: &mut RawJournalSuperblock) {
 mod tests {
     use super::*;
 
-    /// A journal with more than `MAX_BLOCKS` blocks is refused. All its blocks may be mapped to the same device block, so the size of the
-    /// volume does not limit the time and the memory of a recovery.
+    /// A journal with more than `MAX_BLOCKS` blocks is refused. The limit bounds the time and the memory of a recovery. The size of the
+    /// volume does not bound them, because all blocks of a damaged journal may be mapped to the same device block.
     #[test]
     fn an_endless_journal_is_refused() {
         let size = BlockSize::from_shift(10).unwrap();

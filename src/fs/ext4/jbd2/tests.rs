@@ -1,5 +1,4 @@
-//! Tests of the log writer: e2fsck and ironmap's reader recover the logs that the log writer has written. Both programs are independent of
-//! the writer.
+//! Tests of the log writer. e2fsck and ironmap's reader recover the logs that the writer has written. Both are independent of the writer.
 
 use std::sync::Arc;
 
@@ -73,7 +72,7 @@ fn the_log_goes_round_and_every_commit_can_be_recovered() {
     }
 }
 
-/// A free block near the end of the volume, which nothing else uses.
+/// A block near the end of the volume that no file and no structure uses.
 fn spare(fs: &Ext4) -> FsBlock {
     FsBlock(fs.superblock().blocks_count - 40)
 }
@@ -110,7 +109,7 @@ fn a_block_that_was_freed_is_not_replayed() {
         })
         .unwrap();
         fs.sync().unwrap();
-        // The block is reused for file data, which are written without the journal.
+        // The freed block is reused for the data of a file. Data are written without the journal.
         let data = crate::sys::Buffer::aligned(fs.superblock().block_size.bytes()).unwrap();
         let data = crate::fs::block::Block::new(data);
         fs.blocks.write_home(&[(block, data)]).unwrap();
@@ -175,13 +174,13 @@ fn open(device: Arc<dyn Device>) -> crate::Result<Arc<Ext4>> {
     Ext4::open_for_writing(device, &Arc::default(), Clock::System)
 }
 
-/// If a crash interrupts the opening of a volume, no later recovery treats old transactions in the log as successors of new transactions.
+/// After a crash during the opening of a volume, no recovery treats old transactions in the log as successors of new transactions.
 #[test]
 fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     for kind in ["-t ext4 -b 1024 -J size=1", "-t ext3 -b 1024 -J size=1"] {
         let image = Image::new(kind, "8M");
         let fs = image.open();
-        // All transactions have the same length, so that an old transaction directly follows a new one in the log.
+        // All transactions have the same length. An old transaction therefore begins directly after the end of a new one.
         for uid in 1..=6 {
             set_owner(&fs, uid);
             fs.sync().unwrap();
@@ -205,8 +204,8 @@ fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     }
 }
 
-/// If only the journal's superblock records an error, the next opening copies the error to the file system's superblock, as Linux and
-/// e2fsck do.
+/// An error may be recorded only in the journal's superblock. The next opening of the volume copies it to the file system's superblock, as
+/// Linux and e2fsck do.
 #[test]
 fn an_error_that_the_journal_tells_of_is_kept() {
     let image = Image::new("-t ext4 -b 1024 -O ^metadata_csum", "8M");
@@ -232,7 +231,7 @@ fn an_error_that_the_journal_tells_of_is_kept() {
     assert!(said.contains("clean with errors"), "{said}");
 }
 
-/// The flush of a checkpoint may cover data of any thread. After a failed flush, the syncs of all threads must fail.
+/// The flush of a checkpoint may cover data that any thread has written. After a failed flush, the next sync of every thread must fail.
 #[test]
 fn a_checkpoint_that_fails_ends_the_volume() {
     let image = Image::new("-t ext4 -b 1024 -J size=1", "8M");
@@ -249,7 +248,7 @@ fn a_checkpoint_that_fails_ends_the_volume() {
     assert_eq!(fs.sync().unwrap_err().kind(), ErrorKind::ReadOnly);
 }
 
-/// If an operation panics, its changes are incomplete and are never committed.
+/// The changes of an operation that has panicked are incomplete, so they are never committed.
 #[test]
 fn an_operation_that_panics_ends_the_volume() {
     let image = Image::new("-t ext4 -b 1024", "8M");

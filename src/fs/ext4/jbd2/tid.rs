@@ -18,8 +18,8 @@ impl Tid {
     }
 }
 
-/// A proof that an operation has joined the running transaction. Only a [`Handle`](super::Handle) contains a `Member`, and the handle does
-/// not share it. Only a handle can therefore change a block.
+/// The proof that an operation has joined the running transaction. A change of a block requires this proof. Only a
+/// [`Handle`](super::Handle) contains a `Member` and does not share it, so only a handle can change a block.
 pub(crate) struct Member(Tid);
 
 impl Member {
@@ -32,7 +32,7 @@ impl Member {
         self.0
     }
 
-    /// Creates a membership for tests of blocks, which have no journal.
+    /// Creates the proof for tests of blocks without a journal.
     #[cfg(test)]
     pub(crate) fn in_test(tid: u64) -> Self {
         Self(Tid(tid))

@@ -1,4 +1,4 @@
-//! The timer thread, which commits changes that no sync has committed for some seconds, and frees space in the log.
+//! The timer thread. It commits changes that no sync has committed for some seconds, and it frees space in the log.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -10,17 +10,17 @@ use crate::error::{Errno, Error, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::operation::Patience;
 
-/// The maximum time that lazy time stamps wait for a transaction. In Linux they wait for up to half a day, so that idle disks can sleep. In
-/// ironmap they wait for a shorter time, because a disk whose files are overwritten does not sleep, and one commit every 30 seconds costs
-/// little. A crash loses the time stamps of at most 30 seconds, so a backup that selects files by time stamp misses only the changes of
-/// these 30 seconds.
+/// The maximum time for which lazy time stamps wait in memory for a transaction. Linux waits up to half a day, so that idle disks can
+/// sleep. ironmap waits 30 seconds: a disk whose files are overwritten does not sleep, and one commit every 30 seconds costs little. A
+/// crash loses the time stamps of the last 30 seconds at most. A backup that selects files by time stamp can then miss the changes of these
+/// 30 seconds, but no earlier changes.
 const STAMPS_WAIT: Duration = Duration::from_secs(30);
 
-/// The interval at which the timer sets the time stamps of files with recorded writes. If a call reads the time stamps of such a file, the
-/// stamps are set at that time.
+/// The interval at which the timer sets the time stamps of files that were written without an update of their time stamps. A call that
+/// reads the time stamps of such a file updates them immediately.
 const STAMPS_LEFT: Duration = Duration::from_secs(1);
 
-/// A thread that commits at intervals until this value is dropped. The thread has a reference to the volume only during a commit.
+/// A thread that commits at intervals until this value is dropped. The thread keeps the volume open only during a commit.
 pub struct CommitTimer {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -55,7 +55,7 @@ impl Stop {
         let (mut stamps_stored, mut committed) = (Instant::now(), Instant::now());
         while !*stopped {
             self.told.wait_for(&mut stopped, interval.min(STAMPS_LEFT));
-            // A failure aborts the journal, and the next caller receives the error.
+            // A failure aborts the journal. The next call of the program then returns the error.
             if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
                 let _ = fs.check_held();
                 fs.check_durable();
@@ -67,7 +67,7 @@ impl Stop {
                 if stamps_stored.elapsed() >= STAMPS_WAIT && fs.store_stamps().is_ok() {
                     stamps_stored = Instant::now();
                 }
-                // If a conversion fails, the file's next sync reports the error.
+                // If a conversion of unwritten extents fails, the next sync of the file reports the error.
                 let _ = fs.convert_all(Patience::None);
                 let _ = fs.store_errors();
                 let _ = fs.commit_running().and_then(|()| fs.make_room());

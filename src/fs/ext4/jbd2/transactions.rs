@@ -1,11 +1,11 @@
 //! The order of changes: at any time, at most one transaction is running and at most one is being committed.
 //!
-//! An operation joins the running transaction with credits. The credits are the number of blocks that the operation may change. A commit
-//! closes the running transaction to new operations, waits until its operations have left, and freezes their changes. The next transaction
-//! runs while the commit is written. A thread that needs a commit while another commit is in progress waits for the next commit, so many
-//! callers of `fsync` share a commit. The next commit starts when the number of threads that need it equals the expected number, which is
-//! derived from the last commit. The threads wait for more threads at most as long as the last commit took. Without this wait, each thread
-//! on a busy processor would make its own commit.
+//! An operation joins the running transaction with credits: the number of blocks that the operation may change. A commit closes the running
+//! transaction to new operations, waits until its operations have left, and freezes their changes. The next transaction runs while the
+//! commit is written. A thread that needs a commit while another commit is in progress waits for the next commit, so many callers of
+//! `fsync` share a commit. The next commit starts when the expected number of threads need it; this number is derived from the last commit.
+//! The commit waits for these threads at most as long as the last commit took. Without this wait, each thread on a busy processor would
+//! make its own commit.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,8 @@ pub(crate) struct Work {
     pub(crate) blocks: Vec<FsBlock>,
     /// The metadata blocks that the transaction freed. Copies of these blocks in older transactions must not be replayed.
     pub(crate) revoked: Vec<FsBlock>,
-    /// The ranges of data and metadata blocks that the transaction freed. The ranges become available for allocation when the transaction
-    /// is committed.
+    /// The ranges of data and metadata blocks that the transaction freed. These blocks can be allocated again when the transaction is
+    /// committed.
     pub(crate) freed: Vec<(FsBlock, u64)>,
 }
 
@@ -42,9 +42,9 @@ impl Work {
 #[derive(Debug)]
 pub(crate) struct Transactions {
     state: Mutex<State>,
-    /// The condition variables. `opened`: the running transaction accepts operations again. `left`: the last operation has left the running
-    /// transaction. `ended`: the commit of a transaction with an even or an odd number has ended. A notification wakes only the threads
-    /// that wait for its event.
+    /// Three condition variables, so that each event wakes only the threads that wait for this event. `opened`: the running transaction
+    /// accepts operations again. `left`: the last operation has left the running transaction. `ended`: a commit has ended; transactions
+    /// with even and with odd numbers have separate condition variables.
     opened: Condvar,
     left: Condvar,
     ended: [Condvar; 2],
@@ -58,23 +58,24 @@ struct State {
     work: Work,
     /// The number of operations in the running transaction.
     handles: u32,
-    /// The number of blocks that these operations may still change, plus the number of blocks already changed.
+    /// The size of the running transaction: the number of blocks already changed, plus the number of blocks that its operations may still
+    /// change.
     credits: u32,
     /// Whether the running transaction accepts no more operations.
     closed: bool,
     /// Whether a thread is committing.
     committing: bool,
     committed: Tid,
-    /// The number of threads that need a commit of the running transaction, and the expected number of these threads.
+    /// The number of threads that need a commit of the running transaction, and the number that is expected to need it.
     waiting: u32,
     expected: u32,
-    /// The maximum time for which a thread waits for more threads: the duration of the last commit.
+    /// The maximum time for which a commit waits for more threads that need it. It is the duration of the last commit.
     patience: Duration,
     aborted: Option<String>,
 }
 
-/// If at most this many threads need commits, a commit does not wait for more threads. Two threads take turns: one executes its next
-/// operation while the other commits. A wait would not be faster, because waking a thread takes as long as a commit.
+/// A commit does not wait for more threads if at most this many threads need commits. Two threads take turns: one executes its next
+/// operation while the other commits. A wait for the other thread would cost time, because waking a thread takes as long as a commit.
 const TAKE_TURNS: u32 = 2;
 /// The maximum of `patience`.
 const MOST_PATIENCE: Duration = Duration::from_millis(10);
@@ -134,8 +135,8 @@ impl Transactions {
     /// Leaves the running transaction and returns the unused credits.
     pub(super) fn leave(&self, credits: u32, work: Work) {
         let mut state = self.state.lock();
-        // An operation that changed more blocks than its credits has enlarged the transaction beyond the expected size. The limit of a
-        // transaction leaves space in the log for the excess.
+        // An operation may have changed more blocks than its credits, and has then made the transaction larger than expected. The log has
+        // space for the excess, because the limit of a transaction is less than the size of the log.
         state.credits = (state.credits - credits).saturating_add(work.blocks.len() as u32);
         state.work.append(work);
         state.handles -= 1;
@@ -147,7 +148,7 @@ impl Transactions {
     /// The newest transaction with changes, whether or not it is committed.
     pub(crate) fn newest(&self) -> Tid {
         let state = self.state.lock();
-        // The changes of a closed transaction may already have been moved to its commit.
+        // If the transaction is closed, its changes may already have been moved to its commit.
         if state.work.is_empty() && state.handles == 0 && !state.closed {
             Tid(state.running.0 - 1)
         } else {
@@ -160,9 +161,9 @@ impl Transactions {
         self.state.lock().committed >= tid
     }
 
-    /// Returns when a transaction is committed. If no other thread commits this transaction, the calling thread does: it calls `freeze`
-    /// after the last operation has left and before the next transaction starts, and it calls `write` while the next transaction runs.
-    /// Returns true if `write` began after this call; the flush in `write` then also covers earlier writes of the caller.
+    /// Returns when a transaction is committed. If no other thread commits this transaction, the calling thread does. It calls `freeze`
+    /// after the last operation has left and before the next transaction starts. It calls `write` while the next transaction runs. The
+    /// result is true if `write` began after this call: the flush in `write` then also covers earlier writes of the caller.
     ///
     /// # Errors
     /// `ReadOnly` after an abort; the error of `write`, which aborts the volume.
@@ -209,7 +210,7 @@ impl Transactions {
         state.credits = 0;
         state.closed = false;
         self.opened.notify_all();
-        // An operation may have aborted the journal while this thread waited for the operation to leave.
+        // An operation of this transaction may have aborted the journal before it left the transaction.
         let aborted = state.check();
         drop(state);
 
@@ -231,7 +232,7 @@ impl Transactions {
         self.ended(done).notify_all();
         let next = self.ended(Tid(done.0 + 1));
         match &result {
-            // One of the threads that wait for the next commit is woken, and leads that commit.
+            // Wakes one of the threads that wait for the next commit. This thread then makes that commit.
             Ok(()) => next.notify_one(),
             Err(_) => next.notify_all(),
         }
@@ -242,7 +243,7 @@ impl Transactions {
         &self.ended[usize::from(tid.0 % 2 == 1)]
     }
 
-    /// Refuses all further changes and commits. Returns false if an earlier call has already done this.
+    /// Refuses all further changes and commits. Returns false if changes were already refused.
     pub(crate) fn abort(&self, why: &Error) -> bool {
         let mut state = self.state.lock();
         if state.aborted.is_some() {
@@ -286,7 +287,8 @@ mod tests {
         member.tid()
     }
 
-    /// A flush of the device does not cover writes that end after the flush has begun. A sync of a later write needs one more flush.
+    /// A flush of the device covers only writes that have ended before the flush begins. If a write ends later, its sync needs another
+    /// flush.
     #[test]
     fn a_thread_that_joins_a_running_commit_may_miss_its_flush() {
         let transactions = Transactions::new(8);

@@ -39,8 +39,8 @@ const KNOWN: Features = Features {
         .union(RoCompat::VERITY),
 };
 
-/// The rules between features. Each rule names two features: if the first feature is on, the second feature must be on (`true`) or off
-/// (`false`).
+/// The rules between features. Each rule has two features and a value. If the first feature is on, the second feature must be on (`true`)
+/// or off (`false`).
 const RULES: &[(&str, bool, &str)] = &[
     ("orphan_file", true, "has_journal"),
     ("fast_commit", true, "has_journal"),
@@ -79,9 +79,9 @@ impl Features {
     pub const NONE: Self =
         Self { compat: Compat::empty(), incompat: Incompat::empty(), ro_compat: RoCompat::empty() };
 
-    /// Changes the set as `mke2fs -O` does. `names` is a list with commas between the names. A `^` in front of a name disables the feature,
-    /// and `none` disables all features. If a feature is enabled, the features that it requires are also enabled, and the features that it
-    /// excludes are disabled.
+    /// Changes the set as `mke2fs -O` does. `names` is a list of names, separated by commas. A `^` in front of a name disables the feature,
+    /// and `none` disables all features. When a feature is enabled, the features that it requires are also enabled, and conflicting
+    /// features are disabled.
     ///
     /// # Errors
     /// `InvalidInput` for an unknown name, and for names that exclude each other; `Unsupported` for features that a new volume cannot have.
@@ -105,7 +105,7 @@ impl Features {
         Ok(())
     }
 
-    /// Switches a feature on or off. Other features are switched where the rules require this. `depth` limits the recursion.
+    /// Switches a feature on or off, and switches other features as the rules require. `depth` limits the recursion.
     fn set(&mut self, name: &str, on: bool, depth: usize) -> Result<()> {
         let feature = Self::of_name(name)?;
         if on && !feature.is_within(KNOWN) {
@@ -117,7 +117,7 @@ impl Features {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         for (with, wanted, other) in RULES {
             let forward = on && *with == name && self.has(other) != *wanted;
-            // If another feature requires the opposite state of this feature, the other feature is switched off.
+            // If a rule of another feature forbids the new state of this feature, the other feature is switched off.
             let backward = *other == name && on != *wanted && self.has(with);
             if forward {
                 self.set(other, *wanted, depth)?;
@@ -158,7 +158,7 @@ impl Features {
     }
 }
 
-/// The spelling that the rules use for a feature. mke2fs accepts two names for one feature.
+/// The name by which the rules know a feature. mke2fs accepts two names for some features.
 fn usual(name: &str) -> &str {
     if name == "extents" { "extent" } else { name }
 }

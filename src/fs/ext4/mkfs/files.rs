@@ -79,7 +79,7 @@ impl Files<'_> {
             let len = if last { end - at } else { (header + name.len()).next_multiple_of(4) };
             let entry = RawDirEntry {
                 inode: (*number).into(),
-                // An entry with the length of a block of 64 KiB is stored as 65535, because the length does not fit into 16 bits.
+                // An entry may fill a block of 64 KiB. Its length is stored as 65535, because 65536 does not fit into 16 bits.
                 rec_len: u16::try_from(len).unwrap_or(u16::MAX).into(),
                 name_len: name.len() as u8,
                 file_type: if typed && *number != 0 { TYPE_DIRECTORY } else { 0 },
@@ -90,8 +90,8 @@ impl Files<'_> {
         }
     }
 
-    /// Creates the journal with a journal superblock and an empty log. Returns the journal inode's block map. The superblock stores a copy
-    /// of this map, so that e2fsck can restore the inode.
+    /// Creates the journal with a journal superblock and an empty log. Returns the block map in the journal's inode. The volume's
+    /// superblock stores a copy of this map, so that e2fsck can restore the inode.
     pub(super) fn journal(&mut self, uuid: [u8; 16]) -> Result<[u32; 17]> {
         let mut inode = NewInode::new(reserved::JOURNAL, REGULAR | 0o600);
         let count = self.geometry.journal_blocks;

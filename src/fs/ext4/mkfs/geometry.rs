@@ -1,7 +1,7 @@
 //! The geometry of a new volume: the numbers of its groups, inodes and reserved blocks. These numbers are computed from the volume's size
 //! and the options.
 //!
-//! Numbers that the options do not determine are the same as in volumes made by mke2fs (docs/PROVENANCE.md).
+//! For numbers that the options do not determine, the results are the same as in volumes that mke2fs makes (docs/PROVENANCE.md).
 
 use super::features::Features;
 use super::options::MkfsOptions;
@@ -15,10 +15,10 @@ const TIB: u64 = 1 << 40;
 const PAGE: u64 = 4096;
 /// The maximum number of blocks or inodes in a group. A small descriptor stores these counts in 16 bits.
 const MAX_PER_GROUP: u32 = (1 << 16) - 8;
-/// The minimum number of inodes per group. With this number, group 0 contains all inodes of a new volume.
+/// The minimum number of inodes per group. It ensures that the inodes of a new volume's files are all in group 0.
 const MIN_INODES_PER_GROUP: u32 = 16;
-/// The minimum size of a group in clusters. If the volume needs more inodes than the inode bitmaps can describe, groups are made smaller,
-/// down to this size.
+/// The minimum size of a group in clusters. Groups are made smaller, down to this size, if the volume needs more inodes than the inode
+/// bitmaps of larger groups can describe.
 const MIN_CLUSTERS_PER_GROUP: u32 = 256;
 /// The minimum number of blocks for files in the last group. A last group with fewer blocks for files is omitted.
 const WORTHWHILE: u64 = 50;
@@ -43,7 +43,7 @@ pub(in crate::fs::ext4) struct Geometry {
     pub(in crate::fs::ext4) descriptor_size: u32,
     /// The number of blocks of one copy of all group descriptors.
     pub(in crate::fs::ext4) descriptor_blocks: u32,
-    /// The number of blocks that are reserved after the group descriptors for growth of the volume.
+    /// The number of blocks that are reserved after the group descriptors, so that the volume can grow.
     pub(in crate::fs::ext4) reserved_descriptor_blocks: u32,
     pub(in crate::fs::ext4) groups_per_flex: u32,
     /// The number of blocks of the journal with its fast-commit area; 0 if there is no journal.
@@ -62,12 +62,12 @@ impl Geometry {
         let cluster_blocks = cluster_blocks(options, block_size, &features)?;
         let bytes = block_size.bytes() as u32;
         let boot_block_outside = bytes == 1024 && cluster_blocks == 1;
-        // The size is rounded down to a multiple of the page size, because a page cache could not access an incomplete page at the end.
+        // The size is rounded down to complete pages. A page cache could not access an incomplete page at the end of the volume.
         let blocks = (size / PAGE * PAGE) >> block_size.shift();
         limit_to_width(&mut features, blocks)?;
         if cluster_blocks > 1 && bytes == 1024 {
-            // With these sizes, group 0 begins with the boot block, and other groups do not. The positions of reserved descriptor blocks in
-            // the backups would therefore differ by one block from the positions that the format requires.
+            // With bigalloc and blocks of 1 KiB, only group 0 begins with the boot block. The reserved descriptor blocks in the backups
+            // would therefore be one block away from the positions that the format requires.
             features.compat.remove(Compat::RESIZE_INODE);
         }
         let journal = journal_blocks(options, &mut features, blocks, block_size)?;
@@ -75,7 +75,7 @@ impl Geometry {
         let fast_commit_blocks = if fast_commit { journal / 64 } else { 0 };
         let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
         if features.compat.contains(Compat::RESIZE_INODE) && bytes > 1024 {
-            // The resize inode has the size that a double-indirect block can map, which is more than 2 GiB.
+            // The size of the resize inode is the size that a double-indirect block can map. It exceeds 2 GiB.
             features.ro_compat.insert(RoCompat::LARGE_FILE);
         }
         let wide = features.incompat.contains(Incompat::SIXTY_FOUR_BIT);
@@ -110,8 +110,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Divides the volume into groups. A last group that has hardly any space for files besides its own metadata is omitted. Returns false
-    /// if the inode bitmaps of the groups have too few bits for all inodes.
+    /// Divides the volume into groups. Omits the last group if hardly any space for files remains in it besides its own metadata. Returns
+    /// false if the inode bitmaps of all groups together have too few bits for the inodes.
     fn divide(&mut self, inodes: u64) -> Result<bool> {
         let too_small =
             || Err(Error::new(ErrorKind::NoSpace, "the volume is too small for a file system"));
@@ -171,8 +171,9 @@ impl Geometry {
         }
     }
 
-    /// Computes the number of inodes per group from the wanted number of all inodes. The number is rounded so that the inode tables consist
-    /// of complete blocks and the bitmaps of complete bytes. Returns false if an inode bitmap has too few bits.
+    /// Computes the number of inodes per group from the requested number of inodes of the volume. Rounds the number so that an inode table
+    /// consists of complete blocks, and the used part of an inode bitmap of complete bytes. Returns false if an inode bitmap has too few
+    /// bits.
     fn set_inodes(&mut self, wanted: u64) -> Result<bool> {
         let bytes = self.block_size.bytes() as u64;
         let size = u64::from(self.inode_size);
@@ -198,8 +199,8 @@ impl Geometry {
         let per_block = self.descriptors_per_block();
         self.descriptor_blocks = self.groups.div_ceil(per_block);
         if self.features.compat.contains(Compat::RESIZE_INODE) {
-            // The reserved blocks permit growth by a factor of 1024. The number of reserved blocks is limited by the number of pointers in
-            // the resize inode's double-indirect block.
+            // The reserved blocks permit growth by a factor of 1024, but their number is at most the number of pointers in the resize
+            // inode's double-indirect block.
             let most = (self.blocks * 1024).min(u64::from(u32::MAX));
             let most = most - u64::from(self.first_data_block);
             let groups = most.div_ceil(u64::from(self.blocks_per_group));
@@ -228,7 +229,7 @@ impl Geometry {
         1 + u64::from(self.descriptor_blocks) + u64::from(self.reserved_descriptor_blocks)
     }
 
-    /// The groups that have backups with the feature sparse_super2: the second group and the last group.
+    /// The two groups that have backups with the feature sparse_super2: group 1 and the last group.
     pub(in crate::fs::ext4) fn backup_groups(&self) -> [u32; 2] {
         let last = self.groups - 1;
         [last.min(1), if last > 1 { last } else { 0 }]
@@ -247,7 +248,7 @@ fn block_size(options: &MkfsOptions, size: u64, sector: u32) -> Result<BlockSize
     let usual = if size < 512 * MIB { 1024 } else { 4096 };
     let bytes = options.block_size.unwrap_or(sector.max(usual));
     let shift = bytes.is_power_of_two().then(|| bytes.trailing_zeros() as u8);
-    // Blocks of 512 bytes exist only in other formats.
+    // Only other formats have blocks of 512 bytes.
     let shift = shift.filter(|shift| *shift >= 10);
     shift.and_then(BlockSize::from_shift).ok_or_else(|| {
         Error::invalid(format!(
@@ -303,8 +304,8 @@ fn groups_per_flex(options: &MkfsOptions, features: &Features) -> Result<u32> {
     Ok(groups)
 }
 
-/// Refuses a size that needs 64-bit block numbers, if the feature 64bit is off. If the feature is on, resize_inode is switched off, because
-/// the resize inode cannot contain 64-bit block numbers.
+/// For a volume that needs 64-bit block numbers: refuses the size if the feature 64bit is off, and switches resize_inode off, because the
+/// resize inode cannot contain 64-bit block numbers.
 fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     if blocks <= u64::from(u32::MAX) {
         return Ok(());
@@ -364,7 +365,8 @@ fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
         size if size < 16 * TIB => 32768,
         _ => 65536,
     };
-    // An explicit ratio may be less than the size of a cluster, because symbolic links and inline files need an inode but no cluster.
+    // The requested number of bytes per inode may be less than the size of a cluster, because symbolic links and inline files need an inode
+    // but no cluster.
     let ratio = options.inode_ratio.unwrap_or(usual.max(cluster));
     if ratio < 1024 {
         return Err(Error::invalid(format!(
@@ -382,8 +384,8 @@ mod tests {
         Geometry::new(&MkfsOptions::default(), size, 512).unwrap()
     }
 
-    /// An explicit number of bytes per inode may be less than a block or a cluster. The expected numbers are from volumes made by mke2fs
-    /// 1.47.
+    /// The requested number of bytes per inode may be less than a block or a cluster. The expected numbers are from volumes that mke2fs
+    /// 1.47 has made.
     #[test]
     fn a_ratio_of_inodes_that_is_asked_for_is_obeyed() {
         let inodes = |options: &MkfsOptions| {
@@ -400,7 +402,7 @@ mod tests {
         assert_eq!(inodes(&clusters.inode_ratio(16_384)), 4096);
     }
 
-    /// The sizes of the journal and of the reserved blocks are the same as in volumes made by mke2fs 1.47.
+    /// The journal and the reserved blocks have the same sizes as in volumes that mke2fs 1.47 has made.
     #[test]
     fn sizes_of_journals_and_of_what_is_reserved_are_those_of_mke2fs() {
         const GIB: u64 = 1 << 30;

@@ -1,8 +1,8 @@
 //! The groups of a new volume: their descriptors and, if required, their bitmaps.
 //!
-//! If group descriptors have checksums, a group can stay uninitialised. Flags in its descriptor then mark its bitmaps as empty, and a
-//! counter in the descriptor contains the number of unused inodes at the end of the inode table. Without checksums, all bitmaps and inode
-//! tables are written.
+//! If group descriptors have checksums, a group can stay uninitialised. In this case flags in its descriptor say that its bitmaps were not
+//! written, and a counter in the descriptor contains the number of unused inodes at the end of the inode table. Without checksums, all
+//! bitmaps and inode tables are written.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -26,7 +26,7 @@ pub(in crate::fs::ext4) struct Free {
 /// The inodes in use in a group. In a new volume, only group 0 has inodes in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::fs::ext4) struct Used {
-    /// The number of used inodes, which are the first inodes of the group.
+    /// The number of used inodes. They are the first inodes of the group.
     pub(in crate::fs::ext4) inodes: u32,
     pub(in crate::fs::ext4) directories: u32,
 }
@@ -87,7 +87,7 @@ impl Layout<'_> {
         Ok(group.free)
     }
 
-    /// Whether group descriptors can mark the bitmaps of a group as empty. A bitmap that is marked as empty need not be written.
+    /// Whether group descriptors have flags that say that a bitmap was not written. The group then counts as empty.
     fn is_lazy(&self) -> bool {
         self.sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
@@ -163,7 +163,7 @@ impl Layout<'_> {
             for taken in space.clusters_in(self.blocks_of(group.number)) {
                 set_bits(&mut bitmap, taken.start as usize, taken.end as usize);
             }
-            // Bits past the end of the group must be set, because they count as used.
+            // The bits past the end of the group must be set, so that these blocks or inodes are never allocated.
             let bits = bitmap.len() * 8;
             set_bits(&mut bitmap, self.clusters_of(group.number) as usize, bits);
             sb.seal_block_bitmap(&bitmap, descriptor);

@@ -26,7 +26,7 @@ pub(super) struct NewInode {
     pub(super) links: u16,
     pub(super) flags: InodeFlags,
     pub(super) size: u64,
-    /// The number of blocks of the file and of its block map. All blocks of a used cluster are counted.
+    /// The number of blocks of the file and of its block map. All blocks of an allocated cluster are counted.
     pub(super) blocks: u64,
     pub(super) i_block: [u8; 60],
 }
@@ -64,7 +64,7 @@ impl NewInode {
         raw.i_block = self.i_block;
         let mut extra = RawInodeExtra::new_zeroed();
         extra.i_extra_isize.set(EXTRA_ISIZE);
-        // A stored time consists of 32 signed bits of seconds, and two further bits, the epoch.
+        // A stored time consists of a signed 32-bit number of seconds, and two further bits (the epoch).
         let epoch = ((time - i64::from(time as i32)) >> 32) as u32 & 3;
         for seconds in [&mut raw.i_atime, &mut raw.i_ctime, &mut raw.i_mtime, &mut extra.i_crtime] {
             seconds.set(time as u32);
@@ -95,7 +95,7 @@ pub(super) struct Files<'a> {
     pub(super) blocks: Vec<(u64, Buffer)>,
     /// The blocks of the journal's log, which must be zeroed.
     pub(super) zeros: Vec<Range<u64>>,
-    /// The block from which free blocks for the next file are searched.
+    /// The search for free blocks of the next file begins at this block.
     pub(super) goal: u64,
     /// The next free inode number.
     next: u32,

@@ -91,15 +91,15 @@ impl<'a> Layout<'a> {
         if group == 0 { 1024 >> self.sb.block_size.shift() } else { start }
     }
 
-    /// The blocks at the start of a group that contain copies of the superblock and of the group descriptors, with the reserved descriptor
+    /// The blocks at the start of a group that contain a copy of the superblock and of the group descriptors, and the reserved descriptor
     /// blocks.
     pub(in crate::fs::ext4) fn backup(&self, group: u32) -> Range<u64> {
         let start = self.sb.group_start(group).0;
         start..start + self.sb.copies_in(group)
     }
 
-    /// All copies of descriptor blocks. The first part of an item is a range of indexes among all descriptor blocks. The second part is the
-    /// block at which the copy of this range begins. A meta group has one descriptor block, in three copies.
+    /// All copies of descriptor blocks. Each item has two parts: a range of indexes among all descriptor blocks, and the block at which a
+    /// copy of this range begins. With meta groups, each range is one descriptor block, which has three copies.
     pub(in crate::fs::ext4) fn descriptor_copies(&self) -> impl Iterator<Item = (Range<u32>, u64)> {
         let per_block = self.geometry.descriptors_per_block();
         let all = self.geometry.descriptor_blocks;
@@ -122,9 +122,10 @@ impl<'a> Layout<'a> {
         self.superblock_at(group) + 1 + u64::from(self.geometry.descriptor_blocks)
     }
 
-    /// The map blocks of the resize inode, and the number of the inode's blocks. The resize inode owns the reserved descriptor blocks.
-    /// `double` is the double-indirect block of its map. For each reserved descriptor block, `double` has a slot that points to the primary
-    /// copy of that block. Each primary copy contains the numbers of its backup copies, in the order of the groups.
+    /// Returns the map blocks of the resize inode with their contents, and the number of blocks that belong to the inode. The resize inode
+    /// owns the reserved descriptor blocks. `double` is the double-indirect block of its map. Each slot of `double` points to a reserved
+    /// descriptor block after the primary descriptors. Each of these blocks contains the numbers of its copies in the backups, in the order
+    /// of the groups.
     pub(in crate::fs::ext4) fn resize_map(&self, double: u64) -> Result<(Vec<(u64, Buffer)>, u64)> {
         let geometry = self.geometry;
         let size = self.sb.block_size.bytes();
@@ -147,8 +148,8 @@ impl<'a> Layout<'a> {
         Ok((blocks, count))
     }
 
-    /// The number of blocks of the group's own metadata that are in the group. If the block bitmap is not initialised, the kernel assumes
-    /// that these blocks, and no others, are used.
+    /// The number of blocks in this group that contain the group's own metadata. If the block bitmap is not initialised, the kernel assumes
+    /// that exactly these blocks are used.
     pub(in crate::fs::ext4) fn own_blocks(&self, group: u32) -> u64 {
         let backup = self.backup(group);
         let within = self.blocks_of(group);

@@ -1,11 +1,11 @@
 //! Makes a volume.
 //!
-//! First, three steps are made in memory: the numbers of the volume are computed ([`geometry`]), and positions are assigned to all metadata
-//! ([`layout`]) and to the files of a new volume ([`files`]). Nothing is written before these steps have succeeded. The superblock is
-//! written last. Before that write, no program recognises a volume on the device.
+//! The first three steps are made in memory: the numbers of the volume are computed ([`geometry`]), all metadata get their positions
+//! ([`layout`]), and the files of the new volume get their positions ([`files`]). Nothing is written before these steps have succeeded. The
+//! superblock is written last. Before that write, no program recognises a volume on the device.
 //!
-//! The numbers are the same as in a volume made by mke2fs, so that knowledge about such volumes also applies to these volumes. The
-//! positions are different: the journal is near the start, after the first inode tables, and each file is contiguous.
+//! The numbers are the same as in a volume that mke2fs makes, so that knowledge about mke2fs's volumes also applies to ironmap's volumes.
+//! The positions are different: the journal is near the start, after the first inode tables, and each file is contiguous.
 //!
 //! The required memory is 24 bytes and a descriptor for each group, and a few ranges for each flex group. A volume of 16 TiB needs 16 MiB.
 
@@ -50,7 +50,7 @@ pub use self::options::MkfsOptions;
 /// The number of bytes at the start and at the end of a device that can contain magic numbers of other formats.
 const SIGNATURES: u64 = 128 << 10;
 
-/// Makes a volume on a device that is open for writing. A volume that another node holds is refused; any other earlier content of the
+/// Makes a volume on a device that is open for writing. Refuses to overwrite a volume that another node holds. Any other content of the
 /// device is lost without a check. Returns the new volume's superblock.
 ///
 /// # Errors
@@ -74,8 +74,8 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     let identity = identity(options)?;
     let mut raw = superblock::superblock(&geometry, options, &identity)?;
     seal_superblock(&mut raw);
-    // The new superblock is decoded and checked as at an open, so that mkfs fails before the first write if an open would refuse the
-    // volume.
+    // The new superblock is decoded and checked in the same way as when a volume is opened. If the check refuses the superblock, mkfs fails
+    // before the first write.
     let sb = Superblock::decode(raw.as_bytes(), device.size())?;
 
     let mut space =
@@ -106,8 +106,8 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     Superblock::parse(raw.as_bytes(), device.size())
 }
 
-/// Refuses a device with a volume that another node holds by multiple mount protection. If the other node has crashed, the check waits and
-/// then succeeds.
+/// Refuses a device with a volume that another node holds by multiple mount protection. The check waits until it knows whether the other
+/// node is alive. If the other node has crashed, the check succeeds.
 fn refuse_held(device: &dyn Device) -> Result<()> {
     let (at, len) = Superblock::RANGE;
     let mut bytes = vec![0; len];
@@ -123,8 +123,8 @@ fn refuse_held(device: &dyn Device) -> Result<()> {
     }
 }
 
-/// The UUID, the hash seed and the time of the new volume. If the options do not contain a value, the UUID and the hash seed are random,
-/// and the time is the current time.
+/// The UUID, the hash seed and the time of the new volume. The options can set each of them. By default the UUID and the hash seed are
+/// random, and the time is the current time.
 fn identity(options: &MkfsOptions) -> Result<Identity> {
     let uuid = match options.uuid {
         Some(uuid) => uuid,
@@ -167,8 +167,8 @@ fn make_files(
     identity: &Identity,
 ) -> Result<()> {
     let sb = layout.sb;
-    // The overhead is the number of clusters that files can never use: metadata at fixed positions, and the journal without the blocks of
-    // the journal's map.
+    // The number of clusters that files can never use: the metadata at fixed positions, and the content of the journal (the blocks of the
+    // journal's map are not counted).
     let within = u64::from(sb.first_data_block)..sb.blocks_count;
     let taken: u64 = files.space.clusters_in(within).map(|taken| taken.end - taken.start).sum();
     let journal = layout.geometry.journal_blocks.div_ceil(sb.cluster_blocks);
@@ -221,8 +221,8 @@ fn prepare(
     }
     let ends = sb.block_size.blocks_for(SIGNATURES).min(sb.blocks_count);
     output.zero(0..ends)?;
-    // After this flush, the superblock of an earlier volume is gone. If mkfs is interrupted later, no program recognises the earlier
-    // volume.
+    // This flush makes the removal of an earlier volume's superblock durable. If mkfs is interrupted after it, no program recognises the
+    // earlier volume.
     output.flush()?;
     output.zero(sb.blocks_count - ends..sb.blocks_count)?;
     let lazy = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
@@ -245,8 +245,8 @@ fn write_descriptors(layout: &Layout<'_>, descriptors: &[u8], output: &Output<'_
     })
 }
 
-/// Writes the backups of the superblock, and then the primary superblock. When the magic number of the primary superblock is written,
-/// everything else is durable.
+/// Writes the backups of the superblock, and then the primary superblock. All other blocks are durable before the magic number of the
+/// primary superblock is written.
 fn write_superblocks(
     layout: &Layout<'_>,
     raw: &mut RawSuperblock,
@@ -263,8 +263,7 @@ fn write_superblocks(
         block.fill(0);
         block[at..at + len].copy_from_slice(raw.as_bytes());
         if group == 0 {
-            // The magic number is written last. On a volume without checksums, a superblock of which only a part was written could
-            // otherwise appear valid.
+            // The magic number is written last. Otherwise, on a volume without checksums, a partly written superblock could appear valid.
             let magic = at + offset_of!(RawSuperblock, s_magic);
             block[magic..magic + 2].fill(0);
             output.write(layout.superblock_at(group), &block)?;

@@ -10,8 +10,8 @@ use crate::setters::setters;
 pub struct MkfsOptions {
     /// The size of the volume in bytes. The default is the size of the device.
     pub size: Option<u64>,
-    /// The block size, a power of two from 1024 to 65536. The default is 4096, or 1024 for volumes below 512 MiB, but at least the sector
-    /// size of the device.
+    /// The block size, a power of two from 1024 to 65536. The default is 4096, or 1024 for volumes below 512 MiB. The default is never less
+    /// than the sector size of the device.
     pub block_size: Option<u32>,
     /// The cluster size with the feature bigalloc, a power of two in bytes. The default is 16 blocks.
     pub cluster_size: Option<u32>,
@@ -28,8 +28,8 @@ pub struct MkfsOptions {
     pub label: Vec<u8>,
     /// The UUID; random by default.
     pub uuid: Option<[u8; 16]>,
-    /// The secret seed of directory hashes. If `uuid` is set, the default is the UUID, so that the same options make the same volume.
-    /// Otherwise the default is random.
+    /// The secret seed of directory hashes. If `uuid` is set, the default is this UUID, so that the same options always make the same
+    /// volume. Otherwise the default is random.
     pub hash_seed: Option<[u8; 16]>,
     /// The time of creation in seconds since 1970. The default is the current time.
     pub time: Option<i64>,
@@ -47,12 +47,12 @@ pub struct MkfsOptions {
     pub on_error: OnError,
     /// The user and the group that own the root directory.
     pub root_owner: (u32, u32),
-    /// Whether all blocks of the volume are discarded first.
+    /// Whether all blocks of the volume are discarded before the first write.
     pub discard: bool,
     /// Whether all bytes of the device read as zeros, as in a new sparse image. If so, nothing is zeroed.
     pub zeroed: bool,
-    /// Whether the inode tables are not written, so that the kernel zeros them after a mount. This option has an effect only with group
-    /// checksums.
+    /// Whether the zeroing of the inode tables is left to the kernel, which zeros them after a mount. This option has an effect only with
+    /// group checksums.
     pub lazy_tables: bool,
     /// Whether the volume is made even if the device already contains data.
     pub force: bool,

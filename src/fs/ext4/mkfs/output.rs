@@ -42,7 +42,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Zeros blocks, by a write-zeroes request to the device if the device supports this, otherwise by writes of zeros.
+    /// Zeros blocks. Uses a write-zeroes request if the device supports it, and writes of zeros otherwise.
     pub(in crate::fs::ext4) fn zero(&self, blocks: Range<u64>) -> Result<()> {
         let (mut at, end) = (blocks.start << self.size.shift(), blocks.end << self.size.shift());
         if at >= end {

@@ -1,5 +1,5 @@
-//! The quota files of a new volume. Each quota file is a tree with four levels, which are indexed by the four bytes of an id. Below the
-//! tree are blocks of entries.
+//! The quota files of a new volume. Each quota file is a tree of four levels. Each level is indexed by one byte of an id. The blocks of
+//! entries are below the lowest level.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -13,7 +13,7 @@ use crate::fs::ext4::disk::quota::{
 };
 use crate::fs::ext4::disk::reserved;
 
-/// The time in seconds for which a soft limit may be exceeded: one week.
+/// The time in seconds for which the usage may exceed a soft limit: one week.
 const GRACE: u32 = 7 * 24 * 3600;
 
 /// The usage of an id.
@@ -49,8 +49,7 @@ impl Files<'_> {
         Ok(numbers)
     }
 
-    /// The usage of the directories by the ids of users (kind 0), groups (kind 1) or projects (kind 2). Internal files are not charged to
-    /// any id.
+    /// The usage of the directories, for each user (kind 0), group (kind 1) or project (kind 2). Internal files are not charged.
     fn usage(&self, kind: usize) -> Vec<Usage> {
         let mut usage: Vec<Usage> = Vec::new();
         for inode in self.inodes.iter().filter(|inode| inode.mode & 0o170_000 == 0o040_000) {
@@ -101,7 +100,7 @@ fn content(magic: u32, usage: &[Usage]) -> Vec<u8> {
         dqi_flags: 0.into(),
         dqi_blocks: ((tree.bytes.len() / BLOCK) as u32).into(),
         dqi_free_blk: 0.into(),
-        // The block of entries is the first block in the list of blocks with unused entries.
+        // The list of blocks with unused entries begins with the only block of entries.
         dqi_free_entry: leaf.into(),
     };
     tree.bytes[..size_of::<RawQuotaHeader>()].copy_from_slice(header.as_bytes());

@@ -41,7 +41,7 @@ impl Space {
         self.taken.insert(start, end);
     }
 
-    /// The free ranges from `from` on. Each range is shortened so that it begins and ends at multiples of `align`.
+    /// The free ranges from `from` on. Each range is shortened at both ends to multiples of `align`.
     fn gaps(&self, from: u64, align: u64) -> impl Iterator<Item = Range<u64>> {
         let from = match self.taken.range(..=from).next_back() {
             Some((_, &end)) => end.max(from),
@@ -55,7 +55,8 @@ impl Space {
             .filter(|gap| !gap.is_empty())
     }
 
-    /// Allocates contiguous blocks for the metadata of groups, at the start of the first large enough free range from `goal` on.
+    /// Allocates contiguous blocks for the metadata of groups. The search begins at `goal` and ends at the first free range that is long
+    /// enough. The allocation begins at the start of this range.
     pub(in crate::fs::ext4) fn take_run(&mut self, goal: u64, count: u64) -> Result<u64> {
         let run = self.gaps(goal, 1).find(|gap| gap.end - gap.start >= count);
         let start = run.ok_or_else(no_space)?.start;
@@ -63,8 +64,8 @@ impl Space {
         Ok(start)
     }
 
-    /// Allocates blocks for a file. The blocks are contiguous from `goal` on if possible, otherwise in several free ranges. All blocks of
-    /// the allocated clusters are marked as used, but the returned ranges contain only the file's blocks.
+    /// Allocates blocks for a file: one run from `goal` on if possible, otherwise several free ranges. All blocks of the allocated clusters
+    /// are marked as used, but the returned ranges contain only the file's blocks.
     pub(in crate::fs::ext4) fn allocate(
         &mut self,
         goal: u64,
@@ -112,8 +113,8 @@ impl Space {
         })
     }
 
-    /// The ranges of clusters that contain used blocks of the range `within`. Clusters are counted from the start of `within`. Each cluster
-    /// is in only one of the ranges.
+    /// The clusters within the range `within` that contain used blocks, as ranges of cluster numbers. Cluster 0 begins at the start of
+    /// `within`. The ranges do not overlap.
     pub(in crate::fs::ext4) fn clusters_in(
         &self,
         within: Range<u64>,

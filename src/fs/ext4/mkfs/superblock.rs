@@ -18,7 +18,7 @@ const HALF_MD4: u8 = 1;
 /// The bits of `s_default_mount_opts` that enable user attributes and access control lists.
 const MOUNT_XATTR_USER_AND_ACL: u32 = 0xC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
-/// The length of the fields after the first 128 bytes of an inode.
+/// The length of the extra fields, which follow the first 128 bytes of an inode.
 pub(super) const EXTRA_ISIZE: u16 = 32;
 /// The value of `s_encoding` for UTF-8 with the tables of Unicode 12.1.
 const ENCODING_UTF8_12_1: u16 = 1;
@@ -123,7 +123,7 @@ fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> 
     if Incompat::from_bits_retain(raw.s_feature_incompat.get()).contains(Incompat::CSUM_SEED) {
         raw.s_checksum_seed.set(crc32c_raw(!0, &identity.uuid));
     }
-    // The superblock stores times with 40 bits. An inode stores times with only 34 bits, which begin in 1901.
+    // The superblock stores a time in 40 bits. An inode stores a time in only 34 bits, which begin in 1901.
     let time = identity.time;
     if !(0..(1 << 34) - (1 << 31)).contains(&time) {
         return Err(Error::invalid(format!(

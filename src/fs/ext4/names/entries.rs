@@ -16,8 +16,8 @@ use crate::units::InodeNo;
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     inode: u32,
-    /// The byte `file_type`. It is 0 if the volume does not have the feature filetype, because this byte is then the upper half of the
-    /// name's length.
+    /// The byte `file_type` of the entry. If the volume does not have the feature filetype, this byte is the upper half of the name's
+    /// length, so it is 0.
     kind: u8,
 }
 
@@ -45,8 +45,8 @@ pub(super) fn length(name: &[u8]) -> usize {
     (HEADER + name.len()).next_multiple_of(4)
 }
 
-/// The unused end of a record. The record extends from `at` to `end`, and its entry uses the first `used` bytes. `used` is 0 if the record
-/// contains no entry.
+/// The unused bytes at the end of a record. The record extends from `at` to `end`, and its entry uses the first `used` bytes. `used` is 0
+/// if the record contains no entry.
 #[derive(Clone, Copy)]
 pub(super) struct Gap {
     at: usize,
@@ -85,7 +85,7 @@ impl Area {
     }
 }
 
-/// The bytes of an area, without its checksum.
+/// The bytes of the area's entries, without the area's checksum.
 pub(super) struct Entries<'a>(pub(super) &'a mut [u8]);
 
 impl Entries<'_> {
@@ -98,7 +98,8 @@ impl Entries<'_> {
         self.put(at, gap.end, name, target);
     }
 
-    /// Removes an entry and erases its name. The space of the entry is added to the previous entry, or becomes an unused entry.
+    /// Removes an entry and erases its name. If the area has a previous entry, the record of that entry is extended over the removed entry;
+    /// otherwise the removed entry becomes unused.
     pub(super) fn remove(&mut self, spot: Spot) {
         self.0[spot.at..spot.next].fill(0);
         let begin = spot.before.unwrap_or(spot.at);

@@ -33,7 +33,7 @@ pub(super) struct Node {
     /// The index of the entry on the path. This entry points to the next block on the path.
     entry: usize,
     count: usize,
-    /// The hash of the next entry in the node.
+    /// The hash of the entry after the entry on the path; `None` if that entry is the last in the node.
     next: Option<u32>,
 }
 
@@ -55,8 +55,8 @@ impl Path {
 }
 
 impl Directory<'_> {
-    /// Adds a name to the leaf for its hash. If the leaf is full, the leaf is split. If the node above the leaf is also full, the function
-    /// only makes space in that node, and the caller must call the function again.
+    /// Adds a name to the leaf for its hash. If the leaf is full, splits the leaf. If the node above the leaf is also full, the function
+    /// only makes space in that node and does not add the name: the caller must call the function again.
     pub(super) fn add_hashed(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         let path = self.path_to(&addition.wanted)?;
         let (name, target) = (addition.wanted.name, addition.target);
@@ -96,7 +96,7 @@ impl Directory<'_> {
         Ok(Path { hash: root.hash, nodes, leaf: below })
     }
 
-    /// Makes space in the nodes above a leaf. Splits the highest node that must be split. If all nodes are full, adds a level below the
+    /// Makes space in the nodes above a leaf: splits the highest node that must be split. If all nodes are full, adds a level below the
     /// root.
     fn grow_nodes(&self, h: &mut Handle<'_>, path: &Path) -> Result<()> {
         let nodes = &path.nodes;

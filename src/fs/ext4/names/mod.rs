@@ -2,9 +2,9 @@
 //!
 //! A directory has one of three forms: its entries are in the inode, in a linear sequence of blocks, or in the leaves of a hash tree. A
 //! full directory is converted to the next form, and a full tree grows by splits. After each conversion or split, the directory is valid
-//! and has the same names. If the next step finds no free space, the completed steps are therefore not undone. A directory never shrinks.
+//! and has the same names. Completed steps are therefore not undone if the next step finds no free space. A directory never shrinks.
 //!
-//! The caller must have locked the directory, and updates the directory's link count and time stamps.
+//! The caller locks the directory before a change, and updates its link count and its time stamps.
 
 mod entries;
 mod hashed;
@@ -31,9 +31,9 @@ use crate::fs::{FileType, InodeFlags};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The maximum number of blocks that change when a name is added. In the worst case, a tree of the maximum depth gets a leaf and a node, or
-/// the directory becomes hashed. Each new block also changes a bitmap, a group descriptor and the directory's block map. Every step changes
-/// the inode.
+/// The maximum number of blocks that change when a name is added. There are two worst cases: a tree of the maximum depth gets a leaf and a
+/// node, or the directory becomes hashed. Each new block also changes a bitmap, a group descriptor and the directory's block map. Every
+/// step changes the inode.
 pub(crate) const ADD_CREDITS: u32 = 24;
 /// The maximum number of blocks that change when a name is removed, or when the inode of a name changes.
 pub(crate) const CHANGE_CREDITS: u32 = 1;
@@ -195,7 +195,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Adds a block of entries to a directory. After the call, the caller's `Inode` of the directory is outdated.
+    /// Adds a block of entries to a directory. The caller must read the directory's `Inode` again, because it is outdated after the call.
     fn append_leaf(&self, h: &mut Handle<'_>, fill: impl FnOnce(Entries<'_>)) -> Result<FileBlock> {
         self.append_block(h, |bytes| {
             fill(Entries(&mut bytes[..self.fs.superblock.entries_end()]));
@@ -240,7 +240,8 @@ impl InodeToChange<'_> {
         if let Some(last) = last
             && !block.0.is_multiple_of(u64::from(self.fs.superblock.cluster_blocks))
         {
-            // The last block is not the last of its cluster. The other blocks of the cluster already belong to the file.
+            // The file's last block is not at the end of its cluster. The next block of the cluster already belongs to the file, so nothing
+            // is allocated.
             let start = FsBlock(last.0 + 1);
             self.map_extent(h, extent(start))?;
             return Ok(start);

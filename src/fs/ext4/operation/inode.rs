@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::units::InodeNo;
 
-/// A proof that no other thread changes an inode: the inode's [lock](Locked), or a value that exists only in a situation in which no other
-/// thread can change the inode. Each type that implements this trait documents this situation. An inode number is not a proof, so
-/// [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not accept a number.
+/// A proof that no other thread changes an inode. It is either the inode's [lock](Locked), or a value that exists only in a situation in
+/// which no other thread can change the inode. Each type that implements this trait documents this situation. An inode number is not a
+/// proof, so [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not accept a number.
 pub(crate) trait MayChange {
     /// The inode number.
     fn number(&self) -> InodeNo;
@@ -23,7 +23,7 @@ impl MayChange for Locked<'_> {
     }
 }
 
-/// A snapshot of an inode that this thread may change. The snapshot cannot outlive the proof.
+/// A snapshot of an inode that this thread may change. The snapshot borrows the proof, so it cannot outlive the proof.
 pub(crate) struct InodeToChange<'p> {
     inode: Inode,
     proof: PhantomData<&'p ()>,
@@ -84,7 +84,8 @@ mod tests {
     use super::*;
     use crate::fs::ext4::operation::{Content, Operation, Shared};
 
-    /// If a listed type implements `MayChange`, this macro does not compile, because `At` is then ambiguous.
+    /// Asserts at compile time that the listed types do not implement `MayChange`: for a type that implements it, `At` is ambiguous and the
+    /// macro does not compile.
     macro_rules! proves_nothing {
         ($($type:ty),+) => {
             $({
@@ -99,8 +100,8 @@ mod tests {
         };
     }
 
-    /// None of these values permits a change of an inode: an inode number, an inode that was read without its lock, a shared lock, the lock
-    /// of a file's content, an operation, or the file system.
+    /// None of these values is a proof that permits a change of an inode: an inode number, an inode that was read without its lock, a
+    /// shared lock, the lock of a file's content, an operation, the file system.
     #[test]
     fn only_a_proof_permits_a_change() {
         proves_nothing!(InodeNo, Inode, Shared<'_>, Content<'_>, Operation<'_>, Ext4);

@@ -1,6 +1,6 @@
-//! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) these locks precede all other locks except the
-//! lock of a file's content. The table of locks also contains the pending [time stamps](super::super::stamps) of open inodes, which are not
-//! in a transaction yet.
+//! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) they come directly after the lock of a file's
+//! content. The table of locks also contains [time stamps](super::super::stamps) of open inodes that are not in a transaction yet (pending
+//! time stamps).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const SHARDS: usize = 64;
 
 type Shard = Mutex<HashMap<InodeNo, Arc<ActiveInode>>>;
 
-/// The locks of all inodes that a thread uses or that are open, and the lock for renames between directories.
+/// The locks of all inodes that are open or that a thread uses, and the lock of renames between directories.
 pub(crate) struct Locks {
     inodes: [Shard; SHARDS],
     rename: Mutex<()>,
@@ -34,7 +34,7 @@ pub(crate) struct Locks {
     clock: Clock,
 }
 
-/// The state of an inode that a thread uses or that is open.
+/// The state of an inode that is open or that a thread uses.
 #[derive(Default)]
 struct ActiveInode {
     lock: Arc<Gate>,
@@ -61,7 +61,7 @@ pub(crate) struct Content<'a> {
     pin: Pin<'a>,
 }
 
-/// How a conversion treats partly written blocks that other threads are using.
+/// How a conversion handles a partly written block that another thread is using.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// The conversion skips these blocks.
@@ -116,7 +116,7 @@ impl Locks {
         Shared { guard: Some(known.lock.read_arc()), pin }
     }
 
-    /// A shared lock, if it is available without waiting. A caller that holds any other locks may call this function.
+    /// Returns a shared lock if the lock is available without waiting. The caller may hold any other locks.
     pub(super) fn try_shared(&self, number: InodeNo) -> Option<Shared<'_>> {
         let (mut pin, known) = self.pin(number, Rank::Inode(number));
         let guard = known.lock.try_read_arc();
@@ -134,7 +134,7 @@ impl Locks {
         Exclusive { guard: Some(known.lock.write_arc()), pin }
     }
 
-    /// An exclusive lock, if it is available without waiting. A caller that holds any other locks may call this function.
+    /// Returns an exclusive lock if the lock is available without waiting. The caller may hold any other locks.
     pub(crate) fn try_exclusive(&self, number: InodeNo) -> Option<Exclusive<'_>> {
         let (mut pin, known) = self.pin(number, Rank::Inode(number));
         let guard = known.lock.try_write_arc();
@@ -174,13 +174,13 @@ impl Locks {
         (known.opens.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&known.inode))
     }
 
-    /// Whether `inode` is the state in the table for this inode number.
+    /// Whether `inode` is the entry of the table for its inode number.
     pub(crate) fn is_known_as(&self, number: InodeNo, inode: &Arc<OpenInode>) -> bool {
         let shard = self.shard(number).lock();
         shard.get(&number).is_some_and(|known| Arc::ptr_eq(&known.inode, inode))
     }
 
-    /// Marks the cached copies of all inodes in the table as outdated, so that threads read these inodes again.
+    /// Marks the decoded copies of all inodes in the table as outdated. Threads then read these inodes again.
     pub(crate) fn all_changed(&self) {
         for shard in &self.inodes {
             shard.lock().values().for_each(|known| known.inode.changed());
@@ -196,7 +196,7 @@ impl Locks {
         opened
     }
 
-    /// The inodes whose metadata do not yet record all written data.
+    /// The inodes with written data that their metadata do not record yet.
     pub(crate) fn unconverted(&self) -> Vec<(InodeNo, Arc<OpenInode>)> {
         let mut found = Vec::new();
         for shard in &self.inodes {
@@ -207,12 +207,12 @@ impl Locks {
         found
     }
 
-    /// Locks renames. The parents of directories do not change while this lock is held.
+    /// Locks renames. While this lock is held, no directory gets another parent.
     pub(super) fn rename(&self) -> Ordered<MutexGuard<'_, ()>> {
         Ordered::new(Rank::Rename, || self.rename.lock())
     }
 
-    /// Whether an inode is open. The result stays valid while the caller holds the inode's lock.
+    /// Whether an inode is open. The result stays true or false while the caller holds the inode's lock.
     pub(crate) fn is_open(&self, number: InodeNo) -> bool {
         let shard = self.shard(number).lock();
         shard.get(&number).is_some_and(|known| known.opens.load(Ordering::Relaxed) > 0)
@@ -230,23 +230,23 @@ impl Locks {
         if known.stamps.has(access, now) {
             return;
         }
-        // The count is incremented before the stamp is set, so that the count is never zero while a stamp is pending.
+        // The count of pending stamps is incremented before the stamp is set. It is therefore never zero while a stamp is pending.
         self.stamped.fetch_add(1, Ordering::Relaxed);
         if !known.stamps.set(access, now) {
             self.stamped.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Sets the time stamp for recorded writes. The first write sets a stamp itself; each later write is only recorded in the lane of its
-    /// queue.
+    /// Sets the time stamp of the writes that were recorded since the last stamp. Only the first write sets a stamp itself. Later writes
+    /// are recorded in the lanes of their queues, without a time.
     fn stamp_noted(&self, known: &ActiveInode) {
         if known.inode.content.take_written() {
             self.set_stamp(known, Access::Write);
         }
     }
 
-    /// Sets the stamps for recorded writes of all inodes. A stamp is later than its write by at most the time between two calls of this
-    /// function.
+    /// Sets the time stamps of all inodes with recorded writes. A write's time stamp is later than the write by at most the time between
+    /// two calls of this function.
     pub(crate) fn stamp_all_noted(&self) {
         if self.has_stamps() {
             for shard in &self.inodes {
@@ -257,8 +257,8 @@ impl Locks {
         }
     }
 
-    /// Whether any inode has a pending stamp. Each read of an inode calls this function. The result includes all stamps that were set
-    /// before the call.
+    /// Whether any inode has a pending stamp. The result includes all stamps that were set before the call. Each read of an inode calls
+    /// this function.
     pub(crate) fn has_stamps(&self) -> bool {
         self.stamped.load(Ordering::Relaxed) != 0
     }
@@ -282,8 +282,8 @@ impl Locks {
         let shard = self.shard(number).lock();
         let Some(known) = shard.get(&number) else { return Waiting::default() };
         let (mut pending, count) = known.stamps.take();
-        // This fence must follow the removal of the stamps. A write is recorded before it sets a stamp, so a write recorded after this
-        // point sets a new pending stamp, which a later call removes.
+        // The fence must follow the removal of the pending stamps. A write is first recorded and then sets a stamp. A write that is
+        // recorded after the fence therefore finds no stamp and sets a new one, which a later call removes.
         fence(Ordering::SeqCst);
         if known.inode.content.take_written() {
             pending.written = Some(self.clock.now());
@@ -351,7 +351,7 @@ impl Pin<'_> {
     /// Removes the state of the inode from the table if no other user remains.
     fn leave(&mut self) {
         let mut shard = self.locks.shard(self.number).lock();
-        // If no other user remains, there are two references: one in the table and this one.
+        // Only two references exist if there is no other user: the reference in the table, and this one.
         let last = self.known.take().is_some_and(|known| Arc::strong_count(&known) == 2);
         if last {
             shard.remove(&self.number);
@@ -364,7 +364,7 @@ impl Content<'_> {
         self.alone.as_ref()
     }
 
-    /// The state of the inode to which the content belongs.
+    /// The state of the inode whose content this value refers to.
     pub(crate) fn inode(&self) -> Arc<OpenInode> {
         self.pin.known.as_ref().map(|known| Arc::clone(&known.inode)).unwrap_or_default()
     }

@@ -1,10 +1,10 @@
 //! Operations are the only way to change a volume. An [`Operation`] locks the inodes that it changes, reads them, checks all conditions,
 //! and then changes blocks in a transaction.
 //!
-//! The compiler enforces this order. Only [`Ext4::operate`] creates an operation; this function also counts corruption that the operation
-//! finds. Only an operation can lock an inode for a change. Only [`transact`](Operation::transact) creates a
-//! [`Handle`](super::jbd2::Handle), and only a handle can change blocks, because the block cache requires a membership in a transaction. To
-//! change an inode, a handle needs a [proof](MayChange) that no other thread changes it.
+//! The compiler enforces this order. Only [`Ext4::operate`] creates an operation. Only an operation can lock an inode for a change. Only
+//! [`transact`](Operation::transact) creates a [`Handle`](super::jbd2::Handle). Only a handle can change blocks, because the block cache
+//! requires a membership in a transaction. To change an inode, a handle needs a [proof](MayChange) that no other thread changes it.
+//! [`Ext4::operate`] also counts corruption that the operation finds.
 
 mod inode;
 pub(super) mod locks;
@@ -25,11 +25,11 @@ use crate::fs::FileType;
 use crate::sync::MutexGuard;
 use crate::units::InodeNo;
 
-/// A volume, with the right to change it.
+/// The permission to change a volume. All changes of a volume are methods of this type.
 pub(crate) struct Operation<'a> {
     pub(crate) fs: &'a Arc<Ext4>,
     pub(crate) writing: &'a Writing,
-    /// Whether the operation failed to read a directory without the directory's lock.
+    /// Whether the operation has failed to read a directory that it had not locked.
     read_unlocked: Cell<bool>,
 }
 
@@ -41,7 +41,8 @@ pub(crate) struct Locked<'a> {
 }
 
 impl Ext4 {
-    /// Runs an operation that changes the volume. Corruption counts as an error of the volume, as in [`watch`](Self::watch).
+    /// Runs an operation that changes the volume. If the operation fails with `Corrupt`, the failure counts as an error of the volume, as
+    /// in [`watch`](Self::watch).
     ///
     /// # Errors
     /// `ReadOnly` if the volume was not opened for writing, and the errors of `work`.
@@ -52,18 +53,18 @@ impl Ext4 {
         let read_unlocked = Cell::new(false);
         let op = Operation { fs: self, writing: self.writing()?, read_unlocked };
         let result = work(&op);
-        // If the operation failed to read a directory without its lock, another thread may have changed the directory during the read. Such
-        // a failure does not show that the volume is damaged.
+        // The operation may have failed to read a directory that it had not locked. In this case another thread may have changed the
+        // directory during the read, so the failure does not count as an error of the volume.
         if op.read_unlocked.get() { result } else { self.watch(|| result) }
     }
 
-    /// Waits for a shared lock of an inode. No thread changes the inode while the lock is held. `None` on a read-only volume, which needs
-    /// no lock.
+    /// Waits for a shared lock of an inode. While the lock is held, no thread changes the inode. Returns `None` on a read-only volume,
+    /// which needs no lock.
     pub(crate) fn share(&self, number: InodeNo) -> Option<Shared<'_>> {
         self.writing.as_ref().map(|writing| writing.locks.shared(number))
     }
 
-    /// Acquires a shared lock if this is possible without waiting. A caller that holds any other locks may call this function.
+    /// Acquires a shared lock if the lock is available without waiting. The caller may hold any other locks.
     ///
     /// # Errors
     /// `WouldBlock` if another thread holds the lock exclusively.
@@ -97,9 +98,9 @@ impl<'a> Operation<'a> {
         Locked { fs: self.fs, number, lock: self.writing.locks.exclusive(number) }
     }
 
-    /// Locks two inodes, of which neither is an ancestor of the other. A directory is locked before a file of another type, because the
-    /// file may have a further name in the directory. Otherwise the order is that of the numbers. If both are the same inode or the second
-    /// is `None`, only one inode is locked. The types of the inodes must not change during the call.
+    /// Locks two inodes. They must not be an ancestor and its descendant. A directory is locked before a file of another type, because the
+    /// file may also have a name in this directory. Two directories, or two other files, are locked in the order of their numbers. If both
+    /// inodes are the same or the second is `None`, only one inode is locked. The types of the inodes must not change during the call.
     pub(super) fn lock_two(
         &self,
         one: &Inode,
@@ -114,7 +115,7 @@ impl<'a> Operation<'a> {
         (self.lock(one.number()), other.map(|other| self.lock(other.number())))
     }
 
-    /// Locks renames. The parents of directories do not change while this lock is held.
+    /// Locks renames. While this lock is held, no directory gets another parent.
     pub(super) fn lock_renames(&self) -> Ordered<MutexGuard<'a, ()>> {
         self.writing.locks.rename()
     }

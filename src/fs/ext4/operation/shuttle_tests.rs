@@ -11,14 +11,14 @@ use crate::sync::explore;
 use crate::units::InodeNo;
 
 const INODE: InodeNo = InodeNo(12);
-/// Another inode, in the same shard of the table.
+/// Another inode. Its entry is in the same shard of the table.
 const OTHER: InodeNo = InodeNo(12 + 64);
 
 struct Model {
     locks: Locks,
     /// The number of readers that hold the lock, or -1 if a writer holds the lock.
     within: AtomicI32,
-    /// The value that the lock protects, and the newest value that a thread has read.
+    /// The value that the inode's lock protects, and the newest value that a thread has read.
     value: AtomicU64,
     seen: AtomicU64,
     opens: Mutex<u32>,
@@ -73,7 +73,8 @@ impl Model {
     }
 }
 
-/// A cache may keep a decoded copy of an open inode without the inode's lock. The copy is valid until the inode's change number changes.
+/// A cache may keep a decoded copy of an open inode and use it without the inode's lock. The copy is valid as long as the inode's change
+/// number is the same.
 #[test]
 fn a_read_is_valid_until_the_change_number_changes() {
     explore(1, || {

@@ -9,7 +9,7 @@ use crate::fs::ext4::{Ext4, Inode, RoCompat};
 use crate::fs::{FileType, InodeFlags, KeepSetId, SetAttributes, SetXattr};
 use crate::units::InodeNo;
 
-/// The extended attribute that gives privileges to a program.
+/// The extended attribute that contains a program's capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
 /// The maximum number of blocks that a change of an inode modifies, including the inode's block and the superblock.
 const CREDITS: u32 = 4;
@@ -22,7 +22,7 @@ impl SetAttributes {
 }
 
 impl Ext4 {
-    /// Whether a write would remove set-id bits or capabilities.
+    /// Whether a write must remove set-id bits or capabilities from the file.
     pub(crate) fn has_privileges(inode: &Inode, keep: KeepSetId) -> Result<bool> {
         let mode = inode.stat().mode;
         Ok(keep.of(mode) != mode || inode.xattr(CAPABILITY)?.is_some())
@@ -43,7 +43,7 @@ impl Operation<'_> {
         change(&inode)
     }
 
-    /// Changes the attributes of a file. A change of the owner removes the set-id bits and the capabilities of a program.
+    /// Changes the attributes of a file. A change of a program's owner also removes its set-id bits and its capabilities.
     pub(in crate::fs::ext4) fn set_attributes(
         &self,
         number: InodeNo,
@@ -86,7 +86,7 @@ impl Operation<'_> {
             let now = handle.now();
             handle.update_inode(&inode, |raw| {
                 raw.has_values(values);
-                // The project id is set first, because this step fails if the inode has no space for a project id. At that time, no other
+                // The project id is set before all other fields. This step fails if the inode has no space for a project id, and then no
                 // field may have changed.
                 set.project.map_or(Ok(()), |project| raw.set_project(project))?;
                 raw.set_mode(mode)?;
@@ -149,8 +149,8 @@ impl Operation<'_> {
         })
     }
 
-    /// Removes the file's capabilities, which were granted to the old content, and returns the changed inode. Set-id bits are removed by
-    /// [`strip_privileges`](Ext4::strip_privileges) instead, because their removal depends on the user of the write.
+    /// Removes the file's capabilities, because they were granted for the old content. Returns the changed inode. Set-id bits are not
+    /// removed here: their removal depends on the user that writes, so [`strip_privileges`](Ext4::strip_privileges) removes them.
     pub(super) fn without_capabilities<'f>(
         &self,
         file: &'f Locked<'_>,

@@ -1,5 +1,5 @@
-//! Writes file data, which bypass the journal. Data are written to new blocks before the end of the transaction that maps these blocks, so
-//! a crash never exposes the blocks' previous content.
+//! Writes file data without the journal. New blocks are written before the transaction that maps them ends, so a crash never exposes the
+//! previous content of the blocks.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::units::{DevOffset, FileBlock, FilePos, FsBlock, InodeNo};
 
 /// The maximum number of bytes written in one transaction.
 const PIECE: usize = 8 << 20;
-/// The maximum number of metadata blocks that the write of one piece changes, without the blocks of the file's map.
+/// The maximum number of metadata blocks that the write of one piece changes. The blocks of the file's map are not included.
 const CREDITS: u32 = 16;
 /// An upper limit of the length of inline content, in bytes.
 const INLINE_LIMIT: u64 = 64 << 10;
@@ -39,9 +39,9 @@ struct Blocks<'a> {
 }
 
 impl Ext4 {
-    /// Writes several buffers. `is_cache` marks writeback from a cache, which may write to any position of an append-only file. Returns the
-    /// position and the length of the write. If `whole` is set and the space is too small for all data, the write fails and the file keeps
-    /// its size.
+    /// Writes several buffers. `is_cache` marks the writeback of a cache, which may write to any position of an append-only file. Returns
+    /// the position and the length of the write. If `whole` is set and there is too little space for all data, the write fails and the file
+    /// keeps its size.
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,
@@ -63,7 +63,7 @@ impl Ext4 {
             if inode.has_inline_data() && op.write_inline(&file, &inode, pos, bufs, len as u64)? {
                 return Ok((pos, len));
             }
-            // `write_inline` may have moved the content from the inode to blocks, so the inode is read again.
+            // The call of `write_inline` may have moved the content from the inode to blocks, so the inode is read again.
             op.zero_past(&*file.inode()?, pos.0)?;
             let mut done = 0;
             for piece in bufs.iter().flat_map(|buf| buf.chunks(PIECE)) {
@@ -94,7 +94,8 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Writes one piece. Returns the number of bytes written, which is smaller than the piece if space ran out.
+    /// Writes one piece. Returns the number of bytes written. This number is smaller than the length of the piece if the space was
+    /// exhausted.
     fn write_piece(&self, file: &Locked<'_>, pos: FilePos, bytes: &[u8]) -> Result<usize> {
         let inode = file.inode()?;
         let size = self.superblock.block_size;
@@ -103,7 +104,7 @@ impl Operation<'_> {
         let count = (behind.0 - first.0) as usize;
         let mut content = Buffer::aligned(count * size.bytes())?;
         let skip = size.offset_in(pos);
-        // The bytes of the first and the last block outside of the range are preserved.
+        // The range may begin and end within a block. The other bytes of the first and the last block keep their content.
         if skip > 0 {
             self.read_block(&inode, first, &mut content[..size.bytes()])?;
         }
@@ -124,9 +125,9 @@ impl Operation<'_> {
         failed.map_or(Ok((reached - pos.0) as usize), Err)
     }
 
-    /// Writes mapped blocks in place, and allocates and maps the other blocks. `end` is the end of the data in bytes. Returns the block
-    /// after the last written block. A write that runs out of space or fails on the device ends early; if the first block fails, the error
-    /// is returned. If several transactions are needed, each transaction sets the size.
+    /// Writes blocks: mapped blocks in place, other blocks after their allocation. `end` is the end of the data in bytes. Returns the block
+    /// after the last written block. The write ends early if the space is exhausted or the device fails; if this concerns the first block,
+    /// the error is returned. If several transactions are needed, each transaction sets the size.
     fn write_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -157,7 +158,7 @@ impl Operation<'_> {
         Ok(Reached { block: next, failed })
     }
 
-    /// Writes into one extent, or into a hole that becomes an extent. Returns the block after the last written block.
+    /// Writes blocks of one extent, or of a hole, for which one extent is allocated. Returns the block after the last written block.
     fn write_extent(
         &self,
         handle: &mut Handle<'_>,
@@ -178,7 +179,8 @@ impl Operation<'_> {
         Ok(behind)
     }
 
-    /// Allocates one contiguous run of blocks for a hole, writes the blocks, and then maps them. Returns the file block after the run.
+    /// Allocates one contiguous run of blocks for a hole, writes the blocks, and then maps them. Returns the file block that follows the
+    /// run.
     fn fill_hole(
         &self,
         handle: &mut Handle<'_>,
@@ -243,7 +245,7 @@ impl Operation<'_> {
         result
     }
 
-    /// The mapping at the start of a range: the first device block, the length in blocks, and the kind.
+    /// The first mapping in a range of file blocks: its first device block, its length in blocks, and its kind.
     pub(super) fn mapping(
         &self,
         inode: &Inode,
@@ -310,20 +312,21 @@ impl Operation<'_> {
         self.report(written, Direction::DirectWrite, inode, block, zeros.len())
     }
 
-    /// Zeros the part of a file's last block that is past the file's new end. Otherwise old data would reappear when the file grows again.
+    /// Zeros the bytes of a file's last block that are past the new end of the file. Otherwise these bytes would reappear when the file
+    /// grows again.
     pub(super) fn zero_tail(&self, inode: &Inode, size: u64) -> Result<()> {
         let block = self.superblock.block_size.bytes() as u64;
         self.zero_part(inode, size..size.next_multiple_of(block))
     }
 
-    /// Zeros the part of a file's last block that is past the file's end, before the file grows. This part may contain data of a write that
-    /// failed or was lost in a crash.
+    /// Before a file grows, zeros the bytes of its last block that are past its end. These bytes may be data of a write that failed or was
+    /// lost in a crash.
     pub(super) fn zero_past(&self, inode: &Inode, size: u64) -> Result<()> {
         if size > inode.size() { self.zero_tail(inode, inode.size()) } else { Ok(()) }
     }
 
-    /// Writes into a file with inline content. Returns false if the inode has too little space; the old content has then been moved to
-    /// blocks.
+    /// Writes into a file with inline content. Returns false if the inode has too little space. In this case the old content was moved to
+    /// blocks, and the caller writes the new data.
     fn write_inline(
         &self,
         file: &Locked<'_>,
@@ -367,7 +370,7 @@ impl Operation<'_> {
         self.transact_for_space(CREDITS, |handle| self.set_size(handle, file, size))
     }
 
-    /// Stores content in the inode. If the content does not fit, the previous content is moved to blocks instead.
+    /// Stores content in the inode. If the content does not fit, moves the previous content of the file to blocks instead.
     fn replace_inline(
         &self,
         file: &Locked<'_>,

@@ -58,7 +58,7 @@ impl Plan<'_> {
 }
 
 impl<'a> Operation<'a> {
-    /// Creates a file in a directory. `permissions` are the lower twelve bits of the file's mode. The returned inode stays locked, so no
+    /// Creates a file in a directory. `permissions` are the lower twelve bits of the file's mode. The returned inode is locked, so that no
     /// other thread changes or removes the file.
     pub(in crate::fs::ext4) fn create(
         &self,
@@ -113,7 +113,8 @@ impl Operation<'_> {
             }
             _ => check_not_internal(inode),
         };
-        // The inode may be a directory above `dir`. A wait for its lock could then be a deadlock with a thread that locks both from above.
+        // A directory is refused before the inode is locked. Another thread may have locked a directory above `dir` and wait for `dir`, so
+        // a wait for that directory's lock could be a deadlock.
         check(&self.inode(inode)?)?;
         let locked = self.lock(inode);
         let inode = locked.named()?;
@@ -260,11 +261,11 @@ impl Operation<'_> {
     }
 }
 
-/// The number of blocks that the creation of a file changes, without the blocks of the directory: two bitmaps, two group descriptors, the
-/// inode, a block of content, a block of the map, attributes, and the superblock.
+/// The number of blocks that the creation of a file changes: two bitmaps, two group descriptors, the inode, a block of content, a block of
+/// the map, attributes, and the superblock. The blocks of the directory are not included.
 pub(super) const CREATE_CREDITS: u32 = 16;
 
-/// The number of bits that Linux has for the major and the minor number of a device.
+/// The numbers of bits in Linux's major and minor device numbers.
 const MAJOR_BITS: u32 = 12;
 const MINOR_BITS: u32 = 20;
 

@@ -1,4 +1,5 @@
-//! The file system's part of direct writes: it allocates blocks for holes, removes privileges, and updates the metadata for written data.
+//! The file system's part of direct writes: the allocation of blocks for holes, the removal of privileges, and the update of the metadata
+//! for written data.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -16,15 +17,15 @@ use crate::iomap::{ExtentState, IomapType};
 use crate::open_file::{Alone, OpenInode, Unconverted};
 use crate::units::{BlockSize, FileBlock, FilePos, InodeNo};
 
-/// The number of blocks for a change of the inode and of the orphan list.
+/// The number of blocks that a change of the inode and of the orphan list needs.
 const CREDITS: u32 = 8;
 
-/// A locked file whose blocks are about to be moved or freed. This thread has exclusive access to the content, and the metadata record all
-/// written data.
+/// A locked file whose blocks are about to be moved or freed. This thread has exclusive access to the content, and all written data are
+/// recorded in the metadata.
 pub(super) struct Quiesced<'a> {
     writing: &'a Writing,
-    // The fields are dropped in this order, so the change of the inode is visible before the access to the content is released. A thread
-    // that then gets access to the content sees the change, and maps its range again.
+    // The fields are dropped in this order. The change of the inode is therefore visible before the access to the content is released. The
+    // next thread that gets access to the content sees the change, and maps its range again.
     file: Locked<'a>,
     content: Content<'a>,
 }
@@ -38,7 +39,7 @@ impl<'a> Deref for Quiesced<'a> {
 }
 
 impl Quiesced<'_> {
-    /// Records that the file has no blocks past its end. `orphan` is true if the inode is still on the orphan list.
+    /// Records that no blocks past the end of the file remain. `orphan` is true if the inode is still on the orphan list.
     pub(super) fn is_cut(&self, orphan: bool) {
         let pending = &self.content.inode().pending;
         if orphan { pending.forget_reach() } else { pending.forget_orphan() }
@@ -62,7 +63,7 @@ impl<'a> Operation<'a> {
         let file = self.lock(number);
         if !open.pending.is_empty() {
             self.convert_under(&file, &open, content.alone())?;
-            // No other thread uses the content, so blocks past the end can only belong to failed writes.
+            // No other thread uses the content. Blocks past the end can therefore only belong to failed writes.
             if open.pending.is_orphan() {
                 self.cut_orphan(&file, &open)?;
             }
@@ -77,12 +78,12 @@ impl<'a> Operation<'a> {
 }
 
 impl Ext4 {
-    /// Refuses a write that a file does not permit.
+    /// Refuses a write to a file that does not permit the write.
     ///
     /// # Errors
     /// `ReadOnly` for a volume that was closed, or whose journal was aborted; `NotPermitted` for immutable files, and for writes to
-    /// append-only files that do not begin at `end` (`None` skips this check, because the caller has made it); `FileTooLarge`, `Encrypted`,
-    /// `Unsupported`.
+    /// append-only files that do not begin at `end` (the caller passes `None` if it has made this check itself); `FileTooLarge`,
+    /// `Encrypted`, `Unsupported`.
     pub(crate) fn admit_write(
         &self,
         inode: &Inode,
@@ -99,9 +100,9 @@ impl Ext4 {
         self.check_size(inode, pos.0.saturating_add(len))
     }
 
-    /// Allocates unwritten blocks for the holes of a byte range. If blocks lie past the file's size, the inode is on the orphan list until
-    /// the size is updated. Returns the end of the allocated part. This part is shorter than the range if space runs out after the first
-    /// block and `whole` is not set. Blocks that were allocated before an error remain unwritten.
+    /// Allocates unwritten blocks for the holes of a byte range. While blocks lie past the file's size, the inode is on the orphan list.
+    /// Returns the end of the allocated part. This end is before the end of the range if the space is exhausted after the first block and
+    /// `whole` is not set. Blocks that were allocated before an error remain unwritten.
     ///
     /// # Errors
     /// `NoSpace` or `Quota` if the first block cannot be allocated, or if `whole` is set and any block cannot be allocated; `ReadOnly`,
@@ -149,7 +150,7 @@ impl Ext4 {
         })
     }
 
-    /// Zeros the part of a file's last block that is past the end, because the file is about to grow.
+    /// Zeros the bytes of a file's last block that are past the end, because the file is about to grow.
     ///
     /// # Errors
     /// `Busy` if the calling thread must wait for other requests while it has requests in flight; `ReadOnly`, `Io`.
@@ -190,7 +191,7 @@ impl Ext4 {
                 counters.drained();
             }
             let file = op.lock(number);
-            // The file may have been freed, and its inode number reused.
+            // While this thread waited, the file may have been freed and its inode number reused.
             if !locks.is_known_as(number, open) || open.pending.is_empty() {
                 return Ok(());
             }
@@ -198,7 +199,7 @@ impl Ext4 {
         })
     }
 
-    /// The range from the first to the last partly written block.
+    /// The range from the first partly written block to the last partly written block.
     fn cut_blocks(&self, what: &Unconverted) -> Option<Range<u64>> {
         let block = self.superblock.block_size.bytes() as u64;
         let cut = |at: &u64| !at.is_multiple_of(block);
@@ -210,8 +211,8 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Does the conversion while the inode is locked. Partly written blocks outside of the range `alone`, to which this thread has
-    /// exclusive access, are skipped.
+    /// Does the conversion while the inode is locked. This thread has exclusive access to the range `alone`. Partly written blocks outside
+    /// of it are skipped.
     fn convert_under(
         &self,
         file: &Locked<'_>,
@@ -225,10 +226,11 @@ impl Operation<'_> {
         let orphan = self.transact(credits + CREDITS, |handle| {
             let inode = file.inode()?;
             let size = inode.size().max(what.size);
-            // The size is set first. Otherwise another thread could commit between the conversions of two ranges, and a recovery would find
-            // written blocks past the size.
+            // The size is set before the extents are converted. Otherwise another thread could commit between the conversions of two
+            // ranges, and a recovery would find written blocks past the size.
             if what.size > inode.size() {
-                // The time stamps are not changed here: the writes have set them, and a caller may have set other time stamps since.
+                // The time stamps are not set here, because the writes have set them. A caller may also have set other time stamps after
+                // the writes.
                 handle.update_inode(file, |raw| raw.set_size(size))?;
                 self.note_large_size(handle, size)?;
             }
@@ -239,7 +241,7 @@ impl Operation<'_> {
                 }
                 inode.set_range_state(handle, range.clone(), ExtentState::Written)?;
             }
-            // Blocks past the end belong to a failed write or to a write in flight.
+            // Unconverted blocks past the end belong to a failed write or to a write in flight.
             let block_size = self.superblock.block_size;
             let orphan =
                 what.orphan && block_size.blocks_for(what.reach) > block_size.blocks_for(size);
@@ -255,9 +257,9 @@ impl Operation<'_> {
         unfilled
     }
 
-    /// The blocks with written data. In partly written blocks, the bytes around the data are zeroed. A partly written block is skipped, and
-    /// its part is removed from `what`, if other threads may use the block or if zeroing fails. The remaining blocks are returned, with the
-    /// last zeroing error if there is one.
+    /// Returns the blocks with written data, and zeros the bytes around the data in partly written blocks. Skips a partly written block if
+    /// other threads may use the block, or if the zeroing fails; the data of a skipped block stay in `what`. Also returns the last error of
+    /// the zeroing.
     fn fill_blocks(
         &self,
         inode: &Inode,
@@ -306,7 +308,7 @@ impl Operation<'_> {
 }
 
 impl Ext4 {
-    /// Makes a file's written data durable, together with the metadata needed to read them. Unless `data_only` is set, also makes the
+    /// Makes a file's written data durable, and the metadata that are needed to read the data. Unless `data_only` is set, also makes the
     /// file's other metadata durable.
     ///
     /// # Errors
@@ -327,8 +329,8 @@ impl Ext4 {
         self.commit_with_data(newest)
     }
 
-    /// Whether all metadata needed to read a file's blocks are durable. Ranges that wait for a conversion are not in a transaction yet.
-    /// These ranges are checked before the transaction, because a conversion records its transaction before it removes the ranges.
+    /// Whether all metadata that are needed to read a file's blocks are durable. Ranges that wait for a conversion are not in a transaction
+    /// yet. The check of these ranges must come first, because a conversion records its transaction and then removes the ranges.
     pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
         if open.pending.has_ranges() || open.pending.size() > 0 {
             return false;
@@ -337,11 +339,11 @@ impl Ext4 {
         writing.is_ok_and(|writing| writing.transactions.is_committed(Tid::of_map(open)))
     }
 
-    /// Updates the metadata of all files for written data. After an error for one file, the function continues with the other files.
+    /// Updates the metadata for the written data of all files. After an error for one file, continues with the other files.
     ///
     /// # Errors
-    /// One of the errors of [`convert`](Self::convert). `Busy` is preferred, because a retry succeeds as soon as the thread has received
-    /// its completions.
+    /// One of the errors of [`convert`](Self::convert). If one of them is `Busy`, this error is returned, because a retry succeeds when the
+    /// thread has received its completions.
     pub(crate) fn convert_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
         let mut converted = Ok(());
         for (number, open) in self.writing()?.locks.unconverted() {
@@ -382,8 +384,8 @@ impl Operation<'_> {
     }
 }
 
-/// The blocks that the written byte ranges cover, and the parts of the ranges in these blocks. `fill` is called for the bytes between a
-/// range and the edge of its first or last block. If `fill` returns false, that block is skipped.
+/// Returns the blocks that the written byte ranges cover, and the byte ranges in these blocks. If a range begins or ends within a block,
+/// `fill` is called for the other bytes of this block. If `fill` returns false, the block is skipped.
 fn filled_blocks(
     size: BlockSize,
     written: &[Range<u64>],
@@ -391,7 +393,7 @@ fn filled_blocks(
 ) -> (Vec<Range<FileBlock>>, Vec<Range<u64>>) {
     let block = size.bytes() as u64;
     let (mut blocks, mut kept) = (Vec::<Range<FileBlock>>::new(), Vec::new());
-    // `full` is the end of the bytes covered so far. `left` is the start of the last block, if that block was skipped.
+    // `full` is the end of the bytes that are covered so far. If the last block was skipped, `left` is the start of this block.
     let (mut full, mut left) = (0, None);
     for (at, range) in written.iter().enumerate() {
         let next = written.get(at + 1).map_or(u64::MAX, |next| next.start);
@@ -446,8 +448,8 @@ mod tests {
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap()
     }
 
-    /// A thread that has looked up ranges to convert may continue after the file was freed and its inode number reused. The unwritten
-    /// blocks of the new file must stay unwritten.
+    /// A thread may look up the ranges to convert, and continue only after the file was freed and its inode number was reused. The
+    /// conversion must not change the unwritten blocks of the new file.
     #[test]
     fn a_conversion_is_that_of_the_file_that_was_written() {
         let (volume, mut queue) = volume();
@@ -466,7 +468,8 @@ mod tests {
         assert_eq!(kinds, [IomapType::Unwritten]);
     }
 
-    /// If there is too little space, a write with `WHOLE` leaves the file unchanged, and a write without `WHOLE` is a short transfer.
+    /// If the space is too small for a write, a write with `WHOLE` fails and leaves the file unchanged, and a write without `WHOLE` is a
+    /// short transfer.
     #[test]
     fn a_write_that_is_wanted_whole_is_not_cut() {
         const ROOM: u64 = 64 << 10;
@@ -479,7 +482,7 @@ mod tests {
             volume.open_inode(fs.inode(make(b"file")).unwrap(), FileOptions::new().write(true));
         let (file, filler) = (file.unwrap(), make(b"filler"));
         file.write_at(&mut queue, &[0x11; 4096], FilePos(0)).unwrap();
-        // The other file first takes all free space, and then gives back `ROOM` bytes.
+        // The file `filler` takes all free space. It is then shortened by `ROOM` bytes, which become free.
         let how = Fallocate::Allocate { keep_size: false };
         fs.writable().unwrap().fallocate(filler, how, FilePos(0), 1 << 30).unwrap_err();
         fs.writable().unwrap().truncate(filler, fs.inode(filler).unwrap().size() - ROOM).unwrap();
@@ -500,7 +503,7 @@ mod tests {
         assert!(written > 0 && written as u64 <= ROOM && file.size() == 4096 + written as u64);
     }
 
-    /// While a thread waits for the content, the map changes. After the wait, the thread must find that its mapping is outdated.
+    /// The map changes while a thread waits for access to the content. After the wait, the thread must detect that its mapping is outdated.
     #[test]
     fn a_thread_that_enters_after_a_change_sees_it() {
         let (volume, _queue) = volume();

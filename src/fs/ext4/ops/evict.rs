@@ -1,5 +1,5 @@
-//! The removal of inodes. An open inode is freed when it is closed. A large inode is freed in several transactions. Orphans that remain
-//! after a crash are freed when the volume is next opened.
+//! The removal of inodes. An inode that is open is freed when it is closed. A large inode is freed in several transactions. Orphans that
+//! remain after a crash are freed when the volume is opened the next time.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
 use crate::open_file::OpenInode;
 use crate::units::{FileBlock, InodeNo};
 
-/// The fate of an inode that loses a name.
+/// The fate of an inode after the removal of one of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The inode has another name and remains.
@@ -28,17 +28,19 @@ pub(super) enum Fate {
     EndsWhenClosed,
 }
 
-/// The number of blocks changed by freeing a file whose map has only a root: the bitmaps and descriptors of at most four extents, each in
-/// two groups; attributes; the inode; the superblock.
+/// The number of blocks that change when a file is freed, if the root is the only node of its map: the bitmaps and descriptors of at most
+/// four extents, each in two groups; attributes; the inode; the superblock.
 const SMALL_CREDITS: u32 = 32;
-/// The number of blocks changed by an update of time stamps: only the inode's block.
+/// The number of blocks that an update of time stamps changes: only the inode's block.
 const STAMP_CREDITS: u32 = 1;
-/// The maximum number of orphan errors that an open reports individually.
+/// The maximum number of orphans whose errors are reported individually when a volume is opened.
 const MOST_TOLD: usize = 64;
-/// The number of blocks that the orphan list and the inode need, in addition to the blocks of one piece of a large map.
+/// A large map is freed piece by piece. Besides the blocks of the piece, each transaction changes at most this number of blocks, for the
+/// orphan list and the inode.
 const PIECE_CREDITS: u32 = 16;
 
-/// The maximum number of conversions in a close while other threads open and write the file, and the maximum number of failed conversions.
+/// The limits of conversions during a close: the number of attempts while other threads open and write the file, and the number of
+/// failures.
 const SETTLE_ATTEMPTS: u32 = 100;
 const SETTLE_FAILURES: u32 = 3;
 
@@ -75,9 +77,9 @@ impl Ext4Held {
         &self.fs
     }
 
-    /// Sets a time stamp without a transaction. All readers of the inode see the time stamp. The next change of the inode, a sync, the last
-    /// close or the [timer](super::super::CommitTimer) writes the time stamp to the journal. Acquires no lock. Does nothing on a read-only
-    /// volume.
+    /// Sets a time stamp in memory, without a transaction. All readers of the inode see this time stamp. It is written to the journal by
+    /// the next change of the inode, by a sync, by the last close, or by the [timer](super::super::CommitTimer). The function acquires no
+    /// lock. It does nothing on a read-only volume.
     #[inline]
     pub fn stamp(&self, access: Access) {
         if let (Some(open), Some(writing)) = (&self.open, &self.fs.writing) {
@@ -87,7 +89,7 @@ impl Ext4Held {
 }
 
 fn opened(writing: &Writing, open: Open) -> Open {
-    // Changes of the map that were made before the inode was opened may not be durable yet.
+    // Earlier changes of the map may not be durable yet. The newest transaction is therefore recorded as the last change of the map.
     writing.transactions.newest().note_map(open.inode());
     open
 }
@@ -95,20 +97,20 @@ fn opened(writing: &Writing, open: Open) -> Open {
 impl Drop for Ext4Held {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
-        // After an error, an inode without a name stays an orphan and is removed at the next opening of the volume. Pending time stamps are
-        // lost, as in a crash.
+        // An error of the close is ignored. In this case an inode without a name stays an orphan, and is removed when the volume is opened
+        // the next time. Pending time stamps are lost, as in a crash.
         let _ = self.fs.operate(|op| op.close_inode(self.number, open));
     }
 }
 
 impl Operation<'_> {
-    /// Opens a new file before another thread can remove it.
+    /// Opens a new file. The file is still locked, so no other thread can remove it before.
     pub(in crate::fs::ext4) fn open_new(&self, fresh: &FreshInode<'_>) -> Ext4Held {
         let open = opened(self.writing, fresh.open());
         Ext4Held { fs: Arc::clone(self), number: fresh.number(), open: Some(open) }
     }
 
-    /// Closes an inode. The last close updates the metadata for written data, and removes the inode if it has no name.
+    /// Closes an inode. The last close converts the written data, and removes the inode if it has no name.
     fn close_inode(&self, number: InodeNo, open: Open) -> Result<()> {
         let mut file = self.lock(number);
         let (mut attempts, mut failures, mut last) = (SETTLE_ATTEMPTS, 0, Ok(()));
@@ -126,14 +128,14 @@ impl Operation<'_> {
                 }
             }
             attempts -= 1;
-            // The lock order requires the content's lock before the inode's lock, so the inode is unlocked here. No other thread has
+            // The lock order requires that a thread locks the content before the inode, so the inode is unlocked here. No other thread has
             // requests in flight, but another thread may open the file before the inode is locked again.
             drop(file);
             last = self.convert(number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
             file = self.lock(number);
-            // If another thread has written data in the meantime, these unconverted data may lie past the size in the metadata, and must
-            // not be freed.
+            // Blocks past the size are freed only if all data are converted. If another thread has written data in the meantime, these data
+            // may lie past the size in the metadata.
             if last.is_ok() && open.is_last() && open.inode().pending.is_converted() {
                 let _ = self.cut_orphan(&file, open.inode());
             }
@@ -157,8 +159,8 @@ impl Operation<'_> {
     }
 }
 
-/// Whether an error is caused by the volume's metadata, so that each further read fails in the same way. Other errors are caused by the
-/// device or the caller.
+/// Whether the volume's metadata cause an error, so that each further attempt fails in the same way. The device or the caller causes all
+/// other errors.
 pub(super) fn is_of_volume(why: &Error) -> bool {
     use ErrorKind::{Corrupt, Encrypted, LimitExceeded, NotFound, Unsupported};
     matches!(why.kind(), Corrupt | Unsupported | NotFound | LimitExceeded | Encrypted)
@@ -174,8 +176,8 @@ impl Ext4 {
         self.hold_if(number, |_| Ok(())).map(|(held, _)| held)
     }
 
-    /// Opens the inode that was decoded as `earlier`. Returns the inode's current state, or `None` on a read-only volume, where the state
-    /// equals `earlier`.
+    /// Opens the inode that `earlier` describes. Returns the inode's current state; on a read-only volume, returns `None`, because the
+    /// state equals `earlier`.
     ///
     /// # Errors
     /// The errors of [`hold`](Self::hold); `NotFound` also if the number belongs to another inode.
@@ -204,7 +206,7 @@ impl Ext4 {
         Ok((Ext4Held { fs: Arc::clone(self), number, open }, now))
     }
 
-    /// Sets the time stamps of files with writes that were recorded since the last call.
+    /// Sets the time stamps of all files with writes that were recorded since the last call.
     pub(crate) fn leave_stamps(&self) {
         if let Ok(writing) = self.writing() {
             writing.locks.stamp_all_noted();
@@ -223,7 +225,7 @@ impl Ext4 {
     /// Moves the pending time stamps of one inode into the running transaction.
     pub(super) fn store_stamps_waiting(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
-            // Another thread may close and remove the inode at the same time. The shared lock makes that thread wait.
+            // Another thread may close and remove the inode at the same time. It must wait until this thread releases the shared lock.
             let _inode = op.share(number);
             op.store_stamps_of(number)
         })
@@ -236,11 +238,11 @@ impl Operation<'_> {
         if self.writing.locks.stamps(number) == Waiting::default() {
             return Ok(());
         }
-        // `store_stamps` stores the pending stamps. Every other change of an inode also stores the inode's pending stamps.
+        // `store_stamps` is a change of the inode that only stores the pending stamps. Every other change of an inode also stores them.
         self.transact(STAMP_CREDITS, |handle| handle.store_stamps(number))
     }
 
-    /// The fate of an inode that loses a name. The inode's lock must be held.
+    /// The fate of an inode after the removal of one of its names. The inode's lock must be held.
     pub(super) fn fate(&self, inode: &InodeToChange<'_>) -> Result<Fate> {
         let directory = inode.file_type() == FileType::Directory;
         if inode.stat().links > 1 && !directory {
@@ -249,7 +251,7 @@ impl Operation<'_> {
         if self.writing.locks.is_open(inode.number()) {
             return Ok(Fate::EndsWhenClosed);
         }
-        // An inode whose removal does not fit into one transaction of a small journal is freed in several transactions.
+        // In a small journal, the removal of an inode may not fit into one transaction. The inode is then freed in several transactions.
         let credits = self.eviction_credits(inode, Fate::EndsNow);
         let fits = credits <= self.writing.transactions.limit() / 2;
         Ok(if inode.has_small_map() && fits { Fate::EndsNow } else { Fate::EndsLater })
@@ -263,7 +265,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Finishes the removal after the transaction that removed the last name. The inode's lock must be held.
+    /// Frees an inode after the transaction that removed its last name, if its fate requires this. The inode's lock must be held.
     pub(super) fn finish(
         &self,
         file: &Locked<'_>,
@@ -286,7 +288,7 @@ impl Operation<'_> {
     ///
     /// # Errors
     /// Errors of the device, and the error of a volume that has become read-only. The inode then stays an orphan, and the next opening of
-    /// the volume tries again.
+    /// the volume tries to remove it again.
     fn leave_orphan(&self, orphan: &Locked<'_>, why: Error) -> Result<()> {
         if !is_of_volume(&why) || self.writing.transactions.check().is_err() {
             return Err(why);
@@ -309,12 +311,13 @@ impl Operation<'_> {
                 self.remove_orphan(handle, orphan)?;
                 self.end_inode(handle, orphan, directory)
             });
-            // A partial result can be committed: no thread reads an inode without a name, and no metadata refer to the freed blocks.
+            // A part of the changes may be committed after an error. This does no harm: no thread reads an inode without a name, and no
+            // metadata refer to the freed blocks.
             ended.inspect_err(|why| self.pardon(handle, why))
         })
     }
 
-    /// Frees the blocks and the attributes of an inode, but not the inode.
+    /// Frees the blocks and the attributes of an inode. The inode itself is not freed.
     pub(super) fn release_content(
         &self,
         handle: &mut Handle<'_>,
@@ -326,8 +329,8 @@ impl Operation<'_> {
         Attributes::of(inode).drop_xattrs(handle)
     }
 
-    /// The value of `i_dtime` for an inode that is deleted now. A value that is also a valid inode number would be misread as the next
-    /// orphan in the list.
+    /// The value of `i_dtime` for an inode that is deleted at this time. It must not be a valid inode number, because it would be misread
+    /// as the next orphan in the list.
     pub(super) fn deletion_time(&self, now: Timestamp) -> u32 {
         u32::try_from(now.seconds.max(0)).unwrap_or(u32::MAX).max(self.superblock.inodes_count)
     }
@@ -353,8 +356,8 @@ impl Operation<'_> {
     /// it never prevents the opening of a volume. `wrong` contains the errors of the recovery of fast commits.
     ///
     /// # Errors
-    /// Errors of the device; the inode then stays an orphan. If a second attempt fails too, for example because a sector is unreadable, the
-    /// orphan is removed from the list instead.
+    /// Errors of the device; the inode then stays an orphan. If a second attempt also fails, for example because a sector is unreadable,
+    /// the orphan is removed from the list and no error is returned.
     pub(in crate::fs::ext4) fn end_orphans(&self, mut wrong: Vec<Error>) -> Result<()> {
         let (orphans, more) = self.adopt_orphans()?;
         wrong.extend(more);
@@ -364,14 +367,14 @@ impl Operation<'_> {
         for number in orphans {
             let orphan = self.lock(number);
             let Err(why) = self.end_orphan(&orphan) else { continue };
-            // An error of the device during a change aborts the journal and is returned. An error that repeats without an abort means that
-            // the orphan's sectors are unreadable. The orphan is then removed from the list.
+            // If the device fails during a change, the journal is aborted and the error is returned. If the error repeats without an abort,
+            // the orphan's sectors are unreadable, and the orphan is removed from the list.
             let fails = !is_of_volume(&why)
                 && (self.writing.transactions.check().is_err() || self.end_orphan(&orphan).is_ok());
             if fails {
                 return Err(why);
             }
-            // If this step also fails, the orphan is not the cause, and the error is returned.
+            // If the removal from the list also fails, the orphan is not the cause, and the error is returned.
             self.give_up_orphan(&orphan)?;
             if told.len() < MOST_TOLD {
                 told.push(Self::left(number, &why));
@@ -390,8 +393,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Permits a commit if an orphan was freed only in part because of damaged metadata. The same commit records in the superblock that the
-    /// volume has errors.
+    /// Permits the commit of an incomplete removal of an orphan, if damaged metadata are the cause. The same commit records in the
+    /// superblock that the volume has errors.
     fn pardon(&self, handle: &mut Handle<'_>, why: &Error) {
         if is_of_volume(why) && handle.mark_errors().is_ok() {
             handle.took_back();
@@ -399,15 +402,15 @@ impl Operation<'_> {
     }
 
     /// Finishes an interrupted truncation by freeing the blocks past the size. A file without a name stays an orphan. If the metadata are
-    /// damaged, a partial result is committed only while the volume is being opened. At another time, a later write could extend the file
-    /// over the remaining blocks.
+    /// damaged, the truncation is incomplete. An incomplete truncation is committed only while the volume is being opened: at any other
+    /// time, a later write could extend the file over the remaining blocks.
     pub(super) fn finish_truncation(&self, inode: &InodeToChange<'_>, opening: bool) -> Result<()> {
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
         self.transact(PIECE_CREDITS + inode.credits_for_unmap(), |handle| {
             if inode.has_map() {
                 let unmapped = inode.unmap_range(handle, end..FileBlock(1 << 32));
                 if let (Err(why), true) = (&unmapped, opening) {
-                    // The inode is still an orphan, and no metadata refer to the freed blocks.
+                    // The incomplete truncation does no harm: the inode is still an orphan, and no metadata refer to the freed blocks.
                     self.pardon(handle, why);
                 }
                 unmapped?;
@@ -430,7 +433,7 @@ impl Inode {
 
     /// Whether the map has no nodes except the root.
     pub(crate) fn has_small_map(&self) -> bool {
-        // The bytes of `eh_depth` in the root are zeros if the root is the only node.
+        // These bytes are `eh_depth` of the root. They are zeros if the root is the only node.
         let flat = self.i_block[6..8] == [0, 0];
         !self.has_map() || self.flags().contains(InodeFlags::EXTENTS) && flat
     }

@@ -10,7 +10,7 @@ use crate::fs::{Fallocate, InodeFlags};
 use crate::iomap::{ExtentState, IomapType};
 use crate::units::{FileBlock, FilePos, InodeNo};
 
-/// The maximum number of metadata blocks that one step changes, without the blocks of the file's map.
+/// The maximum number of metadata blocks that one step changes. The blocks of the file's map are not included.
 const CREDITS: u32 = 16;
 
 impl Operation<'_> {
@@ -58,8 +58,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Allocates blocks for the holes of a range, and sets the size to the end of the allocated blocks, even if space runs out within the
-    /// range. No allocated block then lies past the end of the file.
+    /// Allocates blocks for the holes of a range, and sets the size to the end of the allocated blocks. If the space is exhausted within
+    /// the range, the size is also set, so that no allocated block lies past the end of the file.
     fn allocate_and_grow(
         &self,
         file: &Locked<'_>,

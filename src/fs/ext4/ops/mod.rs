@@ -1,5 +1,5 @@
-//! The operations of a volume that is open for writing. Each function is one operation. An operation uses one transaction if the size of
-//! the operation permits.
+//! The operations of a volume that is open for writing. Each function is one operation. An operation uses one transaction if its changes
+//! fit into one.
 //!
 //! Inodes are passed by number and read under their locks. An operation checks all conditions before its first change. If a later step
 //! fails for lack of space, the earlier steps are undone. The types enforce the order: all steps are methods of [`Operation`], and each
@@ -30,7 +30,7 @@ use super::{Ext4, Inode, RoCompat};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{FileType, InodeFlags};
 
-/// The maximum number of names of a file, and of subdirectories of a directory without dir_nlink.
+/// The maximum number of names of a file. On a volume without dir_nlink, this is also the maximum number of subdirectories of a directory.
 const MAX_LINKS: u32 = 65_000;
 
 fn refuse(kind: ErrorKind, what: &'static str) -> Error {
@@ -38,7 +38,7 @@ fn refuse(kind: ErrorKind, what: &'static str) -> Error {
 }
 
 impl Operation<'_> {
-    /// The maximum number of blocks changed by adding a name to a directory, including the directory's inode.
+    /// The maximum number of blocks that change when a name is added to a directory, including the directory's inode.
     fn name_credits(&self, dir: &InodeToChange<'_>) -> u32 {
         ADD_CREDITS + dir.credits_for_map() + 1
     }
@@ -66,7 +66,7 @@ impl Operation<'_> {
         Ok(dir)
     }
 
-    /// Reads a directory for the removal of entries. Append-only directories do not permit the removal.
+    /// Reads a directory for the removal of entries. An append-only directory is refused.
     fn directory_to_shrink<'d>(&self, dir: &'d Locked<'_>) -> Result<InodeToChange<'d>> {
         let dir = self.directory(dir)?;
         if dir.flags().contains(InodeFlags::APPEND) {
@@ -96,7 +96,7 @@ impl Operation<'_> {
         handle.update_inode(dir, |inode| {
             inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })?;
             let links = inode.links()?;
-            // A link count of 1 means that the directory has more subdirectories than the link count can record.
+            // If the link count is 1, the directory has had more subdirectories than the field can record, and the count is not changed.
             if subdirectories != 0 && !(uncounted && links == 1) {
                 let links = links.saturating_add_signed(subdirectories);
                 let uncountable = uncounted && u32::from(links) > MAX_LINKS;
@@ -141,7 +141,8 @@ impl Ext4 {
     }
 }
 
-/// Refuses an inode that belongs to the file system itself. The number of a removed file can belong to a value of an attribute.
+/// Refuses an inode that belongs to the file system itself. A caller may pass such a number: the number of a removed file may have been
+/// reused for the inode of an attribute's value.
 fn check_not_internal(inode: &Inode) -> Result<()> {
     if inode.is_internal() {
         return Err(refuse(ErrorKind::NotPermitted, "the inode belongs to the file system itself"));
@@ -149,7 +150,7 @@ fn check_not_internal(inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file of another project if entries inherit the directory's project, because the file would have to be charged to the
+/// Refuses a file of another project in a directory whose entries inherit its project. Otherwise the file would have to be charged to the
 /// directory's project.
 fn check_project(dir: &Inode, file: &Inode) -> Result<()> {
     let inherits = dir.flags().contains(InodeFlags::PROJECT_INHERIT);

@@ -1,7 +1,7 @@
 //! The list of orphans. The superblock contains the number of the newest orphan, and `i_dtime` of each orphan contains the number of the
 //! next older orphan.
 //!
-//! A volume with an orphan file also has the list, for orphans that do not fit into the file. This code adds orphans only to the list. When
+//! A volume with an orphan file also has the list, for orphans that do not fit into the file. ironmap adds orphans only to the list. When
 //! the volume is opened, the entries of the file are moved to the list.
 
 use std::marker::PhantomData;
@@ -20,7 +20,8 @@ const CREDITS: u32 = 4;
 /// The maximum number of errors that are reported individually.
 const MOST_TOLD: usize = 64;
 
-/// An inode on the list. The thread holds the lock of the list. Only `i_dtime`, which belongs to the list, is changed through this value.
+/// An inode on the list. The thread that has this value holds the lock of the list. Only the field `i_dtime` of the inode is changed
+/// through this value, and this field belongs to the list.
 struct Listed<'l> {
     number: InodeNo,
     list: PhantomData<&'l OrphanList>,
@@ -57,13 +58,13 @@ fn set_next_orphan(
 }
 
 impl Operation<'_> {
-    /// Adds an inode to the list, unless it is already there. If the inode is still on the list when the volume is next opened, the open
-    /// frees an inode without a name, and the blocks past the size of an inode with a name.
+    /// Adds an inode to the list, unless it is already there. The inode may still be on the list when the volume is opened the next time.
+    /// If it has no name, it is then freed; if it has a name, its blocks past the size are freed.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();
-        // An inode that was added twice would point to itself. Without this check, a file that is written past its end and then loses its
-        // last name would be added twice.
+        // An inode may be added twice: for example, a file is written past its end and then loses its last name. Without this check, the
+        // inode would become its own successor in the list.
         if list.contains(number) {
             return Ok(());
         }
@@ -117,7 +118,7 @@ impl Operation<'_> {
                         handle.update_inode(orphan, |inode| inode.set_dtime(time))?;
                     }
                 }
-                // The inode is damaged, so it is not written with a new checksum.
+                // The inode is damaged and its checksum is wrong. It is not written, because a write would give it a correct checksum.
                 Err(_) => {
                     let mut list = self.writing.orphans.lock();
                     self.pass_by_orphan(handle, &list, number)?;
@@ -148,7 +149,7 @@ impl Operation<'_> {
     }
 
     /// Reads the list of orphans, and moves the orphans in the orphan file to the list. Returns all orphans, newest first, and the errors
-    /// of invalid entries. The list is cut before the first entry that cannot be an orphan, because the next entries are then unknown. An
+    /// of invalid entries. If an entry cannot be an orphan, the list is cut before this entry, because the entries after it are unknown. An
     /// invalid entry in the orphan file is cleared.
     pub(super) fn adopt_orphans(&self) -> Result<(Vec<InodeNo>, Vec<Error>)> {
         let mut wrong = Vec::new();
@@ -156,8 +157,8 @@ impl Operation<'_> {
         let (mut found, mut broken) = follow()?;
         if let Some(why) = broken.take_if(|why| !is_of_volume(why)) {
             (found, broken) = follow()?;
-            // If the second read succeeds, the error of the first read is returned. If the error repeats, the list is cut at the unreadable
-            // entry.
+            // After an error, the list is read again. If the second read succeeds, the error was temporary and is returned. If the second
+            // read also fails, the list is cut at the unreadable entry.
             if broken.is_none() {
                 return Err(why);
             }
@@ -195,7 +196,7 @@ impl Operation<'_> {
                 }
                 self.clear_filed(handle, &filed)
             })?;
-            // An orphan file may contain millions of entries, so the number of errors is limited.
+            // The number of reported errors is limited, because an orphan file may contain millions of entries.
             wrong.extend(checked.err().filter(|_| wrong.len() < MOST_TOLD));
         }
         if self.superblock.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
@@ -230,7 +231,7 @@ mod tests {
     use crate::fs::ext4::{MkfsOptions, ROOT};
     use crate::fs::{Clock, Credentials, NewFile, Writer};
 
-    /// If threads remove adjacent orphans at the same time, the list on the device still contains all remaining orphans.
+    /// Threads may remove adjacent orphans at the same time. The list on the device still contains all remaining orphans afterwards.
     #[test]
     fn threads_that_end_neighbours_keep_the_list_whole() {
         const COUNT: usize = 64;
@@ -247,7 +248,7 @@ mod tests {
                 fs.unlink(ROOT, name).unwrap();
                 held
             });
-            // Every fourth orphan stays.
+            // Every fourth orphan stays on the list.
             let mut ends: [Vec<_>; 3] = Default::default();
             let mut stays = Vec::new();
             for (at, held) in held.enumerate() {

@@ -16,7 +16,7 @@ use crate::units::InodeNo;
 
 const WHITEOUT: NewFile<'static> = NewFile::CharDevice(0, 0);
 
-/// A directory and a name in it, which need not exist.
+/// A directory and a name in it. An entry with this name need not exist.
 type DirName<'n> = (InodeNo, &'n [u8]);
 
 /// A rename of a name: both directories and names, and the inodes that the names refer to.
@@ -38,7 +38,7 @@ struct There<'a> {
 
 impl<'a> Operation<'a> {
     /// Moves a name within its directory or to another directory. If a file already has the new name, that file is replaced atomically. If
-    /// `flags` request a whiteout, the old name then refers to a new whiteout that belongs to the user `who`.
+    /// `flags` request a whiteout, a whiteout with the old name is created. It belongs to the user `who`.
     pub(in crate::fs::ext4) fn rename(
         &self,
         (from, old_name): (InodeNo, &[u8]),
@@ -59,8 +59,8 @@ impl<'a> Operation<'a> {
         self.rename_names(names, flags, who, Some(&tree)).map(drop)
     }
 
-    /// Renames, with or without the lock of renames. Without this lock, the call does nothing and returns false if both names refer to
-    /// directories: one thread at a time locks directories that are not above each other.
+    /// Renames, with or without the lock of renames. A thread needs this lock to lock two directories that are not above each other. A call
+    /// without the lock therefore returns false and does nothing if both names refer to directories.
     fn rename_names(
         &self,
         [(from, old_name), (to, new_name)]: [DirName<'_>; 2],
@@ -68,8 +68,8 @@ impl<'a> Operation<'a> {
         who: &Credentials,
         tree: Option<&Ordered<MutexGuard<'a, ()>>>,
     ) -> Result<bool> {
-        // While this thread holds the lock of renames, the parent of a directory does not change. The result of `check_tree` below
-        // therefore stays valid.
+        // While this thread holds the lock of renames, no directory gets another parent. The result of `check_tree` below therefore stays
+        // valid.
         let (from_locked, to_locked) = self.lock_directories(from, to)?;
         let from_dir = self.directory_to_shrink(&from_locked)?;
         let to_dir = self.directory(to_locked.as_ref().unwrap_or(&from_locked))?;
@@ -119,15 +119,15 @@ impl<'a> Operation<'a> {
         let whiteout = flags.contains(RenameFlags::WHITEOUT);
         let whiteout = whiteout.then(|| self.plan_whiteout(&from_dir, who)).transpose()?;
         match &change.there {
-            // Both names refer to one file, so nothing happens, as POSIX requires.
+            // Both names already refer to the same file. POSIX requires that nothing happens in this case.
             Some(there) if there.inode.number() == moved => {}
             _ => self.move_name(&change, whiteout.as_ref())?,
         }
         Ok(true)
     }
 
-    /// Locks two directories. If one directory is an ancestor of the other, the ancestor is locked first, as in a walk down the tree. If
-    /// both are the same directory, the second lock is `None`.
+    /// Locks two directories. If one directory is an ancestor of the other, the ancestor is locked first, as in a path walk. If both are
+    /// the same directory, only one lock is acquired, and the second is `None`.
     fn lock_directories(
         &self,
         from: InodeNo,
@@ -140,7 +140,8 @@ impl<'a> Operation<'a> {
             |dir, above: &InodeNo| -> Result<bool> { Ok(self.ancestors(dir)?.contains(above)) };
         let from_first = below(to, &from)? || from < to && !below(from, &to)?;
         let first = self.lock(if from_first { from } else { to });
-        // A directory that was removed meanwhile may be the last free inode, for which a thread with the other lock waits.
+        // The first directory must still have a name. If it was removed, its inode may be the last free inode, and a thread that holds the
+        // other lock may be waiting for this inode.
         first.named()?;
         Ok(if from_first { (first, Some(self.lock(to))) } else { (self.lock(from), Some(first)) })
     }
@@ -183,7 +184,7 @@ impl<'a> Operation<'a> {
         Ok(seen)
     }
 
-    /// The parent of a directory, which another thread may remove at the same time together with the parent.
+    /// The parent of a directory. Another thread may remove the directory and its parent during this call.
     fn parent(&self, dir: InodeNo) -> Result<Inode> {
         let dir = self.inode(dir)?;
         dir.lookup(b"..").or_else(|error| {
@@ -292,8 +293,8 @@ impl<'a> Operation<'a> {
         }
         self.transact_for_space(self.name_credits(from) + self.name_credits(to) + 8, |handle| {
             Directory::of(to).set_entry(handle, new_name, moved.number(), moved.file_type())?;
-            // `from` and `to` may be the same directory. If the entries of this directory are in its inode, the first change makes the
-            // snapshot outdated, so the directory is read again.
+            // `from` and `to` may be the same directory. If its entries are in its inode, the change of `to` has made the snapshot `from`
+            // outdated. The directory is therefore read again.
             let from = &from_locked.named()?;
             Directory::of(from).set_entry(handle, old_name, there.number(), there.file_type())?;
             if crosses && out {

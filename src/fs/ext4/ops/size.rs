@@ -17,7 +17,7 @@ const LARGE: u64 = 1 << 31;
 const CREDITS: u32 = 40;
 
 impl Ext4 {
-    /// Checks that an inode is a regular file whose content can change.
+    /// Checks that an inode is a regular file and that its content may be changed.
     pub(super) fn check_content_changes(&self, inode: &Inode) -> Result<()> {
         match inode.file_type() {
             FileType::Regular => {}
@@ -43,7 +43,7 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Returns `FileTooLarge` for a size that exceeds the capacity of the file's map.
+    /// Returns the error `FileTooLarge` if the file's map cannot map a file of this size.
     pub(super) fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {
         let limit = inode.most_blocks() << self.superblock.block_size.shift();
         if size > limit {

@@ -12,11 +12,11 @@ use crate::units::{FileBlock, FsBlock};
 /// The maximum length of an extent in blocks, whether it is written or unwritten.
 const MOST_IN_EXTENT: u32 = 32_767;
 
-/// The device blocks for new blocks of a file, before the blocks are mapped.
+/// The device blocks that were found for new blocks of a file, and that are not mapped yet.
 pub(super) struct Room {
     pub(super) start: FsBlock,
     pub(super) len: u32,
-    /// The allocated blocks; `None` if the new blocks are in a cluster that the file already has.
+    /// The blocks that were allocated. `None` if the file already had the cluster of the new blocks.
     allocated: Option<(FsBlock, u64)>,
 }
 
@@ -47,7 +47,7 @@ impl Operation<'_> {
         let mut want = want;
         let last = (first.0 + u64::from(want)) / cluster * cluster;
         if last > first.0 && self.start_of_cluster(inode, FileBlock(last))?.is_some() {
-            // The following blocks belong to a cluster that the file already has.
+            // The file already has the cluster of the following blocks, so the run ends before them.
             want = (last - first.0) as u32;
         }
         let goal = self.data_goal(inode, first)?;
@@ -60,7 +60,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Frees blocks that were found but not mapped.
+    /// Frees the blocks again, if they could not be mapped.
     pub(super) fn give_back(&self, handle: &mut Handle<'_>, room: &Room) -> Result<()> {
         match room.allocated {
             Some((start, count)) => handle.free_blocks(start, count, Freed::Data),

@@ -1,4 +1,4 @@
-//! A quota file: a tree that is indexed by the four bytes of an id. Below the tree are blocks of entries.
+//! A quota file: a tree that is indexed by the four bytes of an id. The blocks of entries are below the lowest level of the tree.
 //!
 //! The blocks of a quota file are metadata. They are read through the metadata cache and changed in transactions. The file never shrinks,
 //! and no entry is removed.
@@ -23,8 +23,8 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 const ENTRY: usize = size_of::<RawQuotaEntry>();
 /// The maximum number of entries in a block.
 const PER_BLOCK: u16 = ((BLOCK - size_of::<RawQuotaLeaf>()) / ENTRY) as u16;
-/// The maximum number of blocks that a new entry changes, without the file's block map: 1 header, 4 nodes of the tree, 2 blocks of entries,
-/// 2 blocks (bitmap and group descriptor) for each of at most 5 new blocks, 1 inode, 1 superblock.
+/// The maximum number of blocks that a new entry changes: 1 header, 4 nodes of the tree, 2 blocks of entries, 2 blocks (bitmap and group
+/// descriptor) for each of at most 5 new blocks, 1 inode, 1 superblock. The blocks of the file's block map are not included.
 const INSERT_CREDITS: u32 = 20;
 /// The maximum number of ids whose entries are cached.
 const MOST_KNOWN: usize = 1 << 16;
@@ -35,23 +35,25 @@ type At = (FsBlock, usize);
 pub(super) struct QuotaFile {
     number: InodeNo,
     place: Place,
-    /// The time in seconds for which a soft limit may be exceeded, for space and for inodes.
+    /// The grace times in seconds: how long the usage may exceed a soft limit for space, and for inodes.
     grace: [u64; 2],
-    /// The volume's block for each block of the file.
+    /// The map of the file: the volume's block for each block of the file.
     blocks: RwLock<Vec<FsBlock>>,
     known: RwLock<HashMap<u32, At>>,
-    /// Locked during the insertion of an entry. A thread acquires this lock before it begins the transaction of the insertion.
+    /// The lock of insertions. A thread acquires this lock before it begins the transaction that inserts an entry.
     growing: Mutex<()>,
 }
 
-/// No other thread changes the inode of the file at the same time: only [`insert`](QuotaFile::insert) changes it, under the lock `growing`.
+/// Only [`insert`](QuotaFile::insert) changes the inode of the file, and `insert` holds the lock `growing`. No other thread therefore
+/// changes the inode at the same time.
 impl MayChange for QuotaFile {
     fn number(&self) -> InodeNo {
         self.number
     }
 }
 
-/// The used entries in a block, and their offsets. An entry that consists of zeros is unused, even though 0 is a valid id.
+/// The used entries in a block, and their offsets. An entry that consists of zeros is unused. The used entry of id 0 never consists of
+/// zeros.
 pub(in crate::fs::ext4) fn entries(block: &[u8]) -> impl Iterator<Item = (usize, &RawQuotaEntry)> {
     positions().filter_map(|at| {
         let entry = RawQuotaEntry::ref_from_bytes(block.get(at..at + ENTRY)?).ok()?;
@@ -100,8 +102,8 @@ impl QuotaFile {
         Ok(file)
     }
 
-    /// Adds to the usage of an id. The entry of a new owner is created before this call. If the id still has no entry, the usage on the
-    /// volume was already wrong, and nothing is recorded.
+    /// Adds to the usage of an id. The entry of a new owner is created before this call. If the id has no entry nevertheless, the recorded
+    /// usage was already wrong before, and nothing is recorded.
     pub(super) fn add(
         &self,
         handle: &mut Handle<'_>,
@@ -126,7 +128,7 @@ impl QuotaFile {
         })
     }
 
-    /// Starts the grace time of each soft limit that is exceeded, and clears the grace time of each other limit.
+    /// For each soft limit: starts the grace time if the usage exceeds the limit, and clears it otherwise.
     fn watch(&self, entry: &mut RawQuotaEntry, now: u64) {
         let soft = entry.dqb_bsoftlimit.get().saturating_mul(LIMIT_UNIT);
         let space = (soft, entry.dqb_curspace.get());
@@ -140,7 +142,7 @@ impl QuotaFile {
             }
         }
         if is_free(entry) {
-            // An entry of id 0 without usage consists of zeros and would count as unused. This value marks the entry as used.
+            // If the entry of id 0 has no usage, it consists of zeros and would count as unused. This value marks the entry as used.
             entry.dqb_itime.set(1);
         }
     }
@@ -232,8 +234,8 @@ impl QuotaFile {
         }
         self.put_entry(fs, handle, &mut header, leaf, id)?;
         let mut child = leaf;
-        // New nodes are linked from the lowest level upwards, so a concurrent reader finds either the complete path or none of its new
-        // nodes.
+        // New nodes are linked into the tree from the lowest level upwards. A concurrent reader therefore finds either the complete path or
+        // no new node.
         for depth in (way.len()..LEVELS as usize).rev() {
             let Some(node) = new.pop() else { break };
             self.set_pointer(fs, handle, node, bytes[depth], child)?;
@@ -246,8 +248,8 @@ impl QuotaFile {
         })
     }
 
-    /// Writes an entry without usage into block `leaf`, which must have an unused entry. If the block becomes full, it is removed from the
-    /// list of blocks with unused entries.
+    /// Writes an entry without usage into block `leaf`, which must have an unused entry. If the block is full afterwards, removes the block
+    /// from the list of blocks with unused entries.
     fn put_entry(
         &self,
         fs: &Ext4,
@@ -292,7 +294,7 @@ impl QuotaFile {
         })
     }
 
-    /// Allocates zeroed blocks of the file. The blocks in the file's free list are used first, and then the file grows.
+    /// Allocates zeroed blocks of the file: first from the file's free list, and then at the end of the file.
     fn take_blocks(
         &self,
         fs: &Arc<Ext4>,
@@ -338,8 +340,8 @@ impl QuotaFile {
         Ok(taken)
     }
 
-    /// Grows the file to at least `blocks` quota blocks. If the volume has too few free blocks, the blocks that were already added may
-    /// remain.
+    /// Grows the file to at least `blocks` quota blocks. If the volume has too few free blocks, the file may keep the blocks that were
+    /// already added.
     fn grow(&self, fs: &Arc<Ext4>, handle: &mut Handle<'_>, blocks: u32) -> Result<()> {
         let size = fs.superblock.block_size;
         let needed = size.blocks_for(u64::from(blocks) * BLOCK as u64);

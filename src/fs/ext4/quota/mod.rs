@@ -1,8 +1,8 @@
 //! Quota: the usage and the limits of each user, group and project.
 //!
-//! Every change of an inode is made by [`Handle::update_inode`], which compares the inode's usage before and after the change, and charges
-//! the difference in the same transaction. No other code charges usage. Limits are checked before space is allocated. Hard limits, and soft
-//! limits whose grace time has expired, apply to all users, including the superuser. Blocks of a file's block map are charged but not
+//! [`Handle::update_inode`] makes every change of an inode. It compares the inode's usage before and after the change, and charges the
+//! difference in the same transaction. No other code charges usage. Limits are checked before space is allocated. Hard limits apply to all
+//! users, including the superuser, and so do soft limits whose grace time has expired. Blocks of a file's block map are charged but not
 //! checked, so they may exceed a limit. If several threads allocate for the same owner at the same time, their allocations may together
 //! exceed a limit.
 
@@ -25,8 +25,8 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::InodeFlags;
 use crate::units::InodeNo;
 
-/// The maximum number of blocks of entries that an operation changes. For each of up to three inodes, these are the blocks with the entries
-/// of a user, a group and a project.
+/// The maximum number of blocks of entries that an operation changes. An operation charges up to three inodes. Each inode has an entry for
+/// its user, its group and its project.
 const CREDITS: u32 = 9;
 
 /// The quota files of a volume, for users, groups and projects.
@@ -52,20 +52,20 @@ struct Headroom {
 }
 
 impl Usage {
-    /// The usage of an inode, from the inode's bytes. An inode that stores the value of an attribute has no usage, because the inode with
-    /// the attribute is charged.
+    /// The usage of an inode, computed from the inode's bytes. The inode of an attribute's value has no usage: the value is charged to the
+    /// inode that has the attribute.
     pub(super) fn of(sb: &Superblock, bytes: &[u8]) -> Self {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Self { owners: [0; 3], bytes: 0, inodes: 0 };
         };
         let value = InodeFlags::from_bits_retain(raw.i_flags.get()).contains(InodeFlags::EA_INODE);
-        // The limit ensures that differences fit into an i64. It is larger than any volume.
+        // The limit is larger than any volume. It ensures that the difference of two usages fits into an i64.
         let bytes = (sectors(sb, raw).min(1 << 52) as i64) << 9;
         let owners = owners(raw, rest);
         if value { Self { owners, bytes: 0, inodes: 0 } } else { Self { owners, bytes, inodes: 1 } }
     }
 
-    /// Adds the charge for attribute values in separate inodes: one inode for each reference to a value.
+    /// Adds the charge for attribute values in separate inodes: each reference to a value is charged as one inode.
     pub(super) fn add_values(&mut self, count: i64) {
         self.inodes += count;
     }
@@ -118,7 +118,7 @@ impl Quota {
         Ok(())
     }
 
-    /// The space and the number of inodes that each of these owners may still use: the minimum over the owners.
+    /// The space and the number of inodes that an operation may use if all of these owners are charged for it: the minimum over the owners.
     fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Headroom> {
         let mut least = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         for (kind, file) in self.files() {
@@ -143,7 +143,7 @@ impl Quota {
 }
 
 impl Ext4 {
-    /// The maximum number of quota blocks that an operation changes. 0 if the volume has no quota files.
+    /// The maximum number of blocks of the quota files that an operation changes. 0 if the volume has no quota files.
     pub(super) fn quota_credits(&self) -> u32 {
         if self.quota.get().is_some() { CREDITS } else { 0 }
     }
@@ -169,7 +169,7 @@ impl Ext4 {
 }
 
 impl Inode {
-    /// Refuses additional usage that would exceed the limits of an inode's owners. Callers that allocate data blocks use
+    /// Refuses additional usage that would exceed a limit of the inode's owners. Callers that allocate data blocks use
     /// [`quota_allows`](Self::quota_allows) instead.
     ///
     /// # Errors
@@ -185,10 +185,10 @@ impl Inode {
         }
     }
 
-    /// The number of blocks, from 1 to `want`, that the owners of a file may still use.
+    /// The number of blocks that a file may still use within the limits of its owners, from 1 to `want`.
     ///
     /// # Errors
-    /// `Quota` if the owners may not use even one cluster; the errors of reading the quota files.
+    /// `Quota` if the limits do not permit even one cluster; the errors of reading the quota files.
     pub(super) fn quota_allows(&self, want: u32) -> Result<u32> {
         let Some(quota) = self.fs.quota_of(self.number()) else { return Ok(want) };
         let left = quota.left(&self.fs, owners_of(self).map(Some))?;
@@ -202,8 +202,8 @@ impl Inode {
 }
 
 impl Operation<'_> {
-    /// Refuses a new inode if the inode would exceed the limits of these owners. The caller must not be in a transaction, because a missing
-    /// entry of an owner is created in a separate transaction.
+    /// Refuses a new inode if it would exceed a limit of these owners. The call must be outside of a transaction: if an owner has no entry
+    /// in the quota file, the entry is created in a separate transaction.
     ///
     /// # Errors
     /// `Quota`; `NoSpace`; errors of reading the quota files.
@@ -214,8 +214,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Refuses new owners of an inode if the inode's usage would exceed their limits. As with [`admit_inode`](Self::admit_inode), the
-    /// caller must not be in a transaction.
+    /// Refuses new owners of an inode if the inode's usage would exceed a limit of these owners. The call must be outside of a transaction,
+    /// as for [`admit_inode`](Self::admit_inode).
     ///
     /// # Errors
     /// The errors of [`admit_inode`](Self::admit_inode).

@@ -26,7 +26,7 @@ impl<'a> Bitmaps<'a> {
         Self { fs: &volume.found, groups: BTreeMap::new() }
     }
 
-    /// The bitmap of a group of the old volume, for changes. The first call for a group reads the bitmap.
+    /// Returns the bitmap of a group of the old volume, for changes. The first call for a group reads the bitmap.
     pub(super) fn group(&mut self, number: u32) -> Result<&mut Buffer> {
         match self.groups.entry(number) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
@@ -38,7 +38,7 @@ impl<'a> Bitmaps<'a> {
         }
     }
 
-    /// Marks all clusters that contain these blocks of the old volume as used or free.
+    /// Marks the clusters that contain these blocks of the old volume as used, or as free if `in_use` is false.
     pub(super) fn mark(&mut self, blocks: Range<u64>, in_use: bool) -> Result<()> {
         let sb = &self.fs.superblock;
         if blocks.is_empty() {
@@ -53,8 +53,8 @@ impl<'a> Bitmaps<'a> {
     }
 
     /// Adds the changed bitmaps to the edits, and stores the new counts of free clusters in the descriptors. A bitmap that was
-    /// uninitialised becomes initialised, because the content that an uninitialised bitmap implies depends on the superblock, and the
-    /// resize changes the superblock. Also, the bitmap of the last group must always be initialised.
+    /// uninitialised becomes initialised. The reason is that the content of an uninitialised bitmap is computed from the superblock, which
+    /// the resize changes. The bitmap of the last group must also always be initialised.
     pub(super) fn store(
         self,
         new: &Superblock,
@@ -64,7 +64,7 @@ impl<'a> Bitmaps<'a> {
         let mut before = Buffer::aligned(new.block_size.bytes())?;
         for (number, mut bytes) in self.groups {
             let clusters = new.clusters_in(number);
-            // The bits past the end of the group represent no block, and must be set.
+            // No block corresponds to the bits past the end of the group. These bits must be set.
             let bits = bytes.len() as u32 * 8;
             bitmap::set(&mut bytes, clusters..bits);
             before.fill(0);
@@ -87,7 +87,7 @@ impl<'a> Bitmaps<'a> {
 }
 
 impl Ext4 {
-    /// Copies the block bitmap of a group. If the bitmap is uninitialised, the content that this state implies is computed.
+    /// Returns a copy of the block bitmap of a group. If the bitmap is uninitialised, its content is computed.
     pub(super) fn copy_block_bitmap(&self, number: u32, into: &mut [u8]) -> Result<()> {
         let group = self.group(number)?;
         if group.blocks_uninit {
@@ -117,7 +117,8 @@ impl Descriptors {
                 let place = Place::new("group descriptor");
                 block.copy_from_slice(&fs.blocks.read(fs.descriptor_block(first), place)?);
             }
-            // The bytes after the descriptor of the old volume's last group may have any content, and are replaced by zeros.
+            // The last descriptor block of the old volume may contain any bytes after the last descriptor. These bytes are replaced by
+            // zeros.
             if old.groups > first && old.groups - first < per_block {
                 let used = (old.groups - first) as usize * usize::from(old.descriptor_size);
                 block[used..].fill(0);
@@ -174,8 +175,8 @@ impl Descriptors {
         let size = sb.block_size.bytes();
         let mut next = 0;
         for (range, at) in layout.descriptor_copies() {
-            // Only the first copy of each descriptor block is written here, because no reader uses the other copies. They are written
-            // later.
+            // This function writes only the first copy of each descriptor block. The other copies are written later, because no reader
+            // needs them.
             if range.end <= next {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Writes the changes of a resize to the device, in an order in which a power failure at any point does no damage.
+//! Writes the changes of a resize to the device. The order of the writes ensures that a power failure at any point does no damage.
 
 use std::io::IoSlice;
 
@@ -16,19 +16,19 @@ use crate::fs::ext4::superblock::{change_features, change_superblock, seal_super
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FsBlock};
 
-/// The maximum number of bytes that one request copies, a multiple of every block size.
+/// The maximum number of bytes that one request copies. It is a multiple of every block size.
 const COPIED: usize = 1 << 20;
 
-/// The time at which the new size is written to the superblock.
+/// The time at which the new size of the volume is written to the superblock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// The size is written in the same transaction as the other blocks, because the new content of these blocks is valid only for the new
-    /// size.
+    /// The size is written in the transaction of the other blocks. The new content of these blocks is valid only for the new size.
     WithEdits,
-    /// The size is written after the other blocks, because the new content of these blocks is also valid for the old size. The superblock
-    /// is not in the transaction, because a kernel that mounts the volume reads the size in the superblock before it replays the journal.
+    /// The size is written after the other blocks, whose new content is also valid for the old size. The superblock must not be in the
+    /// transaction: a kernel that mounts the volume reads the size in the superblock before it replays the journal.
     AfterEdits,
-    /// The size does not change. The journal itself moves, so the changes cannot be written in a transaction.
+    /// The size does not change, because only the journal moves. A transaction is not possible, because the journal would have to contain
+    /// its own move.
     Same,
 }
 
@@ -49,8 +49,8 @@ impl Volume {
         let log = if size == Size::Same { None } else { jbd2::restore(&self.found)? };
         self.write_in_place(log, edits, shape, size).context(|| "resize")?;
 
-        // After this write, the device contains the new volume. e2fsck can rebuild the structures that are not yet written. Until
-        // everything is written, the superblock does not have the flag for a clean volume.
+        // With this write, the device contains the new volume. Structures that are not written yet can be rebuilt by e2fsck. Until all of
+        // them are written, the superblock does not have the flag for a clean volume.
         let unchecked = |raw: &mut RawSuperblock| {
             *raw = shape.raw.clone();
             raw.s_state.set(raw.s_state.get() & !STATE_VALID);
@@ -82,7 +82,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes the blocks that are in use in the old volume: in one transaction if the log has enough space, otherwise rank by rank.
+    /// Writes the blocks that are in use in the old volume. If the log has enough space, they are written in one transaction; otherwise
+    /// rank by rank.
     fn write_in_place(
         &self,
         log: Option<LogWriter>,
@@ -93,7 +94,7 @@ impl Volume {
         let blocks = &self.found.blocks;
         let last = if size == Size::WithEdits { Rank::Reserved } else { Rank::Gone };
         let mut versions = edits.of(|rank| (Rank::Bitmaps..=last).contains(&rank));
-        // The transaction may also contain the superblock, which needs one more block.
+        // One more block of the log may be needed, because the transaction may also contain the superblock.
         if let Some(mut log) = log.filter(|log| log.has_room_for(versions.len() + 1)) {
             let recovers = |raw: &mut RawSuperblock| {
                 change_features(raw, |features| features.incompat.insert(Incompat::RECOVER));

@@ -9,29 +9,30 @@ use crate::fs::ext4::Ext4;
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
-/// The order in which blocks are written without a transaction. If the resize is interrupted after the blocks of any rank, e2fsck still
-/// finds every file.
+/// The order in which blocks are written if no transaction is possible. If the resize is interrupted between two ranks, e2fsck still finds
+/// every file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     /// A block that the old volume does not use.
     Fresh,
-    /// Bitmaps and group descriptors. They mark blocks as used before any inode refers to these blocks.
+    /// Bitmaps and group descriptors. They are written before the inodes, so that blocks are marked as used before an inode refers to them.
     Bitmaps,
-    /// Inodes. The new positions of their blocks already contain the content.
+    /// Inodes. They are written after the content of their blocks was copied to the new positions.
     Inodes,
-    /// Directory entries. The inodes to which these entries refer are already written.
+    /// Directory entries. They are written after the inodes to which they refer.
     Entries,
-    /// The old copies of inodes that get new numbers. When these blocks are written, no directory entry refers to the old numbers.
+    /// The old copies of inodes that get new numbers; the write deletes them. They are written after the directory entries, which then do
+    /// not refer to the old numbers.
     Gone,
     /// The reserved descriptor blocks, and the resize inode, which owns these blocks. They are valid only for the new size.
     Reserved,
 }
 
-/// The new contents of blocks, by the position of each block in the new volume.
+/// The new contents of blocks. The key is the position of a block in the new volume.
 #[derive(Default)]
 pub(super) struct Edits<'a> {
     blocks: BTreeMap<FsBlock, (Rank, Block)>,
-    /// The moved blocks. The initial content of a moved block is read from its old position.
+    /// The moved blocks. Their content is read from their old positions.
     pub(super) moves: Option<&'a Moves>,
 }
 
@@ -40,8 +41,7 @@ impl<'a> Edits<'a> {
         Self { blocks: BTreeMap::new(), moves: Some(moves) }
     }
 
-    /// Changes a block. The first change reads the block's content from the device. The content of a moved block is read from the old
-    /// position.
+    /// Changes a block. The first change of a block reads its content from the device; for a moved block, from the old position.
     pub(super) fn edit<R>(
         &mut self,
         fs: &Ext4,

@@ -18,8 +18,8 @@ pub(super) fn grow(volume: &Volume, mut shape: Shape, zeros_from: Option<u64>) -
     let old = &volume.found.superblock;
     let cluster = u64::from(old.cluster_blocks);
     let first = u64::from(old.first_data_block);
-    // A file may own the last cluster of the old volume, even if only a part of that cluster is in the old volume. New metadata therefore
-    // begins at the next cluster.
+    // The last cluster of the old volume may extend past the old end, and a file may own the complete cluster. New metadata therefore begin
+    // at the next cluster.
     let from = first + (old.blocks_count - first).next_multiple_of(cluster);
     let (sb, geometry) = (&shape.sb, &shape.geometry);
     let mut space = Space::new(from..sb.blocks_count, cluster);
@@ -50,7 +50,7 @@ pub(super) fn grow(volume: &Volume, mut shape: Shape, zeros_from: Option<u64>) -
     let mut descriptors = Descriptors::new(volume, &shape)?;
     volume.check_held()?;
 
-    // All blocks that this loop writes are past the end of the old volume.
+    // This loop writes only blocks past the end of the old volume.
     let output = Output::new(&**volume.device(), sb.block_size)?;
     let zeros_from = zeros_from.unwrap_or(u64::MAX) >> sb.block_size.shift();
     let mut tables = TablesAre::Zero;

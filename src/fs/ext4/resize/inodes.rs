@@ -23,7 +23,7 @@ use crate::units::{FsBlock, InodeNo};
 const INODE: Place = Place::new("inode");
 
 impl Volume {
-    /// Adds an inode to the edits, with its number, its block map and its attribute block in the new volume.
+    /// Adds a changed inode to the edits: with its number, its block map and its attribute block in the new volume.
     pub(super) fn edit_inode(
         &self,
         plan: &Plan,
@@ -89,7 +89,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Computes new checksums of the orphan file's blocks, because these checksums cover the positions of the blocks.
+    /// Computes new checksums of the orphan file's blocks. The checksum of each block covers the block's position.
     fn seal_orphan_file(
         &self,
         plan: &Plan,
@@ -108,8 +108,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Deletes an inode under its old number. If the inode were not deleted and the resize were interrupted before the size changes, e2fsck
-    /// would find two files with the same blocks.
+    /// Deletes an inode under its old number. Otherwise, if the resize were interrupted before the size changes, e2fsck would find two
+    /// files with the same blocks.
     fn delete(&self, number: InodeNo, edits: &mut Edits<'_>) -> Result<()> {
         let (fs, now) = (&self.found, self.clock.now());
         let place = fs.inode_place(number)?;
@@ -125,7 +125,7 @@ impl Volume {
     }
 }
 
-/// The item of an inode. `items` must be sorted by inode number.
+/// Finds the item of an inode. `items` must be sorted by inode number.
 pub(super) fn find(items: &[Item], number: InodeNo) -> Option<&Item> {
     items.binary_search_by_key(&number, |item| item.number).ok().map(|at| &items[at])
 }

@@ -1,9 +1,9 @@
 //! Growing and shrinking an unmounted volume, as resize2fs does.
 //!
-//! All decisions are made in memory before the first write. The numbers of the new volume ([`shape`]) are computed first, then the new
-//! content of every changed block ([`edits`]). The blocks are then written in an order in which a power failure at any point does no damage
-//! ([`commit`]). A volume shrinks in several steps. All steps are first made on a device that stores its changes in memory ([`Dry`]), and
-//! the result is checked there.
+//! All decisions are made in memory before the first write. First the numbers of the new volume are computed ([`shape`]), then the new
+//! content of every changed block ([`edits`]). Then the blocks are written, in an order in which a power failure at any point does no
+//! damage ([`commit`]). A volume shrinks in several steps. All steps are first made on a device that stores its changes in memory
+//! ([`Dry`]), and the result is checked there.
 //!
 //! The writes of a step:
 //!
@@ -46,7 +46,7 @@ use crate::fs::Clock;
 use crate::setters::setters;
 
 const PLACE: Place = Place::new("superblock");
-/// The page size, in bytes. A size that is derived from the device's size is rounded down to a multiple of this number, as in mke2fs. A
+/// The page size, in bytes. If the device determines the size of the volume, the size is rounded down to complete pages, as in mke2fs. A
 /// page cache could not access an incomplete page at the end of the volume.
 const PAGE: u64 = 4096;
 
@@ -59,7 +59,7 @@ pub enum NewSize {
     Device,
     /// This number of bytes, rounded down to a multiple of the block size.
     Bytes(u64),
-    /// The smallest size that is large enough for all data.
+    /// The smallest size into which all data fit.
     Minimum,
 }
 
@@ -95,15 +95,16 @@ pub struct Resized {
     pub blocks: u64,
 }
 
-/// Resizes the volume on a device that is open for writing. A volume that needs recovery is recovered first. The recovery increments the
-/// volume's mount count.
+/// Resizes the volume on a device that is open for writing. If the volume needs recovery, it is recovered first; the recovery increments
+/// the volume's mount count.
 ///
-/// A last group that has hardly any space for files besides its own metadata is omitted, so the new size may be smaller than requested.
+/// The last group is omitted if it would have hardly any space for files besides its own metadata. The new size may therefore be smaller
+/// than requested.
 ///
 /// # Errors
 /// `InvalidInput` for invalid sizes; `Unsupported` with the name of the feature; `NoSpace` with the smallest possible size; `Corrupt` for a
-/// volume that e2fsck must repair first; the errors of [`Ext4::open_for_writing`]. Before all decisions are made, only the recovery writes
-/// to the device.
+/// volume that e2fsck must repair first; the errors of [`Ext4::open_for_writing`]. Only the recovery may have written to the device before
+/// one of these errors.
 pub(crate) fn resize(
     device: &Arc<dyn Device>,
     options: &ResizeOptions,
@@ -153,13 +154,13 @@ pub(crate) fn minimum(device: &Arc<dyn Device>) -> Result<Resized> {
     Ok(Resized { block_size: 1 << block_size.shift(), before, blocks })
 }
 
-/// A volume that is resized, in its state before the resize. The journal is empty.
+/// A volume in its state before the resize. The journal is empty.
 struct Volume {
     found: Arc<Ext4>,
     raw: RawSuperblock,
-    /// This node's hold on the volume, if the volume has multiple mount protection.
+    /// The hold of this node on the volume, if the volume has multiple mount protection.
     held: Option<MmpHold>,
-    /// The device that stores changes in memory, if this volume is a rehearsal.
+    /// The device that stores changes in memory, if the resize of this volume is a rehearsal.
     dry: Option<Arc<Dry>>,
     clock: Clock,
 }
@@ -193,10 +194,10 @@ impl Volume {
         check_features(&sb)?;
         recover(device, &events, clock)?;
         mmp::check(&**device, &sb, mmp::Purpose::Write)?;
-        // The state is checked again, because another node may have changed the volume while the check above waited.
+        // The state is checked again, because another node may have changed the volume while `mmp::check` waited.
         check_state(device)?;
         let held = MmpHold::take(device, &Ext4::read_superblock(&**device)?, &events, clock)?;
-        // The state is checked again, because another node may have written to the volume before that node detected this node.
+        // The state is checked again. Another node may have written to the volume until it detected that this node holds the volume.
         check_state(device)?;
         let sb = Ext4::read_superblock(&**device)?;
         check_features(&sb)?;
@@ -271,8 +272,8 @@ fn check_features(sb: &Superblock) -> Result<()> {
         }
     }
     if sb.compat.contains(Compat::SPARSE_SUPER2) && sb.incompat.contains(Incompat::META_BG) {
-        // With sparse_super2, a group gets a backup when the group becomes the last group. With meta_bg, the group's descriptor block would
-        // then have to move by one block.
+        // With sparse_super2, a group gets a backup when it becomes the last group. If the volume also has meta_bg, the group's descriptor
+        // block would have to move by one block.
         return Err(Error::unsupported(
             "sparse_super2 together with meta_bg is not supported: use resize2fs",
         ));

@@ -1,4 +1,4 @@
-//! The blocks that a resize moves. All blocks of a cluster move together, and each cluster moves only once.
+//! The blocks that a resize moves. All blocks of a cluster move together. A cluster moves at most once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,16 +7,16 @@ use crate::error::Result;
 use crate::fs::ext4::Superblock;
 use crate::fs::ext4::mkfs::space::Space;
 
-/// The blocks that files and metadata must vacate.
+/// The blocks that files and metadata must leave.
 pub(super) struct Evicted {
-    /// The first block past the end of the new volume. All blocks from this block on must be vacated.
+    /// The first block past the end of the new volume. Files and metadata must leave all blocks from this block on.
     pub(super) from: u64,
     /// The blocks that the backup in the new last group will use.
     pub(super) backup: Range<u64>,
 }
 
 impl Evicted {
-    /// Whether any block of a range must be vacated.
+    /// Whether files and metadata must leave any block of a range.
     pub(super) fn meets(&self, blocks: &Range<u64>) -> bool {
         blocks.end > self.from || blocks.start < self.backup.end && self.backup.start < blocks.end
     }
@@ -30,7 +30,7 @@ pub(super) struct Moves {
     to: BTreeMap<u64, (u64, u64)>,
     /// The moved ranges. The key is the new position, and the value is the length and the old position.
     from: BTreeMap<u64, (u64, u64)>,
-    /// The block after the last allocated block. The next allocation searches from this block on.
+    /// The block after the last allocated block. The search for the next allocation begins here.
     goal: u64,
 }
 
@@ -45,8 +45,8 @@ impl Moves {
         }
     }
 
-    /// The range of `map` that contains a block. Returns the start and the length of the range, and the position to which `map` maps the
-    /// start.
+    /// Finds the range of `map` that contains a block. Returns the start of the range, its length, and the position to which the start is
+    /// mapped.
     fn holding(map: &BTreeMap<u64, (u64, u64)>, block: u64) -> Option<(u64, u64, u64)> {
         let (start, (len, other)) = map.range(..=block).next_back()?;
         (block < start + len).then_some((*start, *len, *other))
@@ -57,7 +57,7 @@ impl Moves {
         self.from.insert(new, (len, old));
     }
 
-    /// Allocates new positions for the clusters of a range that must move and have no new position yet.
+    /// Allocates new positions for the clusters of a range that must move and that have no new position yet.
     pub(super) fn evict(
         &mut self,
         blocks: &Range<u64>,
@@ -104,7 +104,7 @@ impl Moves {
         Ok(runs)
     }
 
-    /// Allocates a position for a block that does not exist in the old volume.
+    /// Allocates a position for a new block, which has no position in the old volume.
     pub(super) fn new_block(&mut self, space: &mut Space) -> Result<u64> {
         Ok(self.allocate(space, 1)?[0].start)
     }
@@ -114,7 +114,8 @@ impl Moves {
         Self::holding(&self.to, block).map_or(block, |(start, _, new)| new + (block - start))
     }
 
-    /// The positions of a range of blocks in the new volume. Pieces of the range may have moved to different positions.
+    /// The positions of a range of blocks in the new volume. There may be several positions, because parts of the range may have moved
+    /// separately.
     pub(super) fn places(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
         let mut pieces = Vec::new();
         let mut at = blocks.start;
@@ -131,7 +132,7 @@ impl Moves {
         pieces
     }
 
-    /// The position in the old volume of the content that moves to `block`. `None` if nothing moves to `block`.
+    /// The old position of the content that moves to `block`; `None` if no content moves to `block`.
     pub(super) fn source(&self, block: u64) -> Option<u64> {
         Self::holding(&self.from, block).map(|(start, _, old)| old + (block - start))
     }

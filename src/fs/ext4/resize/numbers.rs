@@ -1,4 +1,4 @@
-//! New numbers for the inodes of removed groups, and the inode bitmaps in which these numbers become used.
+//! New numbers for the inodes of removed groups, and the inode bitmaps that mark these numbers as used.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,8 +23,7 @@ struct Taking {
     bytes: Buffer,
     free: u32,
     directories: u32,
-    /// The index of the first inode in the table that was never in use: `unused_from` is the index before the resize, `used_to` after the
-    /// resize.
+    /// The inodes from this index on were never in use. `unused_from` is the index before the resize, `used_to` the index after it.
     unused_from: u32,
     used_to: u32,
 }
@@ -65,8 +64,8 @@ impl Numbers {
                 ));
             }
             if let Some(what) = volume.role(item.number) {
-                // The superblock's field would change together with the size, but the inode under its old number is deleted before that.
-                // Between these two writes, the field would refer to a deleted inode.
+                // A field of the superblock refers to this inode. The field could change only together with the size, but the inode under
+                // its old number is deleted before. Between the two writes, the field would refer to a deleted inode.
                 let number = item.number;
                 return Err(Error::unsupported(format!(
                     "inode {number} is beyond the new end and is {what}: disable the feature first (tune2fs, e2fsck -f)"

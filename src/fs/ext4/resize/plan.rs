@@ -20,12 +20,12 @@ use crate::iomap::ExtentState;
 use crate::sys::Buffer;
 use crate::units::InodeNo;
 
-/// A changed inode.
+/// An inode that the plan changes.
 pub(super) struct Change {
     pub(super) number: InodeNo,
     /// The new block map, if blocks of the inode move.
     pub(super) map: Option<FileMap>,
-    /// The blocks of the old map that the new map replaces.
+    /// The blocks of the old map. The blocks of the new map replace them.
     pub(super) old_nodes: Vec<u64>,
 }
 
@@ -85,14 +85,14 @@ impl Plan {
         self.changes.iter().any(|change| change.number == number)
     }
 
-    /// The blocks of the old volume that moved data and replaced blocks of maps occupy.
+    /// The blocks of the old volume that become unused: the old positions of moved data, and the replaced blocks of maps.
     pub(super) fn old_blocks(&self) -> impl Iterator<Item = Range<u64>> {
         let nodes = self.changes.iter().flat_map(|change| &change.old_nodes);
         let moved = self.moves.all().map(|(from, _, len)| from..from + len);
         nodes.map(|node| *node..node + 1).chain(moved)
     }
 
-    /// The blocks of the new volume that moved data and new blocks of maps occupy.
+    /// The blocks of the new volume that become used: the new positions of moved data, and the new blocks of maps.
     pub(super) fn new_blocks(&self) -> impl Iterator<Item = Range<u64>> {
         let maps = self.changes.iter().filter_map(|change| change.map.as_ref());
         let nodes = maps.flat_map(|map| &map.blocks).map(|(node, _)| *node..node + 1);
@@ -115,7 +115,7 @@ impl Plan {
             moved |= evicted.meets(&range);
             moves.evict(&range, evicted, space)?;
         }
-        // The checksums of the map's blocks cover the inode's number, so these blocks are written again if the number changes.
+        // The checksums of the map's blocks cover the inode's number. If the number changes, these blocks must be written again.
         moved |= number != item.number && !nodes.is_empty();
         let attributes = item.xattr.map(|block| block..block + 1);
         if let Some(block) = &attributes {
@@ -158,7 +158,7 @@ impl Plan {
     }
 }
 
-/// The space of the new volume, for allocations, and the blocks that must be vacated.
+/// The space of the new volume, for allocations, and the blocks that files and metadata must leave.
 fn room(volume: &Volume, shape: &Shape) -> Result<(Space, Evicted)> {
     let (old, sb) = (&volume.found.superblock, &shape.sb);
     let mut space = space(volume, shape)?;
@@ -225,8 +225,8 @@ fn entries(map: &Map, moves: &Moves) -> Vec<RawExtent> {
     entries
 }
 
-/// The blocks of the new volume that are in use in the old volume. The plan must not allocate these blocks, because a write to them before
-/// the new size is set would damage the old volume.
+/// The blocks of the new volume that are also in use in the old volume. The plan must not allocate them: a write to them before the new
+/// size is set would damage the old volume.
 fn space(volume: &Volume, shape: &Shape) -> Result<Space> {
     let (old, sb) = (&volume.found.superblock, &shape.sb);
     let cluster = u64::from(sb.cluster_blocks);

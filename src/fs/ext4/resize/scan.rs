@@ -30,7 +30,7 @@ pub(super) struct Map {
 }
 
 impl Volume {
-    /// Calls `visit` with every inode that is in use, except the resize inode, in the order of their numbers.
+    /// Calls `visit` for every inode in use, in the order of the inode numbers. The resize inode is skipped.
     pub(super) fn each_inode(&self, mut visit: impl FnMut(Inode) -> Result<()>) -> Result<()> {
         let fs = &self.found;
         let sb = &fs.superblock;
@@ -52,7 +52,7 @@ impl Volume {
                 }
                 match fs.inode_or_orphan(inode) {
                     Ok(inode) => visit(inode)?,
-                    // A reserved inode may be unused although the bitmap marks it as used.
+                    // A reserved inode may be unused even if the bitmap marks it as used.
                     Err(error) if inode.0 < sb.first_inode.into() && is_unused(&error) => {}
                     Err(error) => return Err(error),
                 }
@@ -80,8 +80,8 @@ fn is_unused(error: &Error) -> bool {
 }
 
 impl Map {
-    /// Reads the complete map of an inode. The map includes blocks past the end of the file: preallocated blocks, and the last block of a
-    /// journal that an old mke2fs made.
+    /// Reads the complete map of an inode, including blocks past the end of the file. Such blocks are preallocated blocks, and the last
+    /// block of a journal that an old mke2fs made.
     pub(super) fn of(inode: &Inode) -> Result<Self> {
         let mut map = Self::default();
         if !inode.has_map() {
@@ -132,8 +132,8 @@ impl Map {
         Ok(())
     }
 
-    /// Reads a block of pointers and the subtree below this block. The subtree maps the file from file block `first` on. `level` decreases
-    /// with each level, so the recursion ends.
+    /// Reads a block of pointers and the subtree below it. `first` is the first file block that the subtree maps. `level` decreases with
+    /// each level, so the recursion ends.
     fn pointed(&mut self, inode: &Inode, pointer: u32, level: u32, first: u64) -> Result<()> {
         if pointer == 0 {
             return Ok(());
@@ -156,7 +156,7 @@ impl Map {
         Ok(())
     }
 
-    /// Reads a block of the map. The function fails if the map has more blocks than the volume, because such a map is damaged.
+    /// Reads a block of the map. Returns an error if the map has more blocks than the volume, because such a map is damaged.
     fn node(&mut self, inode: &Inode, block: FsBlock, place: Place) -> Result<Block> {
         if self.nodes.len() as u64 >= inode.fs.superblock.blocks_count {
             return Err(place.corrupt("the map has more nodes than the volume has blocks"));
@@ -178,7 +178,7 @@ pub(super) struct Item {
 }
 
 impl Volume {
-    /// Reads all inodes with their maps. The result needs 100 bytes of memory for each inode, and 24 bytes for each extent.
+    /// Reads all inodes with their maps. The result uses 100 bytes of memory for each inode and 24 bytes for each extent.
     pub(super) fn scan(&self) -> Result<Vec<Item>> {
         self.check_bad_blocks()?;
         let mut items = Vec::new();

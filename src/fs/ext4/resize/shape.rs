@@ -21,8 +21,8 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// The shape of a volume with `blocks` blocks. A last group that would have hardly any space for files besides its own metadata is
-    /// omitted, and the volume then has fewer blocks.
+    /// Computes the shape of a volume with `blocks` blocks. The last group is omitted if it would have hardly any space for files besides
+    /// its own metadata. The volume then has fewer blocks.
     ///
     /// # Errors
     /// `InvalidInput` or `Unsupported`, with the reason why the size is impossible.
@@ -80,7 +80,7 @@ impl Shape {
         };
         raw.s_blocks_count_lo.set(blocks as u32);
         raw.s_inodes_count.set(inodes);
-        // The proportion of reserved blocks stays the same.
+        // The reserved blocks keep their percentage of all blocks.
         let reserved = u128::from(sb.reserved_blocks) * u128::from(blocks);
         let reserved = (reserved / u128::from(sb.blocks_count)) as u64;
         raw.s_r_blocks_count_lo.set(reserved as u32);
@@ -100,8 +100,8 @@ impl Shape {
     }
 }
 
-/// Updates the number of descriptor blocks. If the number grows, reserved descriptor blocks are used. If the number decreases, the blocks
-/// that are not needed become reserved.
+/// Updates the number of descriptor blocks. If more blocks are needed, they are taken from the reserved descriptor blocks. If fewer are
+/// needed, the rest becomes reserved.
 fn descriptors(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) -> Result<()> {
     let per_block = sb.descriptors_per_block();
     let (before, after) = (sb.groups.div_ceil(per_block), groups.div_ceil(per_block));
@@ -129,8 +129,8 @@ fn descriptors(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) -> Result<
     Ok(())
 }
 
-/// Updates the groups that have backups with the feature sparse_super2. As in resize2fs, the second of the two backups is always in the
-/// last group. A volume with several groups and without backups stays without backups. A volume with one group gets backups when it grows.
+/// Updates the groups that have backups with the feature sparse_super2. The second of the two backups is always in the last group, as in
+/// resize2fs. A volume with several groups and without backups stays without backups. A volume with one group gets backups when it grows.
 fn backups(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) {
     if !sb.compat.contains(Compat::SPARSE_SUPER2) || groups == sb.groups {
         return;

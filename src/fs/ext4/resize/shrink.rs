@@ -23,14 +23,14 @@ const VOLUME: Place = Place::new("volume");
 /// A step of a shrink.
 #[derive(Clone, Copy)]
 enum Step {
-    /// The journal moves to its position in a volume of this many blocks. The size does not change. This is a separate step, because the
-    /// log cannot contain the transaction that moves the log.
+    /// The journal moves to its position in a volume of this many blocks. The size does not change. The move is a separate step, because a
+    /// transaction in the log cannot move the log itself.
     Journal(u64),
     /// The volume shrinks to this many blocks.
     End(u64),
 }
 
-/// The result of a rehearsal in memory: the steps, and the final number of blocks.
+/// The result of a rehearsal in memory: the steps that are possible, and the number of blocks after them.
 struct Rehearsed {
     steps: Vec<Step>,
     end: u64,
@@ -67,14 +67,14 @@ pub(super) fn to_minimum(volume: Volume) -> Result<u64> {
     Ok(end)
 }
 
-/// The smallest possible number of blocks for a volume. `volume` must be a rehearsal, whose changes stay in memory.
+/// The smallest possible number of blocks for a volume. The changes of `volume` must stay in memory (a rehearsal).
 pub(super) fn least(volume: Volume) -> Result<u64> {
     Ok(rehearse(volume, 0)?.end)
 }
 
-/// Shrinks a volume in memory to `goal` blocks. If exactly `goal` blocks are impossible, the volume shrinks to fewer blocks; if too much
-/// data is in use, the volume shrinks as far as possible. If one step cannot reach the goal, the step shrinks the volume as far as
-/// possible. The inode tables of removed groups then become free space for the next step.
+/// Shrinks a volume in memory to `goal` blocks. If a volume of exactly `goal` blocks is impossible, the result has fewer blocks. If too
+/// much data is in use, the volume shrinks as far as possible. If one step cannot reach the goal, it shrinks the volume as far as possible.
+/// The inode tables that it removes become free space, which the next step can use.
 fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
     volume.check_sound()?;
     let (mut steps, mut moved) = (Vec::new(), false);
@@ -98,15 +98,15 @@ fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
         }
     }
     if moved {
-        // The last step moved the journal, but the volume could not shrink afterwards, so this step is not made.
+        // The last step moves only the journal, and the volume cannot shrink after it. The step is therefore omitted.
         steps.pop();
     }
     Ok(Rehearsed { steps, end: volume.found.superblock.blocks_count })
 }
 
 impl Volume {
-    /// Refuses a volume in which a check finds faults. A resize would make some faults worse. A block that two files share would move for
-    /// only one of the files. A damaged bitmap would get a valid checksum. A damaged resize inode may point to any block.
+    /// Refuses a volume with faults. A resize would make some faults worse: if two files share a block, the block would move for only one
+    /// of them; a damaged bitmap would get a valid checksum; a damaged resize inode may point to any block.
     pub(super) fn check_sound(&self) -> Result<()> {
         let report = self.found.check(&mut |_| ())?;
         match report.findings.iter().find(|finding| finding.severity != Severity::Note) {
@@ -136,8 +136,8 @@ impl Volume {
         self.cut(&plan, &items, shape)
     }
 
-    /// Looks for a plan for `blocks` blocks. Returns the actual number of blocks, and whether the journal must move first, or `None` if no
-    /// plan exists. If `stays` is true, plans that move the journal are rejected.
+    /// Looks for a plan for at most `blocks` blocks. Returns the number of blocks of the plan, and whether the journal must move first.
+    /// Returns `None` if no plan exists. If `stays` is true, plans that move the journal are rejected.
     fn fits(&self, items: &[Item], blocks: u64, stays: bool) -> Result<Option<(u64, bool)>> {
         let Ok(shape) = Shape::new(&self.raw, &self.found.superblock, blocks, self.clock) else {
             return Ok(None);
@@ -160,7 +160,8 @@ impl Volume {
     /// The smallest number of blocks for which a plan exists, and whether the journal must move first. If `stays` is true, plans that move
     /// the journal are rejected.
     fn smallest(&self, items: &[Item], stays: bool) -> Result<(u64, bool)> {
-        // The search starts at 0. The used space is not a lower bound, because it includes the metadata of groups that the shrink removes.
+        // The search starts at 0 blocks. It cannot start at the number of used blocks, because these include the metadata of groups that
+        // the shrink removes.
         let (mut low, mut least) = (0, (self.found.superblock.blocks_count, false));
         while least.0 - low > 1 {
             let middle = low + (least.0 - low) / 2;
@@ -238,7 +239,7 @@ impl Volume {
         self.after(&changes)
     }
 
-    /// The blocks of the new volume that the step frees, and the blocks that the step newly uses.
+    /// The blocks of the new volume that become free in this step, and the blocks that become used.
     fn changes_of_space(&self, plan: &Plan, shape: &Shape) -> Result<Changes> {
         let (old, end) = (&self.found.superblock, shape.sb.blocks_count);
         let own = |tables: &Tables| {
@@ -262,15 +263,15 @@ impl Volume {
         Ok(Changes { freed: freed.into_iter().map(within).collect(), taken })
     }
 
-    /// Reads the volume after the step, and frees the blocks that the smaller volume does not need.
+    /// Opens the volume again after the step, and frees the blocks that the smaller volume does not need.
     fn after(self, changes: &Changes) -> Result<Self> {
         let volume = self.reopen()?;
         volume.free(changes)?;
         volume.reopen()
     }
 
-    /// Frees the blocks that only the larger volume needed. These blocks are freed after the new size is set: if the resize is interrupted
-    /// earlier and a kernel mounts the larger volume, the kernel must not allocate these blocks.
+    /// Frees the blocks that only the larger volume needed. They are freed after the new size is set. Otherwise, if the resize were
+    /// interrupted, a kernel could mount the larger volume and allocate these blocks.
     fn free(&self, changes: &Changes) -> Result<()> {
         let sb = &self.found.superblock;
         let mut shape = Shape::new(&self.raw, sb, sb.blocks_count, self.clock)?;
@@ -280,7 +281,7 @@ impl Volume {
         for range in &changes.freed {
             bitmaps.mark(range.clone(), false)?;
         }
-        // Some of the freed blocks contain moved data, so these blocks are marked as used.
+        // The freed ranges may contain blocks with moved data. These blocks are marked as used again.
         changes.mark_taken(&mut bitmaps)?;
         bitmaps.store(&shape.sb, &mut descriptors, &mut edits)?;
         if edits.is_empty() {

@@ -1,4 +1,4 @@
-//! Tests of block versions: threads change, write home, read, and drop them at the same time.
+//! Tests of the versions of a block: threads change, read and drop the versions, and write them home, at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -38,7 +38,7 @@ impl Model {
         u64::from_le_bytes(*bytes.first_chunk().unwrap())
     }
 
-    /// Reads the block. A reader must not see an older number than the newest number that was seen before the read began.
+    /// Reads the block. The number in the block must not be older than the newest number that was seen before the read began.
     fn look(&self) -> u64 {
         let least = self.seen.load(SeqCst);
         let found = Self::number(&self.blocks.read(BLOCK, PLACE).unwrap());
@@ -50,7 +50,7 @@ impl Model {
     fn count(&self, tid: u64) {
         let add = |bytes: &mut [u8]| {
             let number = Self::number(bytes) + 1;
-            // A reader that gets this version would see an incomplete change.
+            // These bytes make an incomplete change visible: a reader must never get them.
             bytes[..4].fill(0xFF);
             thread::yield_now();
             bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -60,7 +60,7 @@ impl Model {
         self.seen.fetch_max(number, SeqCst);
     }
 
-    /// Writes home the version that a commit froze, as a checkpoint does.
+    /// Writes the version that a commit has frozen to its home location, as a checkpoint does.
     fn write_home(&self, tid: u64) {
         if let Some(version) = self.blocks.dirty().of_transaction(BLOCK, Member::in_test(tid).tid())
         {
@@ -96,8 +96,8 @@ fn no_change_is_lost_and_no_reader_goes_back() {
     });
 }
 
-/// A thread may still read a block through a pointer that another thread has removed in the meantime. The cache must not keep the freed
-/// content.
+/// A thread may read a block although another thread has just removed the pointer to the block and freed it. This late read must not bring
+/// the freed content back into the cache.
 #[test]
 fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
     explore(1, || {

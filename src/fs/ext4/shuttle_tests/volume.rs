@@ -13,7 +13,7 @@ use crate::sync::{explore, run};
 use crate::units::{FileBlock, FilePos};
 
 const BLOCK: usize = 1024;
-/// The length of a file's content. It does not fit into an inode, but fits into one block.
+/// The length of a file's content. The content does not fit into an inode, but fits into one block.
 const LEN: usize = 600;
 
 const NAMES: [&[u8]; 3] = [b"old", b"one", b"two"];
@@ -21,7 +21,7 @@ const NAMES: [&[u8]; 3] = [b"old", b"one", b"two"];
 struct Model {
     fs: Arc<Ext4>,
     ram: Arc<Ram>,
-    /// Whether a sync has made each of `NAMES` durable. If a flag is set, the old name must not exist.
+    /// For each name in `NAMES`, whether a sync has made it durable. If a name is durable, its old name must not exist.
     synced: [AtomicBool; 3],
 }
 
@@ -45,8 +45,8 @@ fn make(fs: &Arc<Ext4>, name: &[u8]) {
     }
 }
 
-/// A closed volume that contains the file `old`. If `full` is set, another file uses all remaining space. Each of the two volumes is
-/// created only once.
+/// A closed volume that contains the file `old`. If `full` is set, another file uses all remaining space. The volume for each value of
+/// `full` is created only once.
 fn volume(full: bool) -> Arc<Ram> {
     static MADE: [OnceLock<Arc<Ram>>; 2] = [const { OnceLock::new() }; 2];
     let made = &MADE[usize::from(full)];
@@ -102,7 +102,7 @@ impl Model {
         self.synced[0].store(true, SeqCst);
     }
 
-    /// Recovers a snapshot of the device, as after a power failure at this time, and checks the content.
+    /// Recovers a snapshot of the device, as after a power failure at the time of the snapshot, and checks the content.
     fn fail_power(&self) {
         let synced = self.synced.each_ref().map(|synced| synced.load(SeqCst));
         let fs = Ext4::open(Arc::new(self.ram.snapshot()), &Arc::default()).unwrap();
@@ -111,7 +111,7 @@ impl Model {
         for (name, synced) in NAMES.iter().zip(synced) {
             let there = match fs.lookup(ROOT, name) {
                 Ok(inode) => {
-                    // An empty file was created but not written yet.
+                    // The file may be empty, if it was created but not written yet.
                     if inode.size() > 0 {
                         let block =
                             inode.fs_block(FileBlock(0)).unwrap().expect("the block is mapped");
@@ -161,8 +161,8 @@ fn synced_changes_are_there_whenever_power_fails() {
     });
 }
 
-/// A freed block is allocated again only after the removal of its file is committed. On this full volume, a new file can get no other
-/// block.
+/// The block of a removed file may be allocated again only after the removal is committed. On this full volume, a new file can only get
+/// such a block.
 #[test]
 fn a_freed_block_is_had_again_only_when_that_is_committed() {
     static REUSED: AtomicBool = AtomicBool::new(false);
@@ -188,7 +188,8 @@ fn a_freed_block_is_had_again_only_when_that_is_committed() {
     assert!(REUSED.load(SeqCst), "no schedule reached the state that the test needs");
 }
 
-/// Opening a decoded inode gives the same file or an error, even if the file is removed and its inode number is reused at the same time.
+/// If a file is removed and its inode number is reused while another thread opens the decoded inode, the open gives the same file or an
+/// error.
 #[test]
 fn an_inode_in_hand_is_never_another_file() {
     static BOTH: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
@@ -220,8 +221,8 @@ fn an_inode_in_hand_is_never_another_file() {
     );
 }
 
-/// Every name whose sync succeeded exists after the close. Two threads run operations, so that another commit may be in progress when the
-/// commit of the close has ended.
+/// After the close, every name exists whose sync succeeded. Two threads run operations, so that another commit may be in progress at the
+/// end of the close's commit.
 #[test]
 fn a_close_beside_operations_keeps_what_was_promised() {
     explore(10, || {

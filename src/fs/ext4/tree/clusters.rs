@@ -1,6 +1,6 @@
-//! Blocks and clusters of an extent-mapped file. With bigalloc, space is allocated and freed in clusters, but extents count blocks. A
-//! cluster belongs to the file as long as a block of the cluster is mapped. A block has the same offset within its cluster in the file and
-//! on the device.
+//! Blocks and clusters of a file with extents. With bigalloc, space is allocated and freed in clusters, but extents count blocks. A cluster
+//! belongs to the file as long as a block of the cluster is mapped. A block has the same offset within its cluster in the file and on the
+//! device.
 //!
 //! Sources: "Bigalloc" in Linux's ext4 documentation, and volumes written by Linux.
 
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::iomap::Extent;
 use crate::units::FsBlock;
 
-/// Space that is about to be freed, as ranges of blocks that consist of complete clusters.
+/// Space that is about to be freed. Each range of blocks consists of complete clusters.
 #[derive(Default)]
 pub(super) struct Space {
     pub(super) ranges: Vec<(FsBlock, u64)>,
@@ -23,7 +23,7 @@ impl Tree<'_> {
         u64::from(self.inode.fs.superblock.cluster_blocks)
     }
 
-    /// The clusters of the file that contain blocks of `range`, and that contain no mapped block outside of `range`.
+    /// The clusters of the file that contain blocks of `range`, but no mapped block outside of `range`.
     pub(super) fn own_clusters(&self, range: Range<u64>) -> Result<Range<u64>> {
         let blocks = self.cluster_blocks();
         let (mut first, mut end) = (range.start / blocks, range.end.div_ceil(blocks));
@@ -36,7 +36,7 @@ impl Tree<'_> {
         Ok(first..end)
     }
 
-    /// The part of the space of `extents` that is in the file's clusters `within`. The extents must be sorted.
+    /// The space on the device that `extents` use in the file's clusters `within`. The extents must be sorted.
     pub(super) fn space(&self, extents: &[Extent], within: Range<u64>) -> Result<Space> {
         let blocks = self.cluster_blocks();
         let mut space = Space::default();

@@ -1,5 +1,5 @@
-//! Changes a file's extents: maps, unmaps and shifts them, or changes their state. A long change processes one leaf after the other. The
-//! tree is valid after each leaf, so a transaction may end after each leaf.
+//! Changes a file's extents: maps, unmaps or shifts them, or changes their state. A long change processes the leaves one after the other.
+//! The tree is valid after each leaf, so a transaction may end there.
 
 use std::ops::Range;
 
@@ -13,17 +13,17 @@ use crate::fs::ext4::tree::read_extents::MAX_BLOCKS;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 
-/// The maximum number of groups whose bitmaps one step of an unmapping changes. A step with a single extent may exceed this number.
+/// The maximum number of groups whose bitmaps one step of an unmapping changes. Only a step with a single extent may exceed this number.
 const GROUPS_AT_ONCE: u64 = 16;
 
 impl Tree<'_> {
-    /// Maps an extent in a hole of the file.
+    /// Maps an extent into a hole of the file.
     pub(super) fn map(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         let path = self.find(extent.first)?;
         let at = path.beginning_at(extent.first);
         let end = extent.end();
-        // The range of this leaf ends where the first extent of the next leaf begins. The last condition therefore finds an overlap with
-        // that extent.
+        // The leaf's range ends where the first extent of the next leaf begins. If the new extent ends after this range, it overlaps that
+        // extent.
         let overlaps = path.ending_after(extent.first) < at
             || path.extents.get(at).is_some_and(|next| next.first < end)
             || end.0 > path.range.end;
@@ -40,7 +40,7 @@ impl Tree<'_> {
         self.replace(handle, &path, window, &pieces, (own.end - own.start) as i64)
     }
 
-    /// Unmaps a range from its end to its start, and frees its space.
+    /// Unmaps a range and frees its space, working from the end of the range to its start.
     pub(super) fn unmap(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<()> {
         let (mut end, mut changed) = (range.end, false);
         while end > range.start {
@@ -49,8 +49,8 @@ impl Tree<'_> {
         self.lower(handle)
     }
 
-    /// Unmaps the last part of a range. This part lies in one leaf, and one step can free its space. Later steps may run in another
-    /// transaction. Returns the end of the remaining part of the range.
+    /// Unmaps the last part of a range. The part lies in one leaf and is short enough for one step. Later steps may run in another
+    /// transaction. Returns the end of the range that remains to be unmapped.
     fn unmap_last(
         &self,
         handle: &mut Handle<'_>,
@@ -87,8 +87,8 @@ impl Tree<'_> {
         Ok(start)
     }
 
-    /// The index of the first extent that one step can free together with all later extents of `part`; `None` if the part has no extents. A
-    /// map that consists only of the root is freed in one step, so that a small file is freed in one transaction.
+    /// Selects the last extents of `part` that one step can free. Returns the index of the first of them, or `None` if the part has no
+    /// extents. If the map consists only of the root, one step frees all extents, so that a small file is freed in one transaction.
     fn last_few(&self, path: &Path, part: Range<usize>) -> Option<usize> {
         let sb = &self.inode.fs.superblock;
         let group = |block: u64| {
@@ -120,7 +120,7 @@ impl Tree<'_> {
             let inner = path.ending_after(start)..path.beginning_at(end);
             if path.extents[inner.clone()].iter().any(|extent| extent.state != state) {
                 self.renew_after(handle, &mut changed)?;
-                // The window includes the adjoining extents, because the changed extents may be merged with them.
+                // The replaced extents include the adjacent extents, because the changed extents may be merged with them.
                 let window = inner.start.saturating_sub(1)..(inner.end + 1).min(path.extents.len());
                 let converted = |extent: &Extent| {
                     let inside = extent.from(start)?.before(end)?;
@@ -136,7 +136,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Moves all extents from a file block on to lower or higher file blocks.
+    /// Moves all extents from a file block on. They move to lower file blocks if `by` is negative, otherwise to higher file blocks.
     pub(super) fn shift(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let blocks = self.cluster_blocks();
         if !from.0.is_multiple_of(blocks) || !by.unsigned_abs().is_multiple_of(blocks) {
@@ -165,12 +165,12 @@ impl Tree<'_> {
         self.shift_up(handle, from, by)
     }
 
-    /// Shifts extents to lower file blocks, from the first leaf to the last, so that the hole moves through the file.
+    /// Shifts extents to lower file blocks. The first leaf is shifted first, so that each leaf moves into the hole before it.
     fn shift_down(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let (mut next, mut changed) = (from, false);
         while next.0 < MAX_BLOCKS {
             let path = self.find(next)?;
-            // `next` is not within an extent. A hole or the end of a leaf precedes it.
+            // `next` is never within an extent: the file block before it is a hole, or belongs to the previous leaf.
             let first = path.beginning_at(next);
             let window = first.saturating_sub(1)..path.extents.len();
             if first < window.end {
@@ -185,7 +185,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Shifts extents to higher file blocks, from the last leaf to the first.
+    /// Shifts extents to higher file blocks. The last leaf is shifted first.
     fn shift_up(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         self.cut(handle, from)?;
         let (mut end, mut changed) = (MAX_BLOCKS, false);
@@ -198,13 +198,13 @@ impl Tree<'_> {
                 let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
                 self.replace(handle, &path, window, &moved, 0)?;
             }
-            // The first leaf also covers the blocks before its range, so the loop ends after the first leaf.
+            // The loop ends after the first leaf, because this leaf is also responsible for the blocks before its range.
             end = if path.is_first() { 0 } else { path.range.start };
         }
         Ok(())
     }
 
-    /// Splits an extent before a block, if the extent contains this block and the previous block.
+    /// Splits the extent that contains a block into two extents, so that the second extent begins with this block.
     fn cut(&self, handle: &mut Handle<'_>, block: FileBlock) -> Result<()> {
         let path = self.find(block)?;
         let at = path.ending_after(block);
@@ -216,8 +216,9 @@ impl Tree<'_> {
         self.replace(handle, &path, at..at + 1, &halves, 0)
     }
 
-    /// Called before each step that changes the tree. The caller has credits for the first step. A later step starts a new transaction if
-    /// the remaining credits may be too few. A change of one step therefore stays in the caller's transaction.
+    /// Makes sure that the handle has enough credits for a step. The caller calls it before each step that changes the tree. The first step
+    /// uses the caller's credits, so a change of one step stays in the caller's transaction. A later step starts a new transaction if the
+    /// remaining credits may be too few.
     fn renew_after(&self, handle: &mut Handle<'_>, changed: &mut bool) -> Result<()> {
         let credits = self.credits_for_step()?;
         if std::mem::replace(changed, true) && handle.credits_left() < credits {
@@ -232,7 +233,7 @@ impl Tree<'_> {
         Ok(super::credits_for_replace(&root) + self.credits_for_freeing())
     }
 
-    /// The maximum number of bitmaps and descriptors that are changed by freeing blocks in one step.
+    /// The maximum number of bitmaps and descriptors that change when one step frees blocks.
     pub(super) fn credits_for_freeing(&self) -> u32 {
         let of_one = u32::from(INIT_MAX_LEN) / self.inode.fs.superblock.blocks_per_group + 2;
         2 * of_one.max(GROUPS_AT_ONCE as u32)

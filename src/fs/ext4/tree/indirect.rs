@@ -25,11 +25,11 @@ pub(super) struct Pointers<'a> {
     pub(super) inode: &'a InodeToChange<'a>,
 }
 
-/// The route to the pointer for a block of the file: a slot in the inode, or slots in the inode and in pointer blocks.
+/// The route to the pointer for a block of the file. It consists of a slot in the inode, and of a slot in each pointer block on the way.
 struct Route {
-    /// The slot in the inode, followed by the slot in each pointer block.
+    /// The slot in the inode, and then the slot in each pointer block.
     slots: SmallVec<[usize; 4]>,
-    /// The distance of the file block from the first file block of this tree.
+    /// The number of file blocks between the first file block of this tree and the block.
     distance: u64,
 }
 
@@ -53,7 +53,7 @@ impl Pointers<'_> {
         (DIRECT + fan_out + fan_out.pow(2) + fan_out.pow(3)).min(super::FILE_BLOCKS)
     }
 
-    /// The route to a file block, which must be below the limit.
+    /// The route to a file block. The file block must be below the limit.
     fn route(&self, block: u64) -> Route {
         let Some(mut distance) = block.checked_sub(DIRECT) else {
             return Route { slots: smallvec![block as usize], distance: block };
@@ -108,7 +108,7 @@ impl Pointers<'_> {
         handle.update_inode(self.inode, |inode| inode.add_blocks(sb, blocks))
     }
 
-    /// Splits a range into parts. The pointers of each part are in one block or in the inode.
+    /// Splits a range into parts. All pointers of a part are in the same block, or in the inode.
     fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let (fan_out, mut at) = (self.fan_out(), range.start);
         std::iter::from_fn(move || {
@@ -119,7 +119,7 @@ impl Pointers<'_> {
         })
     }
 
-    /// Maps an extent in a hole of the file.
+    /// Maps an extent into a hole of the file.
     pub(super) fn map(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         if extent.state == ExtentState::Unwritten {
             return Err(no_unwritten());
@@ -166,7 +166,7 @@ impl Pointers<'_> {
                     Some(there) => self.follow(there, slots[depth - 1])?.map(Some),
                     None => None,
                 };
-                // If two parts need the same missing pointer block, the block was already counted for the first part.
+                // Two parts may need the same missing pointer block. The block is counted only for the first of them.
                 let known = last.len() == slots.len() && last[..depth] == slots[..depth];
                 missing += usize::from(node.is_none() && !known);
             }
@@ -217,7 +217,7 @@ impl Pointers<'_> {
         Ok(block)
     }
 
-    /// Unmaps a range from its end to its start.
+    /// Unmaps a range, working from its end to its start.
     pub(super) fn unmap(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<()> {
         let (mut end, mut changed) = (range.end.0.min(self.limit()), false);
         while end > range.start.0 {
@@ -226,8 +226,8 @@ impl Pointers<'_> {
         Ok(())
     }
 
-    /// Unmaps the last part of a range. The pointers to this part are in one block, and one step can free the part. Later steps may run in
-    /// another transaction. Returns the end of the remaining part of the range.
+    /// Unmaps the last part of a range. The pointers of the part are in one block, and the part is short enough for one step. Later steps
+    /// may run in another transaction. Returns the end of the range that remains to be unmapped.
     fn unmap_last(
         &self,
         handle: &mut Handle<'_>,
@@ -253,12 +253,11 @@ impl Pointers<'_> {
         } else {
             (slot, Vec::new())
         };
-        // A pointer of 0 means that the complete subtree below it is a hole.
+        // If a pointer on the route is 0, the complete subtree below it is a hole and is skipped.
         let span = self.fan_out().pow(below);
         let start = (last - distance % span).max(range.start) - (slot - low) as u64;
         pointers[low..=slot].fill(0);
-        // A pointer block may already be empty. Linux does not free an empty pointer block after a hole was punched into a part of the
-        // block's range.
+        // A pointer block without pointers is also freed. Linux leaves such a block if it punches a hole into a part of the block's range.
         let is_empty = |pointers: &[u32]| pointers.iter().all(|pointer| *pointer == 0);
         let goes = node.is_some() && is_empty(&pointers);
         if gone.is_empty() && !goes {
@@ -287,7 +286,8 @@ impl Pointers<'_> {
         Ok(start)
     }
 
-    /// The runs of blocks at the end of a part that one step can free, and the index of the first pointer to these blocks.
+    /// Selects the last blocks of a part that one step can free. Returns the index of the first pointer to them, and the runs of these
+    /// blocks.
     fn last_few(
         &self,
         pointers: &[u32],
@@ -330,8 +330,8 @@ impl Pointers<'_> {
         1 + 3 * LEVELS as u32 + 2 * GROUPS_AT_ONCE
     }
 
-    /// The maximum number of blocks changed by mapping an extent: the inode; the pointer blocks for all blocks of a group, and one pointer
-    /// block on each level above; a bitmap and a descriptor for each level, because new pointer blocks are usually adjacent.
+    /// The maximum number of blocks that the mapping of an extent changes: the inode; the pointer blocks for all blocks of a group, and one
+    /// pointer block on each level above; a bitmap and a descriptor for each level, because new pointer blocks are usually adjacent.
     pub(super) fn credits_for_map(&self) -> u32 {
         let blocks = self.inode.fs.superblock.blocks_per_group.div_ceil(self.fan_out() as u32);
         2 + blocks + 3 * LEVELS as u32

@@ -1,8 +1,8 @@
 //! The maps of files, for reads and changes: extent trees, and the direct and indirect pointers of ext2 and ext3.
 //!
-//! A thread that holds the inode's lock changes a map within a transaction. A change uses only the number of the inode argument, which is a
-//! snapshot. The root of the map is read from the inode table, so several changes can use the same snapshot. After a change, the map in the
-//! snapshot is outdated, and a reader of the file must decode the inode again.
+//! A thread that holds the inode's lock changes a map within a transaction. The inode argument of a change is a snapshot, and only its
+//! number is used. The root of the map is read from the inode table, so several changes can use the same snapshot. After a change, the map
+//! in the snapshot is outdated, and a reader of the file must decode the inode again.
 //!
 //! - [`path`]: the path to a leaf, which is read and checked again for each change.
 //! - [`node`]: a node's bytes.
@@ -37,8 +37,8 @@ use crate::fs::InodeFlags;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 
-/// The maximum number of blocks of a file. It is one less than 32-bit block numbers permit, because Linux uses the last number as a special
-/// value.
+/// The maximum number of blocks of a file. It is one less than the number of 32-bit block numbers, because Linux uses the highest number as
+/// a special value.
 pub(crate) const FILE_BLOCKS: u64 = u32::MAX as u64;
 
 /// The kind of an inode's map.
@@ -63,12 +63,12 @@ impl<'a> Map<'a> {
 }
 
 impl InodeToChange<'_> {
-    /// Maps an extent in a hole of the file, and merges it with adjoining extents. The caller has allocated the extent's blocks. New nodes
-    /// are allocated near these blocks. On return, the inode's count of blocks includes the data and the new nodes.
+    /// Maps an extent into a hole of the file, and merges it with adjacent extents. The caller has allocated the extent's blocks. New nodes
+    /// are allocated near these blocks. The data and the new nodes are added to the inode's count of blocks.
     ///
     /// # Errors
-    /// `NoSpace` for the nodes, `FileTooLarge`, or `InvalidInput` if a block of the range is already mapped; nothing is changed
-    /// in these cases. `Unsupported` for an unwritten extent in a file without extents; the errors of [`Handle::update`].
+    /// `NoSpace` if there is no space for the nodes; `FileTooLarge`; `InvalidInput` if a block of the range is already mapped; nothing is
+    /// changed in these cases. `Unsupported` for an unwritten extent in a file without extents; the errors of [`Handle::update`].
     pub(crate) fn map_extent(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         if extent.end().0 > FILE_BLOCKS {
             let what = format!("block {} is past the last possible block of a file", extent.end());
@@ -88,10 +88,12 @@ impl InodeToChange<'_> {
     /// Unmaps a range, and frees its blocks and the nodes that become empty.
     ///
     /// Works from the end of the range to its start. If the handle has too few credits for the next leaf, the work continues in another
-    /// transaction; the parts that were already unmapped stay unmapped. If all extents are in the inode, one transaction is enough.
+    /// transaction. If an error occurs there, the parts that were already unmapped stay unmapped. If all extents are in the inode, one
+    /// transaction is enough.
     ///
     /// # Errors
-    /// `NoSpace` if an extent must be split and this needs a node; nothing is changed in that case. The errors of [`Handle::update`].
+    /// `NoSpace` if an extent must be split and there is no space for the node that the split needs; nothing is changed in that case. The
+    /// errors of [`Handle::update`].
     pub(crate) fn unmap_range(
         &self,
         handle: &mut Handle<'_>,
@@ -104,11 +106,11 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// Changes the state of the extents in a range. Like [`unmap_range`](Self::unmap_range), this may use several transactions.
+    /// Changes the state of the extents in a range. Several transactions may be needed, as for [`unmap_range`](Self::unmap_range).
     ///
     /// # Errors
-    /// `NoSpace` if an extent must be split and this needs a node; the first part of the range may then already have the new
-    /// state. `Unsupported` for the unwritten state in a file without extents; the errors of [`Handle::update`].
+    /// `NoSpace` if an extent must be split and there is no space for the node that the split needs; the first part of the range may then
+    /// already have the new state. `Unsupported` for the unwritten state in a file without extents; the errors of [`Handle::update`].
     pub(crate) fn set_range_state(
         &self,
         handle: &mut Handle<'_>,
@@ -126,9 +128,9 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// Shifts all extents from a block on by `by` blocks. A negative shift moves the extents down into a hole, which must be large enough.
-    /// A positive shift first splits an extent that begins before the block and contains it. Like [`unmap_range`](Self::unmap_range), this
-    /// may use several transactions.
+    /// Shifts all extents from a block on by `by` blocks. If `by` is negative, the extents move down into a hole, which must be large
+    /// enough. If `by` is positive, an extent that contains the block is first split before it. Several transactions may be needed, as for
+    /// [`unmap_range`](Self::unmap_range).
     ///
     /// # Errors
     /// `NoSpace` for a split, `FileTooLarge`, or `InvalidInput` if the hole is too small or a cluster would be split;
@@ -147,8 +149,8 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// The maximum number of blocks changed by [`map_extent`](Self::map_extent), or by
-    /// [`set_range_state`](Self::set_range_state) within one extent.
+    /// The maximum number of blocks that [`map_extent`](Self::map_extent) changes, or [`set_range_state`](Self::set_range_state) within one
+    /// extent.
     pub(crate) fn credits_for_map(&self) -> u32 {
         match Map::of(self) {
             Ok(Map::Extents(_)) => credits_for_replace(&self.i_block),
@@ -157,8 +159,8 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// The maximum number of blocks changed by one step of [`unmap_range`](Self::unmap_range), [`set_range_state`](Self::set_range_state)
-    /// or [`shift_range`](Self::shift_range). With this many credits, a change of a single leaf takes only one transaction.
+    /// The maximum number of blocks that one step of [`unmap_range`](Self::unmap_range), [`set_range_state`](Self::set_range_state) or
+    /// [`shift_range`](Self::shift_range) changes. With this many credits, a change of a single leaf needs only one transaction.
     pub(crate) fn credits_for_unmap(&self) -> u32 {
         // A small file without extents needs two steps: one for the pointers in the inode and one for the pointers in a block.
         match Map::of(self) {
@@ -171,8 +173,8 @@ impl InodeToChange<'_> {
     }
 }
 
-/// The maximum number of blocks changed by a change of one leaf: the inode, and four blocks on each level and on one new level. These four
-/// blocks are a node, a new node next to it, and the bitmap and the descriptor for the new node.
+/// The maximum number of blocks that change together with one leaf: the inode, and four blocks on each level, including one new level.
+/// These four blocks are a node, a new node next to it, and the bitmap and the descriptor for the new node.
 fn credits_for_replace(root: &[u8; 60]) -> u32 {
     let depth = u32::from(u16::from_le_bytes([root[6], root[7]]));
     4 * (depth + 2) + 1

@@ -12,7 +12,7 @@ use crate::fs::ext4::disk::extent::{
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FsBlock;
 
-/// New entries that replace other entries in a node.
+/// The entries that replace other entries in a node.
 pub(super) type Entries = SmallVec<[RawEntry; 4]>;
 
 /// The maximum number of entries in a node's block. The remaining bytes have space for the checksum.
@@ -72,7 +72,7 @@ impl<'a> NodeMut<'a> {
         self.slots.len()
     }
 
-    /// Replaces the entries in `range` by the entries `with`. The node must have space for them.
+    /// Replaces the entries in `range` by `with`. The node must have enough space.
     pub(super) fn splice(&mut self, range: Range<usize>, with: &[RawEntry]) {
         let len = self.entries().len();
         let behind = range.start + with.len();

@@ -29,7 +29,7 @@ pub(super) struct Step {
     pub(super) block: Option<FsBlock>,
     pub(super) entries: usize,
     pub(super) max: usize,
-    /// In an inner node, the index (`at`) and the key of the entry on the path.
+    /// In an inner node, the entry on the path: its index (`at`) and its key.
     pub(super) at: usize,
     pub(super) key: u64,
 }
@@ -59,7 +59,7 @@ impl Tree<'_> {
         raw.map(|(raw, _)| raw).map_err(|_| place.corrupt("the inode is truncated"))
     }
 
-    /// The path to the leaf whose range contains a file block.
+    /// The path to the leaf that is responsible for a file block.
     pub(super) fn find(&self, block: FileBlock) -> Result<Path> {
         let root = self.raw_inode()?.i_block;
         let place = self.place();
@@ -97,7 +97,7 @@ impl Tree<'_> {
         } else {
             let indexes = node.indexes(&path.range, place)?;
             let after = indexes.partition_point(|index| index.key() <= sought.0);
-            // Blocks before the first child's key belong to the range of the first child.
+            // The first child is also responsible for the blocks before its key.
             step.at = after.saturating_sub(1);
             step.key = indexes[step.at].key();
             let start = if after == 0 { path.range.start } else { step.key };
@@ -109,7 +109,7 @@ impl Tree<'_> {
         Ok(child)
     }
 
-    /// The first extent that ends after a block. This extent contains the block or follows it.
+    /// The first extent that ends after a block. The block is in this extent or before it.
     pub(super) fn extent_from(&self, block: FileBlock) -> Result<Option<Extent>> {
         let mut block = block;
         while block.0 < MAX_BLOCKS {

@@ -6,17 +6,17 @@ use super::node::longest;
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 
-/// New extents that replace other extents in a leaf.
+/// The extents that replace other extents in a leaf.
 pub(super) type Pieces = SmallVec<[Extent; 4]>;
 
 impl Extent {
-    /// The part of the extent before a block of the file.
+    /// The part of the extent before a block of the file; `None` if the part is empty.
     pub(super) fn before(self, block: FileBlock) -> Option<Self> {
         let len = block.0.saturating_sub(self.first.0).min(u64::from(self.len)) as u32;
         (len > 0).then_some(Self { len, ..self })
     }
 
-    /// The part of the extent from a block of the file on.
+    /// The part of the extent from a block of the file on; `None` if the part is empty.
     pub(super) fn from(self, block: FileBlock) -> Option<Self> {
         let cut = block.0.saturating_sub(self.first.0).min(u64::from(self.len)) as u32;
         (cut < self.len).then(|| self.skip(cut))
@@ -37,7 +37,7 @@ impl Extent {
     }
 }
 
-/// Describes the same blocks with as few extents as the format permits. Adjoining extents are merged up to the maximum length.
+/// Joins extents: adjacent extents are merged up to the maximum length that the format permits.
 pub(super) fn join(extents: impl IntoIterator<Item = Extent>) -> Pieces {
     let mut joined = Pieces::new();
     for mut rest in extents {

@@ -1,4 +1,4 @@
-//! Reads the extent tree, from its root in the inode to the leaf for a block. Other modules of [`tree`](super) change the tree.
+//! Reads the extent tree from the root in the inode to the leaf for a block. Other modules of [`tree`](super) change the tree.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub(in crate::fs::ext4) struct Node<'a> {
     entries: &'a [u8],
 }
 
-/// Checks a node's header. The expected depth is known for every node except the root.
+/// Checks a node's header. `depth` is the expected depth, which is known for every node except the root.
 pub(in crate::fs::ext4) fn node(
     bytes: &[u8],
     depth: Option<u16>,
@@ -62,14 +62,14 @@ pub(in crate::fs::ext4) fn node(
             .corrupt(format!("the number of entries is {entries}, but the maximum is {max}")));
     }
     if entries == 0 && found > 0 {
-        // Without this check, the complete range of this node would read as a hole.
+        // Without this check, the blocks of this damaged node would read as a hole.
         return Err(place.field("eh_entries").corrupt("an index node has no entries"));
     }
     Ok(Node { depth: found, max, entries: &rest[..entries * ENTRY] })
 }
 
 impl<'a> Node<'a> {
-    /// Refuses a tree that is deeper than the trees that Linux creates and reads. A deeper tree can be freed, but not read.
+    /// Refuses a tree that is deeper than the trees that Linux creates and reads. ironmap can free a deeper tree, but not read it.
     pub(in crate::fs::ext4) fn check_depth(&self, place: Place) -> Result<()> {
         if self.depth <= MAX_DEPTH {
             return Ok(());
@@ -83,7 +83,7 @@ impl<'a> Node<'a> {
         self.entries.len() / ENTRY
     }
 
-    /// The entries of an inner node. The entries must be sorted and within the bounds that the parent sets.
+    /// The entries of an inner node. Checks that they are sorted and within the bounds that the parent sets.
     pub(in crate::fs::ext4) fn indexes(
         &self,
         bounds: &Range<u64>,
@@ -148,7 +148,7 @@ impl Inode {
         let indexes = above.indexes(&bounds, place)?;
         let after = indexes.partition_point(|index| index.key() <= block.0);
         let end = indexes.get(after).map_or(bounds.end, RawExtentIndex::key);
-        // A block before the first child's key is in a hole.
+        // The block is before the first child's key, so it is in a hole.
         let index = after.checked_sub(1).map(|at| &indexes[at]);
         let bounds = index.map_or(bounds.start, RawExtentIndex::key)..end;
         let child = index.map(RawExtentIndex::child);
@@ -160,7 +160,7 @@ impl Inode {
         self.leaf_below(&below, bounds, block, place, into)
     }
 
-    /// Appends the extents of a leaf to `into`. The extents must be sorted and within the bounds that the parent sets.
+    /// Appends the extents of a leaf to `into`. Checks that they are sorted and within the bounds that the parent sets.
     pub(in crate::fs::ext4) fn leaf_extents(
         &self,
         node: &Node<'_>,
@@ -235,8 +235,8 @@ fn verify_node(seed: u32, bytes: &[u8], place: Place) -> Result<()> {
     }
 }
 
-/// The offset of the checksum in a node's block, and the checksum of all bytes before this offset. The offset is the end of `eh_max`
-/// entries. `None` if the block has no space for the checksum.
+/// The offset of the checksum in a node's block, and the checksum of all bytes before this offset. The checksum is stored after the space
+/// for `eh_max` entries. `None` if the block has no space for the checksum.
 fn extent_checksum(seed: u32, bytes: &[u8]) -> Option<(usize, u32)> {
     let (header, _) = RawExtentHeader::ref_from_prefix(bytes).ok()?;
     let at = HEADER + usize::from(header.eh_max.get()) * ENTRY;

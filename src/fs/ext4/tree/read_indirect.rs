@@ -11,8 +11,8 @@ const DIRECT: u64 = 12;
 const PLACE: Place = Place::new("indirect block");
 
 impl Inode {
-    /// Appends the runs of blocks in the pointer block for `block` to `into`, in order. Returns the first file block after the range of
-    /// that pointer block.
+    /// Appends the runs of blocks in the pointer block for `block` to `into`, in file order. Returns the file block that follows the range
+    /// of this pointer block.
     pub(in crate::fs::ext4) fn indirect_leaf(
         &self,
         block: FileBlock,
@@ -29,7 +29,7 @@ impl Inode {
         }
         let fan_out = self.fs.superblock.block_size.bytes() as u64 / 4;
         let mut first = DIRECT;
-        // The number of blocks that the tree of this level maps: fan_out to the power of 1, 2 and 3.
+        // The number of file blocks that the tree of this level maps. For the three trees, it is fan_out to the power of 1, 2 and 3.
         let mut span = fan_out;
         for level in 0..3_u32 {
             if block.0 - first < span {
@@ -43,8 +43,8 @@ impl Inode {
         Ok(FileBlock(u64::MAX))
     }
 
-    /// Descends to `block` from a pointer that maps `blocks` of the file. The block to which `root` points has `level` levels of pointer
-    /// blocks below it.
+    /// Descends from the pointer `root` to `block`. `blocks` are the file blocks that `root` maps. There are `level` levels of pointer
+    /// blocks below the block to which `root` points.
     fn subtree(
         &self,
         root: u32,

@@ -1,5 +1,5 @@
 //! The basic change of an extent tree: new extents replace extents of a leaf. A node with too many entries is split, and an empty node is
-//! freed. If the first key of a node or the number of nodes changes, the entries on the level above are replaced in the same way.
+//! freed. If the first key of a node or the number of nodes changes, the entries on the next higher level are replaced in the same way.
 //!
 //! Blocks for new nodes are allocated before the first change, so that `NoSpace` leaves the tree unchanged.
 
@@ -24,14 +24,14 @@ struct Edit {
     with: Entries,
 }
 
-/// A change in progress. The inode is changed at the end.
+/// A change in progress. The inode is written as the last step.
 struct Change<'t, 'h, 'f> {
     tree: Tree<'t>,
     handle: &'h mut Handle<'f>,
-    /// The remaining blocks for new nodes.
+    /// The blocks for new nodes that are not used yet.
     spare: Vec<FsBlock>,
-    /// Nodes that the new tree does not need. They are freed after the last reference to them is removed, so that a failed change leaves no
-    /// reference to a free block.
+    /// Nodes that the new tree does not need. They are freed after the last reference to them is removed. A change that fails before this
+    /// point leaves no reference to a free block.
     released: Vec<FsBlock>,
     /// The change of the number of clusters that the inode uses.
     clusters: i64,
@@ -39,8 +39,8 @@ struct Change<'t, 'h, 'f> {
 }
 
 impl Tree<'_> {
-    /// Replaces extents of the leaf at the end of a path. `clusters` is the number of added data clusters. If `clusters` is not positive,
-    /// new nodes may use blocks that are reserved for nodes.
+    /// Replaces extents of the leaf at the end of a path. `clusters` is the number of data clusters that the change adds; it is negative if
+    /// clusters are freed. If it is not positive, new nodes may use blocks that are reserved for nodes.
     ///
     /// # Errors
     /// `NoSpace`, `FileTooLarge`; nothing is changed in these cases.
@@ -96,7 +96,8 @@ impl Tree<'_> {
         Ok(new)
     }
 
-    /// Refuses a block count of more than 2 TiB on a volume without the feature `huge_file`, because the inode cannot store the count.
+    /// Refuses a change after which the inode's count of blocks would exceed 2 TiB, if the volume does not have the feature `huge_file`.
+    /// The inode could not store the count.
     pub(super) fn check_count(&self, clusters: i64) -> Result<()> {
         let sb = &self.inode.fs.superblock;
         if clusters <= 0 || sb.ro_compat.contains(RoCompat::HUGE_FILE) {
@@ -113,7 +114,8 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Allocates `count` blocks for nodes, or none. With bigalloc, each node needs a complete cluster.
+    /// Allocates `count` blocks for nodes. If there is too little space, allocates no block. With bigalloc, each node needs a complete
+    /// cluster.
     pub(super) fn reserve(
         &self,
         handle: &mut Handle<'_>,
@@ -139,12 +141,13 @@ impl Tree<'_> {
                 }
             }
         }
-        // Blocks are removed from the end of the list.
+        // The blocks are used from the end of the list, so the list is reversed.
         spare.reverse();
         Ok(spare)
     }
 
-    /// Reduces the depth of the tree as long as the content of the root's only child fits into the root.
+    /// Reduces the depth of the tree. If the root has only one child and the child's entries fit into the root, they are moved into the
+    /// root. This is repeated as long as possible.
     pub(super) fn lower(&self, handle: &mut Handle<'_>) -> Result<()> {
         let inode = self.inode;
         for _ in 0..MOST_LEVELS {
@@ -194,7 +197,7 @@ impl Change<'_, '_, '_> {
         Ok(())
     }
 
-    /// Changes a node that has enough space for the new entries. Returns the node's first key.
+    /// Changes a node that has enough space for the new entries. Returns the first key in the node.
     fn edit(&mut self, block: FsBlock, step: &Step, edit: &Edit) -> Result<u64> {
         let place = self.tree.place().block(block);
         let seed = self.seed();
@@ -212,16 +215,16 @@ impl Change<'_, '_, '_> {
         })
     }
 
-    /// Changes a node that has too little space for the new entries. The entries that do not fit are stored in new nodes. Returns the
-    /// parent's entries for all these nodes.
+    /// Changes a node that has too little space for the new entries. The entries that do not fit are stored in new nodes. Returns an entry
+    /// for each of these nodes, to be stored in the parent.
     fn split(&mut self, block: FsBlock, step: &Step, edit: &Edit) -> Result<Entries> {
         let place = self.tree.place().block(block);
         let mut content = self.tree.inode.fs.blocks.read(block, place)?.to_vec();
         let node = NodeMut::of(&mut content, place)?;
         let mut entries = node.entries().to_vec();
         entries.splice(edit.range.clone(), edit.with.iter().copied());
-        // A split at the end leaves full nodes, because later extents are usually appended. After a split at another position, both halves
-        // need space for insertions.
+        // If the change is at the end of the node, the nodes become full, because later extents are usually appended. Otherwise each half
+        // keeps space for insertions.
         let appends = edit.range.end == step.entries;
         let nodes = entries.len().div_ceil(step.max);
         let share = if appends { step.max } else { entries.len().div_ceil(nodes) };
@@ -233,7 +236,7 @@ impl Change<'_, '_, '_> {
         Ok(indexes)
     }
 
-    /// Changes the root. If the root has too little space, its entries are moved to new nodes one level lower.
+    /// Changes the root. If the root has too little space, its entries are moved to new nodes, and the tree gets one more level.
     fn edit_root(&mut self, path: &Path, edit: &Edit) -> Result<()> {
         let mut bytes = path.root;
         let mut node = NodeMut::of(&mut bytes, self.tree.place())?;
@@ -251,7 +254,7 @@ impl Change<'_, '_, '_> {
         Ok(())
     }
 
-    /// Creates nodes of `share` entries each. Returns the parent's entries for these nodes.
+    /// Creates nodes with `share` entries each. Returns an entry for each of these nodes, to be stored in the parent.
     fn make_nodes(&mut self, depth: u16, entries: &[RawEntry], share: usize) -> Result<Entries> {
         let seed = self.seed();
         let mut indexes = Entries::new();
@@ -274,7 +277,7 @@ impl Change<'_, '_, '_> {
     /// Changes the inode, and frees the unused blocks.
     fn finish(mut self) -> Result<()> {
         let (tree, fs) = (self.tree, &self.tree.inode.fs);
-        // An even split may need fewer nodes than were allocated.
+        // An even split may need fewer nodes than were allocated. The rest is freed.
         self.released.append(&mut self.spare);
         let clusters = self.clusters - self.released.len() as i64;
         let cluster = u64::from(fs.superblock.cluster_blocks);

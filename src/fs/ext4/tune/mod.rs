@@ -1,9 +1,9 @@
-//! Changes a volume's superblock, as tune2fs does. Only changes that need no change of other metadata are supported.
+//! Changes a volume's superblock, as tune2fs does. Changes that also require a change of other metadata are refused.
 //!
 //! All decisions are made before the first write. The backups are written first, and then the primary superblock. After a power failure
-//! between these writes, the volume is valid and has newer backups. As with tune2fs, all backups become copies of the primary superblock.
-//! If the revision is raised from 0 to 1, the primary superblock is written before the backups, because an open treats a volume as damaged
-//! if the primary superblock has revision 0 and a backup has revision 1.
+//! between these writes, the volume is valid and has newer backups. All backups become copies of the primary superblock, as with tune2fs.
+//! There is one exception to the order: if the revision is raised from 0 to 1, the primary superblock is written before the backups.
+//! Otherwise a power failure could leave a primary superblock of revision 0 and a backup of revision 1, which an open treats as damage.
 
 mod options;
 mod switches;
@@ -31,13 +31,13 @@ const PLACE: Place = Place::new("superblock");
 /// The value of `s_max_mnt_count` on a volume for which the number of mounts never causes a check.
 const NEVER: u16 = u16::MAX;
 
-/// Changes the superblock and all its backups on a device that is open for writing. Returns the new superblock. A volume that needs
-/// recovery is recovered first. The recovery increments the volume's mount count. The time of `clock` is stored as the time of the last
+/// Changes the superblock and all its backups on a device that is open for writing. Returns the new superblock. If the volume needs
+/// recovery, it is recovered first; the recovery increments the volume's mount count. The time of `clock` is stored as the time of the last
 /// write.
 ///
 /// # Errors
 /// `InvalidInput` for invalid values; `Unsupported` with the name of the option and an alternative; the errors of
-/// [`Ext4::open_for_writing`]. Before all options have been checked, only the recovery writes to the device.
+/// [`Ext4::open_for_writing`]. Only the recovery may have written to the device before one of these errors.
 pub(crate) fn tune(
     device: &Arc<dyn Device>,
     options: &TuneOptions,
@@ -49,7 +49,7 @@ pub(crate) fn tune(
     }
     let mut sb = Ext4::read_superblock(&**device)?;
     check_known(&sb)?;
-    // Invalid values are refused before a recovery changes the device.
+    // Values are checked first, so that an invalid value is refused before a recovery changes the device.
     changed(&read(device)?, options, clock)?;
     if sb.incompat.contains(Incompat::RECOVER) {
         Ext4::open_for_writing(Arc::clone(device), &events, clock)?.end_writing()?;
@@ -58,7 +58,7 @@ pub(crate) fn tune(
     mmp::check(&**device, &sb, mmp::Purpose::Write)?;
     let held = MmpHold::take(device, &sb, &events, clock)?;
     if held.is_some() {
-        // The superblock is read again, because another node may have written to the volume before that node detected this node.
+        // The superblock is read again. Another node may have written to the volume until it detected that this node holds the volume.
         sb = Ext4::read_superblock(&**device)?;
         check_known(&sb)?;
         if sb.incompat.contains(Incompat::RECOVER) {
@@ -109,8 +109,8 @@ fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
 /// Returns the superblock with all changes and with its new checksum.
 fn changed(old: &RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<RawSuperblock> {
     let mut raw = old.clone();
-    // The features are changed before the UUID. The feature metadata_csum_seed stores the checksum seed, which is derived from the old
-    // UUID.
+    // The features are changed before the UUID. If metadata_csum_seed is enabled, it must store the checksum seed, and this seed is derived
+    // from the old UUID.
     options.features.iter().try_for_each(|word| switches::feature(&mut raw, word))?;
     options.mount_options.iter().try_for_each(|word| switches::mount_option(&mut raw, word))?;
     name(&mut raw, options, clock)?;
@@ -164,7 +164,7 @@ fn time_uuid(clock: Clock) -> Result<[u8; 16]> {
     uuid[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
     uuid[6..8].copy_from_slice(&((ticks >> 48) as u16 & 0x0FFF | 0x1000).to_be_bytes());
     uuid[8] = uuid[8] & 0x3F | 0x80;
-    // The multicast bit means that the node is random, and not the address of a network card.
+    // The multicast bit marks the node as random. Without this bit, the node would be the address of a network card.
     uuid[10] |= 1;
     Ok(uuid)
 }

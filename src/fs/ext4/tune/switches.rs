@@ -11,7 +11,7 @@ use crate::fs::ext4::mkfs::{Features, random};
 use crate::fs::ext4::superblock::{change_features, features};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// Features that can be enabled by a change of the superblock alone.
+/// Features that a change of the superblock alone can enable.
 const SETTABLE: Features = Features {
     compat: Compat::DIR_INDEX.union(Compat::STABLE_INODES).union(Compat::FAST_COMMIT),
     incompat: Incompat::EXTENTS
@@ -27,15 +27,15 @@ const SETTABLE: Features = Features {
         .union(RoCompat::READONLY),
 };
 
-/// Features that can be disabled by a change of the superblock alone.
+/// Features that a change of the superblock alone can disable.
 const CLEARABLE: Features = Features {
     compat: Compat::FAST_COMMIT,
     incompat: Incompat::CSUM_SEED,
     ro_compat: RoCompat::READONLY,
 };
 
-/// Features that need changes of other metadata, and the program that makes these changes. A feature that is in none of the three tables
-/// cannot be changed after mkfs.
+/// Features that need changes of other metadata, each with the program that makes these changes. A feature that is in none of the three
+/// tables cannot be changed after mkfs.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("has_journal", "tune2fs"),
     ("orphan_file", "tune2fs"),
@@ -77,10 +77,10 @@ const MOUNT_OPTIONS: &[(&str, u32)] = &[
     ("discard", 0x400),
     ("nodelalloc", 0x800),
 ];
-/// The bits for the journal mode. Three of the mount options are values of these bits.
+/// The bits that contain the journal mode. Three of the mount options are values of these bits.
 const JOURNAL_MODE: u32 = 0x60;
 
-/// Splits a word into a name and a flag that is true if the name is to be enabled.
+/// Splits a word into a name and a flag. The flag is false if the word begins with `^`.
 fn switch(word: &str) -> (&str, bool) {
     word.strip_prefix('^').map_or((word, true), |name| (name, false))
 }
@@ -126,7 +126,7 @@ fn elsewhere(name: &str, on: bool) -> Error {
     })
 }
 
-/// Sets the fields of the superblock that a newly enabled feature needs.
+/// Sets the other fields of the superblock that a newly enabled feature needs.
 fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Result<()> {
     let needs = |there: bool, other: &str| {
         if there {
@@ -159,12 +159,12 @@ fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Resul
     Ok(())
 }
 
-/// Whether the state of the volume permits that a feature is disabled.
+/// Whether the volume permits that a feature is disabled.
 fn can_go(raw: &RawSuperblock, feature: Features, now: Features) -> bool {
     let summed = now.ro_compat.contains(RoCompat::METADATA_CSUM);
     // With metadata_csum, the checksums of directory blocks depend on dir_index, so dir_index cannot be disabled. With metadata_csum_seed,
-    // all checksums use the stored seed. Without metadata_csum_seed, they use a seed that is derived from the UUID, so metadata_csum_seed
-    // can be disabled only if both seeds are equal.
+    // all checksums use the stored seed; without it, they use a seed that is derived from the UUID. metadata_csum_seed can therefore be
+    // disabled only if both seeds are equal.
     !(feature.compat == Compat::DIR_INDEX && summed)
         && (feature.incompat != Incompat::CSUM_SEED
             || raw.s_checksum_seed.get() == crc32c_raw(!0, &raw.s_uuid))

@@ -10,12 +10,12 @@ use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("block bitmap");
 
-/// The free blocks of a volume. Each free block counts only for the first request that contains it.
+/// The free blocks of a volume. If several requests contain the same free block, the block counts only for the first request.
 pub(super) struct FreeBlocks<'a> {
     fs: &'a Ext4,
-    /// The block bitmaps of the groups that were read; `None` if the bitmap is uninitialised, so that all blocks count as free.
+    /// The block bitmaps of the groups that were read. `None` stands for an uninitialised bitmap: all blocks of the group count as free.
     bitmaps: HashMap<u32, Option<Block>>,
-    /// The start and the end of each requested range. The ranges do not overlap.
+    /// The start and the end of each range that was requested so far. The ranges do not overlap.
     taken: BTreeMap<u64, u64>,
 }
 
@@ -24,7 +24,7 @@ impl<'a> FreeBlocks<'a> {
         Self { fs, bitmaps: HashMap::new(), taken: BTreeMap::new() }
     }
 
-    /// The number of blocks in a range that are free and were not requested earlier. Each block is checked only once.
+    /// The number of blocks in a range that are free and that no earlier request has contained. Each block is checked only once.
     pub(super) fn take(&mut self, start: FsBlock, len: u32) -> Result<u64> {
         let (mut start, mut end) = (start.0, start.0 + u64::from(len));
         let (mut count, mut next) = (0, start);

@@ -1,4 +1,4 @@
-//! The block map of a deleted file, as far as the map still exists.
+//! The block map of a deleted file, or the part of it that still exists.
 
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ use crate::fs::ext4::tree::read_extents::{MAX_BLOCKS, Node, node};
 use crate::iomap::Extent;
 use crate::units::FileBlock;
 
-/// The maximum number of map blocks that are read, for all files together.
+/// The maximum number of map blocks that are read. It is a limit for all files together.
 const MAX_STEPS: u64 = 16 << 20;
-/// The maximum number of extents and relocated blocks, for all files together. This number needs 150 MiB.
+/// The maximum number of extents and relocated blocks in memory, for all files together. This many need 150 MiB.
 const MAX_KEPT: usize = 4 << 20;
 const PLACE: Place = Place::new("extent header");
 
@@ -23,8 +23,8 @@ pub(super) struct Blocks {
     pub(super) problem: Option<String>,
 }
 
-/// The work and the memory that the maps of all files have needed so far, for the limits above. A hostile volume can have many maps that
-/// contain the same blocks.
+/// The work and the memory that the maps of all files have needed so far. The limits above apply to these sums, because a hostile volume
+/// can have many maps that contain the same blocks.
 #[derive(Default)]
 pub(super) struct Budget {
     steps: u64,
@@ -43,7 +43,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Counts extents and relocated blocks that stay in memory for a file.
+    /// Counts the extents and the relocated blocks of a file, which stay in memory.
     ///
     /// # Errors
     /// `LimitExceeded`.
@@ -58,7 +58,7 @@ impl Budget {
 }
 
 impl Blocks {
-    /// The blocks of an inode, read from the volume (or its earlier state) to which the inode refers.
+    /// Reads the blocks of an inode. They are read from the volume to which the inode refers, which may be an earlier state of the volume.
     pub(super) fn of(inode: &Inode, budget: &mut Budget) -> Self {
         let mut extents = Vec::new();
         if inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -77,7 +77,7 @@ fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u6
     let extents = inode.flags().contains(InodeFlags::EXTENTS);
     let fan_out = inode.block_size().bytes() as u64 / 4;
     let mut next = FileBlock(0);
-    // The walk does not end at the file's size, because `i_blocks` also counts the blocks past the size.
+    // The walk continues past the file's size, because `i_blocks` also counts the blocks past the size.
     while next.0 < MAX_BLOCKS {
         let after = inode.home_leaf(next, into)?;
         budget.step(into.len())?;
@@ -114,14 +114,15 @@ fn nodes_below(inode: &Inode, above: &Node<'_>, budget: &mut Budget) -> Result<u
     Ok(count)
 }
 
-/// The number of pointer blocks that a file with these extents needs, if its map consists of pointers.
+/// The number of pointer blocks in the map of a file with these extents, if the map consists of pointers.
 fn pointer_blocks(extents: &[Extent], fan_out: u64) -> u64 {
     let mut count = 0;
     let mut first = 12;
     for level in 1..=3_u32 {
         let span = fan_out.pow(level);
         let tree = first..first + span;
-        // On each level, every part of the tree that maps blocks needs one pointer block.
+        // A pointer block on level n maps fan_out^n file blocks. For each such part of the tree that contains mapped blocks, one pointer
+        // block is needed.
         for below in 1..=level {
             let part = fan_out.pow(below);
             let mut last = None;
@@ -147,7 +148,7 @@ fn within(extent: &Extent, range: &Range<u64>) -> Range<u64> {
     extent.first.0.max(range.start)..extent.end().0.min(range.end)
 }
 
-/// A description of the problem, if the inode counts more blocks than its map contains.
+/// Describes the problem if the inode counts more blocks than its map contains; otherwise `None`.
 fn missing(inode: &Inode, extents: &[Extent], nodes: u64) -> Option<String> {
     let fs = inode.file_system();
     if fs.superblock.ro_compat.contains(RoCompat::BIGALLOC) {
@@ -170,7 +171,7 @@ mod tests {
         Extent { first: FileBlock(first), start: FsBlock(1000), len, state: ExtentState::Written }
     }
 
-    /// The computed numbers of pointer blocks equal the numbers in volumes made by mke2fs with 1 KiB blocks. A pointer block of this size
+    /// The computed number of pointer blocks equals the number in volumes that mke2fs makes with 1 KiB blocks. A pointer block of this size
     /// contains 256 pointers.
     #[test]
     fn blocks_of_pointers_are_counted() {

@@ -5,8 +5,8 @@
 //!   remain in the log until later transactions overwrite the copies. `History` reads these copies.
 //!
 //! A file is read from the volume in its state before the transaction that deleted the file. If another file has reused a block, the block
-//! contains other data. If the other file was also deleted, so that the block is free, the reuse is detected only if the other file is
-//! found.
+//! contains the data of the other file. If the other file was also deleted, the block is free again. In this case the reuse is detected
+//! only if the other file is found.
 
 mod free;
 mod map;
@@ -31,17 +31,17 @@ use crate::units::{BlockSize, DevOffset, FilePos, FsBlock, InodeNo};
 
 /// A deleted regular file.
 pub struct Deleted {
-    /// The attributes of the file before it was deleted.
+    /// The attributes that the file had before it was deleted.
     pub stat: Stat,
     /// The time of deletion, in seconds since 1970. `None` if neither the inode nor the log contains the time.
     pub deleted: Option<u32>,
-    /// The path of the file, if directories or the log still contain the names in the path.
+    /// The path of the file. `None` if the volume and the log do not contain all names in the path.
     pub path: Option<Vec<u8>>,
     /// The number of data blocks in the file's map.
     pub blocks: u64,
     /// The number of data blocks that are free and do not belong to a file that was deleted later.
     pub free: u64,
-    /// The fault of the map, or the reason why the content cannot be read. `None` if the complete content can be read.
+    /// The reason why the content cannot be read, or a fault of the map. `None` if the complete content can be read.
     pub problem: Option<String>,
     /// The file's extents in file order.
     extents: Vec<Extent>,
@@ -63,7 +63,7 @@ impl Deleted {
         self.problem.is_none() && self.free == self.blocks
     }
 
-    /// The first position from `pos` on at which the file may contain bytes other than zero; `None` if only zeros follow.
+    /// The first position at or after `pos` at which the file may contain a byte other than zero; `None` if only zeros follow.
     #[must_use]
     pub fn next_data(&self, pos: FilePos) -> Option<FilePos> {
         if self.inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -117,8 +117,8 @@ impl Deleted {
         Ok(count)
     }
 
-    /// Reads a range from byte `at` of the device on. Blocks whose newest content is in the log are read from the log. The range must lie
-    /// within one extent.
+    /// Reads a range of the device from byte `at` on. If the newest content of a block is in the log, the block is read from the log. The
+    /// range must lie within one extent.
     fn read_extent(&self, buf: &mut [u8], size: BlockSize, at: u64) -> Result<()> {
         let blocks = &self.inode.file_system().blocks;
         blocks.device().read_exact_at(buf, DevOffset(at))?;
@@ -144,14 +144,15 @@ impl Ext4 {
     pub fn deleted(self: &Arc<Self>) -> Result<Vec<Deleted>> {
         let history = History::read(self)?;
         let mut versions = versions(self, &history)?;
-        // A view is the volume in the state before a transaction. After the sort, versions with the same view are adjacent.
+        // A view is the volume in its state before a transaction. The versions are sorted, so that versions with the same view are
+        // adjacent.
         versions.sort_by_key(|version| version.view_end.unwrap_or(usize::MAX));
         let (mut names, mut budget) = (Names::default(), Budget::default());
         let (mut files, mut past) = (Vec::new(), Past::default());
         for alike in versions.chunk_by(|one, other| one.view_end == other.view_end) {
             let view = self.view(&history, &mut past, alike[0].view_end);
             for version in alike {
-                // An old copy of an inode that cannot be decoded is skipped.
+                // The version is an old copy of an inode. If it cannot be decoded, it is skipped.
                 let Ok(inode) = version.decode(&view) else { continue };
                 let found = Blocks::of(&inode, &mut budget);
                 match inode.file_type() {
@@ -166,7 +167,7 @@ impl Ext4 {
                     _ => {}
                 }
             }
-            // The last view is the current volume, to which other references exist. Its overlay must not be removed.
+            // The last view is the current volume. Other references to it exist, so its overlay must stay.
             match Arc::into_inner(view) {
                 Some(mut view) => past.overlay = view.blocks.take_overlay(),
                 None => past = Past::default(),
@@ -176,7 +177,7 @@ impl Ext4 {
         for (file, _, end) in &mut files {
             file.path = names.path(file.number(), *end);
         }
-        // If several files contained the same block, the block counts as free only for the file that was deleted last.
+        // If several deleted files contained the same block, the block counts as free only for the file that was deleted last.
         files.sort_by_key(|(file, last, _)| std::cmp::Reverse((file.deleted, *last)));
         let mut files: Vec<_> = files.into_iter().map(|(file, ..)| file).collect();
         self.count_free(&mut files)?;
@@ -184,8 +185,8 @@ impl Ext4 {
         Ok(files)
     }
 
-    /// The volume in the state before transaction `end`. `past` is the state of the previous call. `end` must not decrease from call to
-    /// call. The last call may pass `None`, which returns the current volume.
+    /// Returns the volume in its state before transaction `end`; for `None`, the current volume. `past` is the state of the previous call.
+    /// `end` must not decrease from call to call, and `None` is only valid in the last call.
     fn view(self: &Arc<Self>, history: &History, past: &mut Past, end: Option<usize>) -> Arc<Self> {
         let Some(end) = end else { return Arc::clone(self) };
         past.advance(history, end);
@@ -195,8 +196,8 @@ impl Ext4 {
         Arc::new(fs)
     }
 
-    /// The description of a file. The number of free blocks is counted later. The inode in the result refers to this volume, because a view
-    /// needs much memory.
+    /// Makes the description of a file. The free blocks are counted later. The inode in the result refers to the current volume and not to
+    /// a view, because a view needs much memory.
     fn deleted_file(
         self: &Arc<Self>,
         version: &Version,
@@ -217,7 +218,8 @@ impl Ext4 {
         })
     }
 
-    /// Counts the free blocks of each file. A block that several files contain counts only for the first of these files in the list.
+    /// Counts the free blocks of each file. If several files contain the same block, the block counts only for the first of them in the
+    /// list.
     fn count_free(&self, files: &mut [Deleted]) -> Result<()> {
         let mut free = FreeBlocks::new(self);
         for file in files {

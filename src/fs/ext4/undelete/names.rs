@@ -1,7 +1,7 @@
-//! The names of deleted files, from the gaps of directory blocks and from older copies of these blocks in the log.
+//! The names of deleted files. They are found in the gaps of directory blocks, and in older copies of directory blocks in the log.
 //!
-//! When an entry is removed, its space becomes a gap after the previous entry. Linux before version 5.13 and debugfs do not change the
-//! bytes in the gap. Linux from version 5.13 on clears these bytes, so that only the log contains the name.
+//! When an entry is removed, its bytes become a gap after the previous entry. debugfs, and Linux before version 5.13, do not change these
+//! bytes. Linux from version 5.13 on clears them, so that only the log contains the name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const MAX_DEPTH: usize = 256;
 const MAX_BLOCKS: usize = 4 << 20;
 /// The maximum number of names that are stored for a file.
 const MAX_NAMES: usize = 64;
-/// The maximum number of transactions that are stored for a name. The newest transactions are stored.
+/// The maximum number of transactions that are stored for a name. If there are more, the newest are stored.
 const MAX_SEEN: usize = 1024;
 /// The type codes in directory entries.
 const REGULAR: u8 = 1;
@@ -38,8 +38,8 @@ struct Name {
     name: Box<[u8]>,
     /// The type code in the name's entry; 0 if the volume does not have the feature filetype.
     kind: u8,
-    /// The transactions whose copies of the directory block contain the name as a used entry, in ascending order. Empty for a name that was
-    /// found only in a gap, because the time of its use is unknown.
+    /// The transactions in which the name was in use, in ascending order: they contain a copy of the directory block with the name as a
+    /// used entry. Empty for a name that was found only in a gap, because the time of its use is unknown.
     seen: Vec<usize>,
 }
 
@@ -125,7 +125,7 @@ impl Names {
             let end = FileBlock(dir.dir_blocks().unwrap_or(0).min(MAX_BLOCKS as u64));
             for extent in dir.home_extents(FileBlock(0)..end).unwrap_or_default() {
                 for block in extent.start.0..extent.start.0 + u64::from(extent.len) {
-                    // Each block is read only once, because on a hostile volume all directories may contain the same block.
+                    // A hostile volume can have the same block in all directories. Each block is therefore read only once.
                     let new = self.owners.len() < MAX_BLOCKS
                         && self.owners.insert(FsBlock(block), number).is_none();
                     if new && let Ok(content) = fs.blocks.read(FsBlock(block), PLACE) {
@@ -137,8 +137,8 @@ impl Names {
         }
     }
 
-    /// Adds the names in a directory block, including the names of removed entries in the gaps after entries. If `is_current` is true, used
-    /// entries are skipped, because they refer to files that exist.
+    /// Adds the names in a directory block, including the removed entries in the gaps. If `is_current` is true, skips used entries, because
+    /// they refer to files that exist.
     fn add_block(
         &mut self,
         fs: &Ext4,
@@ -156,7 +156,7 @@ impl Names {
             }
             let used = if number == 0 { 0 } else { (HEADER + name.len()).next_multiple_of(4) };
             let mut gap = at + used;
-            // A removed entry in a gap has its old record length, so it does not extend past the gap.
+            // A removed entry in a gap still has its record length, so its record does not extend past the gap.
             while gap + HEADER < next {
                 let Some((number, kind, name, _)) = entry(&content[..next], gap, size) else {
                     break;
@@ -193,7 +193,7 @@ impl Names {
             names.push(Name { dir, name: name.into(), kind, seen: Vec::new() });
         }
         let known = &mut names[index];
-        // The log is read in the order of its transactions, so `seen` stays sorted.
+        // `seen` stays sorted, because the log is read in the order of its transactions.
         let new = seen.filter(|seen| known.seen.last() != Some(seen));
         if new.is_some() && known.seen.len() == MAX_SEEN {
             known.seen.remove(0);
@@ -207,7 +207,7 @@ impl Names {
         for _ in 0..MAX_DEPTH {
             let names = self.wanted.get(&number)?.iter().filter(|name| name.is_of(kind));
             let seen = names.map(|name| (name, name.last_before(end)));
-            // A name that was used only after transaction `end` did not refer to this file.
+            // If a name was in use only from transaction `end` on, the name referred to another file.
             let possible = seen.filter(|(name, last)| last.is_some() || name.seen.is_empty());
             let (name, _) = possible.max_by_key(|(_, last)| *last)?;
             path = [b"/", &name.name[..], &path].concat();
@@ -220,8 +220,8 @@ impl Names {
     }
 }
 
-/// The inode number, the type code and the name of the entry at byte `at`, and the offset of the next entry. `None` if the entry is
-/// invalid.
+/// The fields of the entry at byte `at`: the inode number, the type code and the name. Also returns the offset of the next entry. Returns
+/// `None` if the entry is invalid.
 fn entry(content: &[u8], at: usize, size: BlockSize) -> Option<(u32, u8, &[u8], usize)> {
     let (raw, rest) = RawDirEntry::ref_from_prefix(content.get(at..)?).ok()?;
     let len = record_length(raw.rec_len.get(), size);

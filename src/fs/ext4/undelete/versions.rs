@@ -1,4 +1,4 @@
-//! The inodes of deleted files, from the inode tables and from older copies of inode-table blocks in the log.
+//! The inodes of deleted files. They are found in the inode tables, and in older copies of inode-table blocks in the log.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use crate::fs::ext4::jbd2::History;
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// The maximum number of old inodes in memory. This number needs 350 MiB.
+/// The maximum number of old inodes in memory. This many need 350 MiB.
 const MAX_VERSIONS: usize = 1 << 20;
 
 /// The last version of an inode before it was deleted.
 pub(super) struct Version {
     number: u32,
     bytes: Box<[u8]>,
-    /// The index of the transaction that contains the version. For a version in the inode table, this is one more than the index of the
-    /// last transaction.
+    /// The index of the transaction that contains the version. A version in the inode table is newer than all transactions; its index is
+    /// the index of the last transaction plus one.
     pub(super) last: usize,
-    /// The file is read from the volume in its state before this transaction. `None` means the current state.
+    /// The index of a transaction: the file is read from the volume in its state before this transaction. `None` means the current state.
     pub(super) view_end: Option<usize>,
     /// `i_dtime`, if it is known.
     pub(super) deleted: Option<u32>,
 }
 
-/// The identity of a file, which differs between files with the same inode number. The number and the generation do not identify a file,
-/// because the generation is 0 for all files that mke2fs made.
+/// The identity of a file. It distinguishes files that had the same inode number one after the other. The number and the generation are not
+/// enough, because the generation is 0 for all files that mke2fs made.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Identity {
     number: u32,
@@ -72,9 +72,9 @@ pub(super) fn versions(fs: &Arc<Ext4>, history: &History) -> Result<Vec<Version>
 #[derive(Default)]
 struct Found {
     versions: HashMap<Identity, Version>,
-    /// The first transaction after which a file does not exist.
+    /// For each file, the first transaction after which the file does not exist.
     ends: HashMap<Identity, usize>,
-    /// For each inode number, the file that has this number after the last transaction that was read.
+    /// For each inode number, the file that has the number after the last transaction that was read so far.
     current: HashMap<u32, Identity>,
 }
 
@@ -116,7 +116,7 @@ impl Found {
         Ok(())
     }
 
-    /// Adds the inodes in the current inode tables. A file that is in use in the tables was not deleted and is removed from the result. A
+    /// Adds the inodes in the current inode tables. If a file is in use there, it was not deleted, and it is removed from the result. A
     /// deleted inode in the tables may still contain its map.
     fn add_tables(&mut self, fs: &Ext4, last: usize) -> Result<()> {
         let sb = &fs.superblock;
@@ -210,7 +210,7 @@ impl Tables {
         })
     }
 
-    /// The number of the first inode in a block, if the block is in a table.
+    /// The number of the first inode in a block of an inode table; `None` for any other block.
     fn first_inode(&self, block: FsBlock) -> Option<u32> {
         let after = self.starts.partition_point(|(start, _)| *start <= block);
         let (start, group) = self.starts[..after].last()?;

@@ -91,7 +91,7 @@ fn assert_same(found: &BTreeSet<u64>, expected: &BTreeSet<u64>, what: &str) {
     );
 }
 
-/// A recovery can claim free blocks and inodes. Other blocks and inodes give an error.
+/// A recovery can claim blocks and inodes that are free. A claim of other blocks and inodes is refused with an error.
 #[test]
 fn only_what_is_free_is_claimed() {
     let image = Image::new("-t ext4 -b 1024 -O ^flex_bg,^64bit -g 1024 -N 4000", "40M");
@@ -192,7 +192,7 @@ fn freed_blocks_are_to_be_had_after_the_commit() {
     assert_eq!(again().unwrap(), (runs[0].0, 1));
 }
 
-/// If a commit frees space between a failed allocation and the following check, the allocation is tried again.
+/// A failed allocation is tried again if a commit frees space before the program checks whether a commit can free space.
 #[test]
 fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
     let image = Image::new("-t ext4", "20M");
@@ -205,7 +205,7 @@ fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
         attempts += 1;
         let found = handle.allocate_blocks(start, 1);
         if attempts == 1 {
-            // This is the call that a commit makes when it ends.
+            // A commit calls this function when it ends.
             fs.allocator().unwrap().committed(&fs, &[(start, count.into())]);
         }
         found

@@ -61,8 +61,8 @@ fn mounted() -> Option<(Image, Mount)> {
     Some((image, mount))
 }
 
-/// If lists are set or removed, or the mode of a file with a list is changed, the new mode and the new lists equal those that the kernel
-/// computes.
+/// ironmap and the kernel compute the same mode and the same lists when a list is set or removed, or when the mode of a file with a list is
+/// changed.
 #[test]
 fn lists_and_modes_follow_each_other() {
     let Some((_other, mount)) = mounted() else { return };
@@ -114,7 +114,7 @@ fn lists_and_modes_follow_each_other() {
     image.fsck();
 }
 
-/// New files and directories must inherit the same mode and lists as in the kernel, with and without a mask.
+/// New files and directories inherit the same mode and the same lists from ironmap as from the kernel, with and without a mask.
 #[test]
 fn new_files_inherit_as_from_the_kernel() {
     let Some((image, mount)) = mounted() else { return };

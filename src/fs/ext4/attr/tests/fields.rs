@@ -20,8 +20,8 @@ fn new_inode(mode: u32, body: Body<'_>) -> NewInode<'_> {
     }
 }
 
-/// A new inode has the given values, for each inode size. The tested owner ids exceed 16 bits. The tested times are after 2038 if the inode
-/// has space for such times.
+/// A new inode contains the values with which it was created. The test runs for each inode size, with owner ids above 16 bits. The times
+/// are after 2038 if the inode has space for such times.
 #[test]
 fn a_new_inode_is_what_it_was_made_with() {
     for (options, wide) in
@@ -61,7 +61,7 @@ fn a_new_inode_is_what_it_was_made_with() {
         assert!(file.contains("User: 70001   Group: 80002") && file.contains("Mode:  0640"));
         assert!(file.contains("Generation: 77") && file.contains("Flags: 0x80020"), "{file}");
         if wide {
-            // debugfs shows the second word, which contains two bits of epoch and the nanoseconds.
+            // For each time stamp, debugfs shows the second word, which contains two bits of the epoch and the nanoseconds.
             assert!(file.contains("mtime: 0x2a05f200:1d6f3455"), "{file}");
             assert!(file.contains("Size of extra inode fields: 32"), "{file}");
         }
@@ -100,7 +100,7 @@ fn fields_are_set_one_by_one() {
     assert_eq!((stat.size, stat.links, stat.generation), (5 << 32, 3, 78));
     assert_eq!((stat.modified, stat.accessed), (before_the_epoch, new.time));
     assert_eq!(stat.blocks, ((1 << 40) - 2) * 8);
-    // If the number of sectors exceeds 48 bits, the field counts blocks; otherwise it counts sectors again.
+    // The unit of `i_blocks` is 512 bytes. While the count exceeds 48 bits, the unit is a block.
     for (change, huge) in [(1 << 46, true), (-(1 << 46), false)] {
         fs.transact(1, |h| {
             h.update_inode(&Alone(number), |inode| inode.add_blocks(&fs.superblock, change))

@@ -11,7 +11,8 @@ use crate::units::{FilePos, InodeNo};
 
 const KIND: &str = "-t ext4 -b 1024 -I 256 -O inline_data";
 
-/// Content that fits is stored completely. An added attribute does not change the content, and the kernel can read and write the content.
+/// Content that fits into the inode is stored in the inode. An added attribute does not change the content, and the kernel can read and
+/// write the content.
 #[test]
 fn small_files_are_kept_in_the_inode() {
     let image = Image::with_files(KIND, &["a", "b"]);
@@ -104,8 +105,8 @@ fn content_without_a_block_to_go_to_stays() {
     image.fsck();
 }
 
-/// If the size of a file is larger than its content in the inode, the missing bytes read as zeros, and every kind of change is possible. A
-/// power failure leaves a file of Linux in this state if the file was becoming too large for its inode.
+/// A file in an inode may be larger than its stored content. The missing bytes read as zeros, and every kind of change is possible. Linux
+/// leaves such a file after a power failure if the file was becoming too large for its inode.
 #[test]
 fn a_size_beyond_the_content_in_the_inode_is_zeros() {
     let image = Image::with_files(KIND, &["a", "b"]);

@@ -9,8 +9,8 @@ use crate::fs::ext4::for_tests::Image;
 use crate::fs::{FileSystem, SetXattr};
 use crate::units::{FsBlock, InodeNo};
 
-/// If several inodes share an attribute block, or several attributes share a value inode, a change by one inode does not change the
-/// attributes of the others.
+/// Several inodes can share an attribute block, and several attributes can share a value inode. A change of one inode's attributes does not
+/// change the attributes of other inodes.
 #[test]
 fn blocks_that_the_kernel_shares_are_distinguished() {
     for kind in ["-t ext4 -b 1024", "-t ext4 -b 4096 -O ea_inode", "-t ext4 -I 128 -O ea_inode"] {
@@ -51,8 +51,8 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
         for file in &files[4..8] {
             let inode = find(&fs, file);
             fs.transact(inode.xattr_credits(), |h| Attributes::of(&inode).drop_xattrs(h)).unwrap();
-            // `drop_xattrs` leaves attributes in the inode, because they are freed together with the inode. This test keeps the inode, so
-            // the test removes these attributes.
+            // `drop_xattrs` does not remove the attributes in the inode itself, because they are normally freed together with the inode.
+            // This test keeps the inode, so the test removes these attributes.
             fs.transact(1, |h| {
                 h.update_inode(&inode, |raw| {
                     let at = 128 + raw.extra_size();
@@ -80,12 +80,12 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
     }
 }
 
-/// If a volume has no space for a value, nothing is changed. After a partial change, e2fsck would find unreferenced blocks or an
-/// unreferenced inode.
+/// A change that fails because the volume has no space for the value leaves the volume unchanged. After a partial change, e2fsck would find
+/// unreferenced blocks or an unreferenced inode.
 #[test]
 fn a_full_volume_stays_as_it_was() {
-    // The number of free blocks varies from 0 to one less than the value needs. A value needs 20 blocks, including reserved blocks for map
-    // nodes. If the inode has no space for the attribute, an attribute block is also needed.
+    // Each step has one free block more, from 0 to one block fewer than the attribute needs. The value needs 20 blocks, including the
+    // blocks reserved for map nodes. An inode of 128 bytes also needs an attribute block.
     for (size, takes) in [(256, 20), (128, 21)] {
         full_volume(&format!("-t ext4 -b 1024 -O ea_inode -m 0 -I {size}"), takes);
     }
@@ -113,7 +113,7 @@ fn full_volume(kind: &str, takes: u64) {
         let error = set(&fs, "b", b"user.value", &[2; 20 * 1024], SetXattr::Any).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{step} blocks free");
         assert!(ours(&find(&fs, "b")).is_empty());
-        // The spare blocks are freed in an order in which few free blocks are adjacent.
+        // The spare blocks are freed in an order that leaves few adjacent free blocks.
         free(FsBlock(spare.0 + (step * 7) % 30), 1);
     }
     set(&fs, "b", b"user.value", &[2; 20 * 1024], SetXattr::Any).unwrap();
@@ -129,8 +129,8 @@ fn full_volume(kind: &str, takes: u64) {
     image.fsck();
 }
 
-/// An inode may have more large values than one transaction can drop. Several transactions then drop the values, and each transaction
-/// leaves a valid volume.
+/// An inode may have more large values than one transaction can drop. In that case several transactions drop them, and the volume is valid
+/// after each transaction.
 #[test]
 fn many_large_values_are_dropped() {
     let image = Image::with_files("-t ext4 -b 1024 -I 512 -J size=1 -O ea_inode", &["a"]);
@@ -149,7 +149,7 @@ fn many_large_values_are_dropped() {
     image.fsck();
 }
 
-/// Old content of an attribute block is never replayed over the data of a later owner of the block.
+/// A freed attribute block may become a data block of a file. Recovery must not write the old attributes over the file's data.
 #[test]
 fn freed_blocks_do_not_come_back() {
     let image = Image::with_files("-t ext4 -b 1024 -I 128 -O ea_inode", &["a"]);
@@ -157,7 +157,7 @@ fn freed_blocks_do_not_come_back() {
     set(&fs, "a", b"user.large", &[1; 3000], SetXattr::Any).unwrap();
     let block = find(&fs, "a").xattr_block.unwrap();
     let (content, _) = find(&fs, "a").read_xattr_block().unwrap().unwrap();
-    // This is `e_value_inum` of the first entry, which follows the header.
+    // These bytes are `e_value_inum` of the first entry, which follows the block's header.
     let [a, b, c, d] = content[36..40] else { unreachable!() };
     let value = fs.inode(InodeNo(u64::from(u32::from_le_bytes([a, b, c, d])))).unwrap();
     let value = value.fs_block(crate::units::FileBlock(1)).unwrap().unwrap();
@@ -168,7 +168,7 @@ fn freed_blocks_do_not_come_back() {
     for block in [block, value] {
         fs.blocks.write_device(block, &[std::io::IoSlice::new(&data)], true).unwrap();
     }
-    // The copy is in the state after a crash. e2fsck replays the copy's journal.
+    // The image is copied without closing the volume, as after a crash. e2fsck replays the journal of the copy.
     let image = image.copy();
     image.recover();
     let bytes = std::fs::read(image.path()).unwrap();

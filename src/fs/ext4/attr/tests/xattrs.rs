@@ -65,8 +65,8 @@ pub(super) fn kernels(path: &Path) -> Values {
         .collect()
 }
 
-/// Any sequence of sets and removals gives the same attributes as the model. If there is no space for an attribute, nothing changes. e2fsck
-/// and the kernel confirm the result.
+/// After any sequence of sets and removals, the inode has the same attributes as the model. An attribute for which there is no space
+/// changes nothing. e2fsck and the kernel confirm the result.
 #[test]
 fn attributes_follow_a_model() {
     for (seed, kind) in (1..).zip(KINDS) {
@@ -118,7 +118,7 @@ fn attributes_follow_a_model() {
     }
 }
 
-/// The same steps give the same results as in the kernel, including the value length at which the space is exhausted.
+/// The same steps have the same results in ironmap and in the kernel. Both accept values up to the same length.
 #[test]
 fn the_kernel_refuses_the_same() {
     for (seed, kind) in (100..).zip(&KINDS[..3]) {
@@ -158,7 +158,7 @@ fn the_kernel_refuses_the_same() {
     }
 }
 
-/// Names and values that Linux refuses are refused with the same errno.
+/// ironmap refuses the names and values that Linux refuses, with the same errno.
 #[test]
 fn refusals_are_those_of_the_kernel() {
     let kind = "-t ext4 -O ea_inode";
@@ -199,7 +199,8 @@ fn refusals_are_those_of_the_kernel() {
     image.fsck();
 }
 
-/// The hash of a block equals the hash that the kernel computes for the same attributes. The kernel finds blocks to share by this hash.
+/// ironmap and the kernel compute the same hash for an attribute block with the same attributes. The kernel uses this hash to find a block
+/// that an inode can share.
 #[test]
 fn blocks_have_the_hash_that_the_kernel_gives() {
     let kind = "-t ext4 -I 128";

@@ -1,4 +1,4 @@
-//! Tests of the forms of a directory: how a directory gets each form, how it leaves the form, and the limits of the form.
+//! Tests of the forms of a directory: the change to each form, the change to the next form, and the limits of each form.
 
 use super::super::{ADD_CREDITS, CHANGE_CREDITS, Directory};
 use super::volume::Volume;
@@ -98,7 +98,7 @@ fn ask_attributes(image: &Image) -> Vec<String> {
     lines
 }
 
-/// If no block is free, a directory of any form stays unchanged when a name cannot be added. After a block is freed, names can be added.
+/// If no block is free, an attempt to add a name leaves a directory of any form unchanged. After a block is freed, names can be added.
 #[test]
 fn without_space_nothing_changes() {
     for options in [
@@ -110,7 +110,8 @@ fn without_space_nothing_changes() {
     ] {
         let mut volume = Volume::new("16M", options);
         let mut added = 0;
-        // Each round has one more free block than the round before, so that the lack of blocks occurs at every step of growth.
+        // Each round starts with one more free block than the previous round. Space is therefore exhausted once at every step of the
+        // growth.
         for round in 0..12 {
             let hold = take_all_blocks(&volume);
             let (kind, before, state) = loop {
@@ -157,7 +158,7 @@ fn give_back(volume: &Volume, hold: &[(FsBlock, u32)]) {
     fs.sync().unwrap();
 }
 
-/// A case-insensitive directory hashes the folded form of a name, and refuses names that Linux would refuse or would fold differently.
+/// A case-insensitive directory computes the hash from the folded form of a name. It refuses names that Linux refuses or folds differently.
 #[test]
 fn names_without_regard_to_case() {
     for (options, strict) in [

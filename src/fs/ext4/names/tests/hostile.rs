@@ -13,8 +13,8 @@ use crate::fs::ext4::{Ext4, ROOT};
 use crate::fs::{Clock, FileType, Follow};
 use crate::units::FileBlock;
 
-/// A change of a directory with wrong bytes may fail, but never panics. The volume has no checksums, because checksums would detect all
-/// wrong bytes.
+/// The change of a directory with wrong bytes may fail, but never panics. The volume has no checksums, because checksums would detect all
+/// wrong bytes before the change.
 #[test]
 fn wrong_bytes_end_in_errors() {
     for options in
@@ -87,7 +87,7 @@ fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
         });
         match result.map_err(|error| error.kind()) {
             Ok(()) | Err(ErrorKind::NotFound | ErrorKind::NoSpace) => {}
-            // An error after a change makes the volume read-only.
+            // `Corrupt` is expected, and also `ReadOnly`: if a block was changed before the error, the volume becomes read-only.
             Err(ErrorKind::Corrupt) | Err(ErrorKind::ReadOnly) => noticed = true,
             Err(other) => panic!("seed {seed}: {other:?}"),
         }
@@ -95,7 +95,7 @@ fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
     noticed
 }
 
-/// If an entry of the tree points to a node where a leaf is required, the node must not be treated as a leaf with free space.
+/// An entry of a damaged tree may point to a node where a leaf is required. The node must not be treated as a leaf with free space.
 #[test]
 fn a_node_in_the_place_of_a_leaf_is_found() {
     let mut volume = Volume::of(Image::with_dir("16M", "-t ext4 -b 1024"), Default::default());

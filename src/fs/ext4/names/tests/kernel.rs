@@ -11,7 +11,7 @@ use std::path::Path;
 use super::volume::Volume;
 use crate::fs::ext4::for_tests::Image;
 
-/// Whether this test may mount the image with the kernel. If not, the function reports to `./x test` that the test is skipped.
+/// Whether this test may mount the image with the kernel. If not, reports to `./x test` that the test is skipped.
 fn may_mount(test: &str) -> bool {
     if rustix::process::geteuid().is_root() {
         return true;
@@ -90,12 +90,12 @@ fn the_kernel_and_we_change_the_same_directory() {
         for round in 0..3 {
             let mut volume = Volume::of(image, names);
             volume.assert_names();
-            // The removed names include names that the kernel added.
+            // Some of the names that ironmap removes here were added by the kernel.
             let some: Vec<_> = volume.names.keys().skip(1).step_by(2).cloned().collect();
             for name in some {
                 volume.remove(&name);
             }
-            // The first round adds only a few names, so that the kernel finds an inline directory.
+            // Only a few names are added in the first round, so that the directory is still inline when the kernel reads it.
             let count = if round == 0 { 2 } else { 400 };
             for number in 0..count {
                 volume.add(&name(round * 10_000 + 5_000 + number), number % 2);

@@ -3,8 +3,8 @@
 use super::volume::{Rng, Volume};
 use crate::fs::ext4::for_tests::Image;
 
-/// Eight numbers. The names that consist of 240 times `x` and one of these numbers have the same legacy hash. The numbers were found by a
-/// search through all numbers of nine digits.
+/// Eight numbers whose names have the same legacy hash. The name of a number consists of 240 times `x` and the number. The numbers were
+/// found by a search through all numbers of nine digits.
 const COLLIDING: [u32; 8] = [
     22_772_571,
     55_298_533,
@@ -17,7 +17,7 @@ const COLLIDING: [u32; 8] = [
 ];
 
 fn name(rng: &mut Rng, longest: usize) -> Vec<u8> {
-    // Most names are short or long, so that many entries do not fit into the gaps of removed entries.
+    // Most names are either short or long. A long name often does not fit into the gap of a removed name.
     let length = match rng.below(4) {
         0 => 1 + rng.below(12),
         1 => longest - rng.below(12),
@@ -91,7 +91,7 @@ fn random_changes_on_every_kind_of_volume() {
     }
 }
 
-/// With every hash function, signed and unsigned, e2fsck accepts the tree, even if names are not ASCII.
+/// e2fsck accepts the tree with every hash function, with signed and with unsigned bytes, even if names are not ASCII.
 #[test]
 fn every_hash_function() {
     for (algorithm, sign) in
@@ -110,7 +110,7 @@ fn every_hash_function() {
     }
 }
 
-/// Names with the same hash fill several leaves. The tree marks the leaves that begin with the last hash of the previous leaf.
+/// The names with one hash can fill several leaves. The tree then marks each leaf that begins with the last hash of the previous leaf.
 #[test]
 fn names_of_one_hash_fill_several_leaves() {
     for seed in 0..4 {

@@ -36,7 +36,7 @@ impl Image {
     }
 }
 
-/// The volume, open for writing, and the model: for each name in the directory, the index of its file.
+/// The open volume, and the model of its directory: each name in the directory, with the index of the name's file.
 pub(super) struct Volume {
     pub(super) image: Image,
     pub(super) fs: Arc<Ext4>,

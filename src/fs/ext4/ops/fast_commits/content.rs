@@ -29,8 +29,8 @@ pub(super) struct MapEdit {
 }
 
 impl MapEdit {
-    /// The changes of an inode that is in use after the fast commits. For a directory there are no changes, because its recorded blocks are
-    /// not used.
+    /// Computes the changes of the map of an inode that is in use after the fast commits. The result is empty for a directory, because the
+    /// recorded blocks of a directory are not used.
     pub(super) fn of(inode: &Touched<'_>) -> Result<Self> {
         let mut map = Self::default();
         let (Some(after), Some(edit)) = (&inode.after, inode.edit) else { return Ok(map) };
@@ -94,7 +94,7 @@ impl MapEdit {
         self.mapped.push(extent);
     }
 
-    /// Marks the blocks that are new in the file as used.
+    /// Marks the blocks that the fast commits add to the file as used.
     pub(super) fn claim(&self, handle: &mut Handle<'_>) -> Result<()> {
         let mut extents = self.mapped.iter();
         extents.try_for_each(|new| handle.claim_blocks(new.start, u64::from(new.len)))
@@ -115,8 +115,8 @@ impl MapEdit {
 }
 
 impl Operation<'_> {
-    /// Writes a recorded inode. The map, the attributes, and the fields about a directory's blocks are kept from the inode on the device.
-    /// In a new inode, these parts are empty.
+    /// Writes a recorded inode. Three parts of the inode on the device are kept: the map, the attributes, and the fields about a
+    /// directory's blocks. In a new inode, these parts are empty.
     pub(super) fn write_recorded(
         &self,
         handle: &mut Handle<'_>,

@@ -14,14 +14,14 @@
 //!   the changes. The next transaction number has then increased, so the fast commits are invalid. As in every transaction, the commit
 //!   block is written after the other blocks are durable.
 //!
-//! The changes are written as one transaction, and should fit. In Linux the same changes were part of one running transaction, which is limited to a quarter of
-//! the log. Here the transaction may use the complete log, which is empty. If they do not fit into
-//! the complete log, nothing is written.
+//! The changes are written as one transaction. They should fit, because in Linux they were part of one running transaction, which is
+//! limited to a quarter of the log. Here the transaction may use the complete log, which is empty. If the changes do not fit into the log,
+//! nothing is written.
 //!
-//! Fast commits record the inodes and the blocks of files. These inodes and blocks are marked as used before other blocks are allocated.
-//! The blocks of directories and the nodes of maps are not recorded; they are allocated here. The link counts are computed from the names.
-//! Records of an inode that was created and removed within the fast commits are ignored. An inode that lost its last name becomes an
-//! orphan, and the opening then removes the orphans.
+//! Fast commits record inodes and the blocks of files. These inodes and blocks are marked as used before other blocks are allocated. Fast
+//! commits do not record the blocks of directories and the nodes of maps; these are allocated here. The link counts are computed from the
+//! names. If an inode was created and removed within the fast commits, its records are ignored. An inode that has lost its last name
+//! becomes an orphan, and the opening of the volume then removes the orphans.
 
 mod content;
 mod names;
@@ -42,12 +42,12 @@ use crate::fs::{Clock, FileType};
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("fast commit");
-/// The credits exceed the size of any log, so the transaction is never split into two.
+/// The credits for all changes. They exceed the size of any log, so the transaction is never split into two.
 const CREDITS: u32 = 1 << 30;
 
 impl Ext4 {
-    /// Applies the fast commits of a volume that was opened read-only. On return, the changes are durable. The result contains the errors
-    /// of orphans.
+    /// Applies the fast commits of a volume that was opened read-only. On return, the changes are durable. Returns the errors of orphans
+    /// that could not be freed.
     ///
     /// # Errors
     /// `ReadOnly` for changes that only Linux recovers; `NoSpace`; `Corrupt` for fast commits that contradict the volume or that do not fit
@@ -133,7 +133,7 @@ impl Operation<'_> {
         self.write_recorded(handle, &replayed, inode)
     }
 
-    /// Applies the changes of names. Removals come first, because a removed name may be added again for another inode.
+    /// Applies the changes of names. Removals come before additions, because a removed name may be added again for another inode.
     fn apply_names(&self, handle: &mut Handle<'_>, plan: &Plan<'_>) -> Result<()> {
         for change in plan.changes.iter().filter(|change| change.old.is_some()) {
             let replayed = Replayed(change.dir);

@@ -14,7 +14,7 @@ use crate::fs::ext4::jbd2::fast_commit::{DirEdit, InodeEdit};
 use crate::fs::ext4::{Ext4, Inode, ROOT};
 use crate::units::InodeNo;
 
-/// A name that is added, is removed, or refers to another inode after the fast commits.
+/// A name that the fast commits have added, removed, or changed to another inode.
 pub(super) struct Change<'a> {
     pub(super) dir: InodeNo,
     pub(super) name: &'a [u8],
@@ -22,7 +22,7 @@ pub(super) struct Change<'a> {
     new: Option<InodeNo>,
 }
 
-/// An inode that is recorded, or whose names or entries change.
+/// An inode that a fast commit has recorded, or whose names or entries a fast commit has changed.
 #[derive(Default)]
 pub(super) struct Touched<'a> {
     pub(super) edit: Option<&'a InodeEdit>,
@@ -32,14 +32,15 @@ pub(super) struct Touched<'a> {
     pub(super) after: Option<Inode>,
     /// The final number of names.
     pub(super) names: i64,
-    /// The change of the number of subdirectories. For a new directory, this is the number of subdirectories.
+    /// The number of subdirectories that the fast commits add, minus the number that they remove. For a new directory, this is its number
+    /// of subdirectories.
     pub(super) subdirectories: i64,
     /// The parent of a directory that gets a name.
     pub(super) parent: Option<InodeNo>,
 }
 
 impl Touched<'_> {
-    /// Whether the inode number is unused on the device, or belongs to another file there.
+    /// Whether the inode is new: its number is unused on the device, or belongs to another file there.
     pub(super) fn is_new(&self) -> bool {
         self.before.is_none() || self.edit.is_some_and(|edit| edit.created)
     }
@@ -82,7 +83,7 @@ impl<'a> Plan<'a> {
         all.filter(|(_, inode)| inode.after.is_some())
     }
 
-    /// The inode of a name after the fast commits, if the name exists then.
+    /// The inode of a name after the fast commits; `None` if the name does not exist after them.
     pub(super) fn target(&self, change: &Change<'_>) -> Option<(InodeNo, &Inode)> {
         let number = change.new?;
         Some((number, self.inodes.get(&number)?.after.as_ref()?))
@@ -99,8 +100,8 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Removes the entries of each directory whose inode number was reused for another file. The directory must have been empty when it was
-    /// removed. The records that removed its entries were dropped when the number was reused, so the entries are removed here.
+    /// Handles a directory whose inode number was reused for another file: adds the removal of the directory's entries to the plan. The
+    /// directory was empty when it was removed. However, the records that had removed its entries were dropped when the number was reused.
     fn empty_former_directories(&mut self, fs: &Arc<Ext4>) -> Result<()> {
         let mut gone = Vec::new();
         for inode in self.inodes.values().filter(|inode| inode.is_new() && inode.was_directory()) {
@@ -198,7 +199,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The existing entries for the changed names of a directory. Names are compared byte by byte, because a lookup could ignore case.
+/// Finds the directory entries on the device for the changed names of a directory. Names are compared byte by byte, because a lookup could
+/// ignore case.
 fn entries_among<'a>(dir: &Inode, edit: &'a DirEdit) -> Result<HashMap<&'a [u8], InodeNo>> {
     let mut there = HashMap::new();
     for entry in dir.entries()? {

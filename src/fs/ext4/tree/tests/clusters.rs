@@ -1,4 +1,4 @@
-//! Tests with bigalloc: a cluster is freed when its last mapped block is unmapped.
+//! Tests with bigalloc. A cluster is freed when its last mapped block is unmapped.
 
 use super::image::extent;
 use super::model::Run;

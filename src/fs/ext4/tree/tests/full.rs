@@ -1,4 +1,4 @@
-//! Tests on a full volume: if there are too few free blocks for new nodes, a change fails without any effect.
+//! Tests on a full volume. A change that needs new nodes fails without any effect if there are too few free blocks for them.
 
 use super::image::File;
 use crate::error::{ErrorKind, Result};
@@ -77,7 +77,7 @@ impl Full {
     }
 }
 
-/// Appends single blocks with holes between them.
+/// Appends extents of one block, with holes between them.
 fn append(file: &File, first: u64, count: u64) {
     let (mut next, mut goal) = (first, 0);
     while next < first + count {
@@ -90,8 +90,8 @@ fn append(file: &File, first: u64, count: u64) {
     }
 }
 
-/// If a new node cannot be allocated, an appended extent changes nothing. The new node is needed to split a leaf or a node above it, or to
-/// move the entries of the root.
+/// If there is no space for a new node, the attempt to append an extent changes nothing. A new node is needed to split a leaf or a node
+/// above it, or to move the entries of the root.
 #[test]
 fn nodes_that_cannot_be_had() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
@@ -113,8 +113,8 @@ fn nodes_that_cannot_be_had() {
     full.close(&image);
 }
 
-/// With four extents of ten blocks, the root is full, so a split of one extent needs a node. The split succeeds even on a full volume, as
-/// long as blocks reserved for nodes are free.
+/// The root is full with four extents, so a split of one extent needs a node. The split succeeds even on a full volume, as long as blocks
+/// reserved for nodes are free. Each extent has ten blocks.
 #[test]
 fn cuts_that_need_a_node() {
     type Cut = fn(&File) -> Result<()>;

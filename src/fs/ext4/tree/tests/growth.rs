@@ -9,7 +9,7 @@ use crate::fs::ext4::for_tests::Image;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 
-/// Appends single blocks with holes between them, `at_once` blocks in each transaction.
+/// Appends extents of one block, with holes between them. Each transaction appends `at_once` extents.
 fn append(file: &File, count: u64, at_once: u64) {
     let mut goal = 0;
     let mut at = 0;
@@ -43,7 +43,7 @@ fn computed(work: impl FnOnce()) -> Duration {
     now() - start
 }
 
-/// Appended extents fill each leaf completely, so that the tree is as small as possible.
+/// If extents are appended, each leaf is filled completely before the next leaf is created, so that the tree is as small as possible.
 #[test]
 fn appending_fills_the_leaves() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");

@@ -35,7 +35,7 @@ impl File {
         InodeToChange::in_test(self.fs.inode(self.number).unwrap())
     }
 
-    /// Changes the map in a separate transaction, with a few more credits than the change of the map needs.
+    /// Changes the map in a separate transaction. The transaction has a few more credits than the change of the map needs.
     pub(super) fn change<R>(
         &self,
         work: impl FnOnce(&mut Handle<'_>, &InodeToChange<'static>) -> Result<R>,

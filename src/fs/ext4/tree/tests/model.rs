@@ -141,7 +141,7 @@ impl Run<'_> {
         image.fsck();
     }
 
-    /// Maps single blocks in random order, with holes between them.
+    /// Maps extents of one block in random order, with holes between them.
     fn scatter(&self, file: &File, model: &mut Model, random: &mut Rng) {
         let mut places: Vec<u64> = (0..self.scattered).collect();
         for i in (1..places.len()).rev() {
@@ -160,8 +160,8 @@ impl Run<'_> {
     }
 }
 
-/// Fills the holes of a range while space is available. With bigalloc, uses only complete free clusters, or unmapped blocks of a cluster
-/// that the file already has.
+/// Fills the holes of a range while space is available. With bigalloc, it uses either complete free clusters, or the unmapped blocks of a
+/// cluster that the file already has.
 fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState, goal: u64) {
     let cluster = u64::from(file.fs.superblock.cluster_blocks);
     let mut at = start;
@@ -190,7 +190,8 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
                 };
                 let whole = base + u64::from(got);
                 let mapped = whole.min(end).min(start + len);
-                // If blocks of the last file cluster are already mapped, they are in another cluster on the device.
+                // If blocks of the last file cluster are already mapped, the file already has another device cluster for them, so the
+                // allocated one cannot be used.
                 let last = (whole - 1) / cluster * cluster;
                 let shared =
                     cluster > 1 && (mapped <= last || model.0.range(last..whole).next().is_some());

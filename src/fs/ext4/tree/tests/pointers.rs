@@ -13,7 +13,7 @@ const KINDS: [(&str, u64); 4] = [
     ("-t ext4 -b 1024 -O ^extents,^64bit,^flex_bg,^huge_file", 256),
 ];
 
-/// Blocks can be mapped at each border between two levels and between two pointer blocks. At the end, all blocks are freed.
+/// Blocks can be mapped on both sides of each border between two levels or two pointer blocks. At the end, all blocks are freed.
 #[test]
 fn pointers_at_every_level() {
     for (kind, fan_out) in KINDS {

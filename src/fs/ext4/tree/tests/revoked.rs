@@ -8,8 +8,8 @@ use crate::fs::ext4::for_tests::Image;
 use crate::fs::{Credentials, FileSystem, NewFile, Writer};
 use crate::units::FileBlock;
 
-/// The journal contains copies of the blocks of a directory and of a symbolic link. After these blocks are freed and reused, the copies are
-/// never replayed over the data of the new file.
+/// The blocks of a directory and of a symbolic link are freed and become data blocks of a file. The journal still contains copies of the
+/// old content. Recovery must not write these copies over the file's data.
 #[test]
 fn revoked_blocks_do_not_come_back() {
     for kind in ["-t ext4 -b 1024", "-t ext3 -b 1024"] {
@@ -30,7 +30,7 @@ fn revoked_blocks_do_not_come_back() {
         for block in blocks {
             fs.blocks.write_device(block, &[IoSlice::new(&data)], true).unwrap();
         }
-        // The copy is in the state after a crash. e2fsck replays the copy's journal.
+        // The image is copied without closing the volume, as after a crash. e2fsck replays the journal of the copy.
         let crashed = image.path().with_extension("crashed");
         std::fs::copy(image.path(), &crashed).unwrap();
         let out = Command::new("e2fsck").arg("-fy").arg(&crashed).output().unwrap();

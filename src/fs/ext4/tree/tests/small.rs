@@ -18,7 +18,7 @@ const KINDS: [&str; 4] = [
     "-t ext4 -O ^has_journal",
 ];
 
-/// Adjoining extents are merged in either order.
+/// Adjacent extents are merged, whichever of them is mapped first.
 #[test]
 fn neighbours_are_joined() {
     for kind in KINDS {
@@ -40,7 +40,7 @@ fn neighbours_are_joined() {
     }
 }
 
-/// Extents may have the maximum length of the format: 32768 blocks if written, 32767 if unwritten.
+/// An extent can have the maximum length of the format: 32768 blocks if it is written, 32767 if it is unwritten.
 #[test]
 fn the_longest_extents() {
     let image = Image::with_file("-t ext4 -b 4096 -O ^has_journal -G 64", "1G");
@@ -68,8 +68,8 @@ fn the_longest_extents() {
     image.fsck();
 }
 
-/// A range of an extent can change its state, in the middle, at an edge or as a whole. Adjoining extents with the same state are then
-/// merged.
+/// A range can change its state in the middle of an extent, at its edge, or for the whole extent. Adjacent extents with the same state are
+/// merged afterwards.
 #[test]
 fn states_change_and_join_again() {
     for kind in KINDS {
@@ -99,8 +99,8 @@ fn states_change_and_join_again() {
     }
 }
 
-/// After holes are punched and closed and ranges are inserted, the remaining blocks have the expected positions. When all blocks are
-/// unmapped, no block stays allocated.
+/// Holes are punched, ranges are collapsed and ranges are inserted. The remaining blocks then have the expected positions. When all blocks
+/// are unmapped, no block stays allocated.
 #[test]
 fn punch_collapse_insert() {
     for kind in KINDS {
@@ -141,7 +141,7 @@ fn punch_collapse_insert() {
     }
 }
 
-/// Impossible changes are refused before anything is changed.
+/// A change that is not possible is refused before anything is changed.
 #[test]
 fn refusals() {
     let image = Image::with_file("-t ext4 -b 1024", "64M");
@@ -182,15 +182,15 @@ fn insert_before_the_first_leaf() {
     image.fsck();
 }
 
-/// A change of one step stays in the caller's transaction, even if its range also covers a hole in another leaf, because such a hole does
-/// not count as a step.
+/// A change of one step stays in the caller's transaction. A hole in another leaf does not count as a step, even if the range of the change
+/// covers it.
 #[test]
 fn a_step_that_finds_nothing_takes_no_transaction() {
     for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
         let image = Image::with_file(options, "64M");
         let file = image.open_file();
         file.set_size(5000);
-        // These blocks fill a leaf, or the pointers in the inode. A few more blocks follow after a gap.
+        // These blocks fill one leaf, or the pointers in the inode. Ten more blocks follow after a gap.
         let (start, len) = file.allocate(0, 200);
         assert_eq!(len, 200);
         for i in 0..84 {
@@ -202,7 +202,7 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
         for i in 0..10 {
             file.map(gap + i * 2, start + 100 + i, 1, Written).unwrap();
         }
-        // In a new transaction, every changed block counts.
+        // The next change runs in a new transaction, so that every block that it changes uses a credit.
         file.fs.sync().unwrap();
         let inode = file.inode();
         let credits = inode.credits_for_unmap();
@@ -215,7 +215,8 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
     }
 }
 
-/// A leaf may already be empty; Linux reads such a leaf and removes it. ironmap frees the leaf when the leaf's range is unmapped.
+/// A volume may contain a leaf without extents. Linux accepts and removes such a leaf. ironmap frees the leaf when the leaf's range is
+/// unmapped.
 #[test]
 fn a_leaf_without_extents_is_freed() {
     for leaves in [1, 3] {
@@ -249,7 +250,7 @@ fn a_leaf_without_extents_is_freed() {
             })
             .unwrap();
         file.unmap(last, u64::MAX).unwrap();
-        // The last leaf was freed. The other leaves remain, and map every second block of their ranges.
+        // The last leaf was freed. The other leaves remain, and every second block of their ranges is mapped.
         assert_eq!(file.inode().stat().blocks, 2 * (last / 2 + leaves - 1));
         file.unmap(0, u64::MAX).unwrap();
         assert_eq!(file.inode().stat().blocks, 0);
