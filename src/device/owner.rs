@@ -223,7 +223,7 @@ fn served_by(dir: &Path, name: &OsStr) -> Served {
     stat.map_or(Served::Hidden, |stat| Served::Known(Identity::of(&stat)))
 }
 
-/// The path of a loop device's file, from its directory in sysfs. A path is bytes, not text.
+/// The path of a loop device's file, from the loop device's directory in sysfs. The path is bytes, because it need not be valid text.
 fn backing_file(dir: &Path) -> std::io::Result<PathBuf> {
     let path = std::fs::read(dir.join("loop/backing_file"))?;
     Ok(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)).into())
@@ -241,11 +241,11 @@ fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     Ok(if device == 0 { Identity::File { dev, inode } } else { Identity::Device(device) })
 }
 
-/// The image or device to be opened. A device includes the devices that share bytes with it: the disk of a partition, or the partitions of
-/// a disk.
+/// The image or device that is to be opened. For a device, also the devices that contain the same bytes: the disk of a partition, or the
+/// partitions of a disk.
 enum Claim {
     Image(Identity),
-    /// The number, and the length in sectors, of each device.
+    /// The number and the length in sectors of each of these devices.
     Devices(Vec<(u64, Option<u64>)>),
 }
 
@@ -279,8 +279,8 @@ impl Claim {
         }
     }
 
-    /// Whether a loop device of this length may serve this image or device. The length of an image may have changed, so the answer for an
-    /// image is always true.
+    /// Whether a loop device of this length may use this image or device. For an image the answer is always true, because the image's
+    /// length may have changed.
     fn may_be_behind(&self, dir: &Path) -> bool {
         let Self::Devices(own) = self else { return true };
         let bytes = |name: &str| text(&dir.join("loop").join(name))?.parse::<u64>().ok();
@@ -296,8 +296,8 @@ impl Claim {
     }
 }
 
-/// The numbers of a block device and of the devices that share bytes with it. If the device cannot be opened exclusively, one of these
-/// devices is in use.
+/// The numbers of a block device and of the devices that contain the same bytes. If an exclusive open fails, one of these devices is in
+/// use.
 pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     match Claim::of(stat) {
         Claim::Image(_) => Vec::new(),
@@ -305,7 +305,8 @@ pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     }
 }
 
-/// Other device nodes that lead to bytes of a block device: its disk, its partitions, and the file of a loop device.
+/// Other device nodes through which the bytes of a block device can be accessed: the nodes of its disk, of its partitions, and of the block
+/// device that is the file of a loop device.
 pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };
     let mut nodes = Vec::new();
@@ -327,7 +328,7 @@ fn sectors(dir: &Path) -> Option<u64> {
     text(&dir.join("size"))?.parse().ok()
 }
 
-/// The device number in a file of sysfs.
+/// The device number that a file in sysfs contains.
 fn number(path: &Path) -> Option<u64> {
     let text = text(path)?;
     let (major, minor) = text.split_once(':')?;

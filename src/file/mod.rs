@@ -22,17 +22,17 @@ use crate::iomap::{self, Iomap, MapFile, Mappings, WriteAt};
 use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
 
-/// [`File::read_all`] reads a file in pieces of this many bytes.
+/// The number of bytes in a piece. [`File::read_all`] reads a file piece by piece.
 const READ_PIECE: u64 = 1 << 20;
 
-/// A file that is open for direct I/O. Several threads can use one file, each thread with its own [`Queue`]. A clone is cheap.
+/// A file that is open for direct I/O. Several threads can use one file, if each thread has its own [`Queue`]. A clone costs little.
 #[derive(Clone)]
 pub struct File {
     backing: Backing,
 }
 
-/// The kind of the file. Each request matches on it once, at its start. With `repr(u8)` the discriminant is a separate byte. If the
-/// discriminant were in the niche of a field, reading it would cost each request four more instructions.
+/// The kind of the file. Each request matches on the kind once, at its start. `repr(u8)` makes the discriminant a separate byte. Without
+/// it, the compiler would store the discriminant in unused bits of a field, and each request would need four more instructions to read it.
 #[derive(Clone)]
 #[repr(u8)]
 enum Backing {
@@ -92,14 +92,14 @@ impl File {
         }
     }
 
-    /// Whether every write by this handle is an append (`O_APPEND`).
+    /// Whether every write through this handle is an append (`O_APPEND`).
     #[must_use]
     pub fn appends(&self) -> bool {
         matches!(&self.backing, Backing::Live(file) if file.appends())
     }
 
-    /// Reports whether a host file is read from the device or by the kernel, the reason, and the devices below the file. `None` for a file
-    /// of a volume.
+    /// Reports whether the device or the kernel serves the reads of a host file, the reason, and the devices below the file. `None` for a
+    /// file of a volume.
     #[must_use]
     pub fn host(&self) -> Option<HostReport> {
         match &self.backing {
@@ -108,8 +108,8 @@ impl File {
         }
     }
 
-    /// Reads at a position and waits. Returns the number of bytes read. This number is smaller than `buf.len()` only at the end of the
-    /// file, and it is 0 past the end.
+    /// Reads at a position and waits. Returns the number of bytes read. It is less than `buf.len()` only at the end of the file, and is 0
+    /// past the end.
     ///
     /// # Errors
     /// `InvalidInput` if the handle is [direct](FileOptions::direct) and the request is misaligned, or if the queue belongs to another
@@ -175,13 +175,13 @@ impl File {
                 format!("cannot allocate {len} bytes for the content"),
             )
         };
-        // The memory is allocated before the first read. So a file that is larger than the memory fails at once.
+        // The memory is allocated before the first read. So if the file is larger than the memory, the call fails at once.
         usize::try_from(self.size())
             .ok()
             .and_then(|size| content.try_reserve_exact(size.saturating_add(1)).ok())
             .ok_or_else(|| no_memory(self.size()))?;
         loop {
-            // The read requests one byte more than the size. This byte shows whether the file has grown.
+            // The read requests one byte more than the size, to detect that the file has grown.
             let left = self.size().saturating_sub(content.len() as u64).saturating_add(1);
             let piece = left.min(READ_PIECE) as usize;
             let at = content.len();
@@ -216,12 +216,12 @@ impl File {
         }
     }
 
-    /// Starts a read. The memory moves into the queue, and the completion returns it together with `token`. If no slot is free, the call
-    /// waits for one; with [`DioFlags::NOWAIT`] it fails instead.
+    /// Starts a read. The memory moves into the queue. The completion returns the memory together with `token`. If no slot is free, the
+    /// call waits for a slot; with [`DioFlags::NOWAIT`] it fails instead.
     ///
     /// # Errors
-    /// The errors of [`read_at_with`](Self::read_at_with). The error also returns the memory. Errors of the device are reported by the
-    /// completion.
+    /// The errors of [`read_at_with`](Self::read_at_with). These errors also return the memory. The completion reports errors of the
+    /// device.
     #[inline(always)]
     pub fn submit_read(
         &self,
