@@ -196,7 +196,7 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
     }
 }
 
-/// What is known about a write or discard at a cut.
+/// The state of a write or discard at a cut, as far as the log shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// The request was issued, but not yet acknowledged.

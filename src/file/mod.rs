@@ -232,7 +232,8 @@ impl File {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let pos = pos.into();
-        // Each arm creates its own request. The compiler stores a request in memory on all paths if any path passes a reference to it.
+        // Each arm creates its own request. If one arm passed a reference to a shared request, the compiler would store the request in
+        // memory for all arms.
         let request = || Request::queued(BioOp::Read, pos, flags, token);
         match &self.backing {
             Backing::Volume(file) => file.submit_read(queue, memory, request()),
@@ -241,15 +242,15 @@ impl File {
         }
     }
 
-    /// Writes at a position and waits. Returns the number of bytes written. This number is smaller than `buf.len()` only if there was not
-    /// enough space. With [`DioFlags::WHOLE`] a lack of space is an error instead.
+    /// Writes at a position and waits. Returns the number of bytes written. It is less than `buf.len()` only if there was not enough space.
+    /// With [`DioFlags::WHOLE`] a lack of space is an error instead.
     ///
-    /// The data are durable after the next [`sync`](Self::sync). With [`DioFlags::DSYNC`] they are durable when the write returns.
+    /// The data are durable after the next [`sync`](Self::sync). With [`DioFlags::DSYNC`] they are durable when the call returns.
     ///
     /// # Errors
-    /// The errors of [`read_at`](Self::read_at); `NoSpace`, `Quota`, `FileTooLarge`; `NotPermitted` if the file is immutable, or
-    /// append-only and the write is not at its end; `ReadOnly` for host files, and for a volume or handle that is not open for writing.
-    /// After an error, a part of the data may have been written.
+    /// The errors of [`read_at`](Self::read_at); `NoSpace`, `Quota`, `FileTooLarge`; `NotPermitted` if the file is immutable, or if the
+    /// file is append-only and the write does not begin at its end; `ReadOnly` for host files, and for a volume or handle that is not open
+    /// for writing. After an error, a part of the data may have been written.
     #[inline(always)]
     pub fn write_at(
         &self,
@@ -280,9 +281,9 @@ impl File {
         }
     }
 
-    /// Writes a [`Buffer`] at a position with flags and waits. Safe code cannot change the buffer during the call. So the data need no copy
-    /// ([`StablePages::Owned`](crate::StablePages::Owned)), even if the device computes checksums over them. Borrowed bytes need a copy in
-    /// that case.
+    /// Writes a [`Buffer`] at a position with flags and waits. Safe code cannot change the buffer during the call. So the data are not
+    /// copied even if the device computes checksums over them ([`StablePages::Owned`](crate::StablePages::Owned)). Borrowed bytes would be
+    /// copied in this case.
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with).
@@ -350,12 +351,12 @@ impl File {
         }
     }
 
-    /// Starts a write. The memory moves into the queue, and the completion returns it together with `token`. If the write needs changes of
-    /// metadata (for example new blocks), the call makes these changes first, and may wait for them.
+    /// Starts a write. The memory moves into the queue. The completion returns the memory together with `token`. If the write needs changes
+    /// of metadata (for example new blocks), the call makes these changes first, and may wait for them.
     ///
     /// # Errors
-    /// The errors of [`write_at_with`](Self::write_at_with). The error also returns the memory. Errors of the device are reported by the
-    /// completion.
+    /// The errors of [`write_at_with`](Self::write_at_with). These errors also return the memory. The completion reports errors of the
+    /// device.
     #[inline(always)]
     pub fn submit_write(
         &self,
@@ -373,8 +374,8 @@ impl File {
         }
     }
 
-    /// Starts an append, and returns its position. The size of the file changes when the append completes. If a later append completes
-    /// first, the range of the earlier append reads as zeros until the earlier append completes.
+    /// Starts an append, and returns its position. The size of the file grows when the append completes. If a later append completes first,
+    /// the earlier append's range reads as zeros until the earlier append completes.
     ///
     /// # Errors
     /// The errors of [`submit_write`](Self::submit_write).
@@ -393,11 +394,11 @@ impl File {
         }
     }
 
-    /// Makes the file's completed writes and its metadata durable (`fsync`). Threads that sync at the same time share one commit of the
-    /// journal.
+    /// Makes the file's metadata and the data of its completed writes durable (`fsync`). Threads that sync at the same time share one
+    /// commit of the journal.
     ///
     /// # Errors
-    /// `Io`; `NoSpace` if an unwritten extent must be split and there is no space for the additional entry in the map; `ReadOnly` after an
+    /// `Io`; `NoSpace` if an unwritten extent must be split but the file's map has no space for one more extent; `ReadOnly` after an
     /// earlier error.
     pub fn sync(&self, queue: &mut Queue) -> Result<()> {
         match &self.backing {
@@ -406,7 +407,7 @@ impl File {
         }
     }
 
-    /// Makes the file's completed writes durable, with only the metadata that are needed to read them (`fdatasync`).
+    /// Makes the data of the file's completed writes durable, and only the metadata that are needed to read them (`fdatasync`).
     ///
     /// # Errors
     /// The errors of [`sync`](Self::sync).
@@ -425,11 +426,11 @@ impl File {
         }
     }
 
-    /// The mapping that contains `pos`. It can be shorter or longer than `len`. A host file has a mapping only while it is read from the
-    /// device, and not by the kernel.
+    /// Returns the mapping that contains `pos`. It can be shorter or longer than `len`. A host file has a mapping only while it is read
+    /// from the device.
     ///
     /// # Errors
-    /// The errors of reading and checking the metadata; `Unsupported`, with the reason, for a host file that the kernel serves.
+    /// The errors of reading and checking the metadata; `Unsupported`, with the reason, for a host file whose reads the kernel serves.
     pub fn map(&self, pos: impl Into<FilePos>, len: u64) -> Result<Iomap> {
         match &self.backing {
             Backing::Volume(file) => file.inode().map(pos.into(), len),
@@ -438,12 +439,12 @@ impl File {
         }
     }
 
-    /// All mappings from the start of the file to its size, including holes.
+    /// Returns all mappings from the start of the file to its size. Holes are also mappings.
     pub fn mappings(&self) -> impl Iterator<Item = Result<Iomap>> {
         Mappings::new(self, FilePos(0), FilePos(self.size()))
     }
 
-    /// The first position at or after `pos` that contains data (`SEEK_DATA`); `None` if no data follow.
+    /// Returns the first position at or after `pos` that contains data (`SEEK_DATA`), or `None` if no data follow.
     ///
     /// # Errors
     /// The errors of reading the map.
@@ -451,8 +452,8 @@ impl File {
         iomap::seek_data(self, pos.into(), self.size())
     }
 
-    /// The first position at or after `pos` that is in a hole (`SEEK_HOLE`). The end of the file counts as a hole. `None` if `pos` is at or
-    /// past the size.
+    /// Returns the first position at or after `pos` that is in a hole (`SEEK_HOLE`). The end of the file counts as a hole. Returns `None`
+    /// if `pos` is at or past the end of the file.
     ///
     /// # Errors
     /// The errors of reading the map.
