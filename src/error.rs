@@ -200,7 +200,7 @@ impl Place {
         self
     }
 
-    /// The error for a wrong value at this place. `reason` states the rule that the value violates.
+    /// The error for a wrong value at this place. `what` describes the fault.
     pub fn corrupt(self, what: impl Into<Cow<'static, str>>) -> Error {
         Error::with_place(ErrorKind::Corrupt, self, what)
     }

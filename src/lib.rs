@@ -31,7 +31,7 @@
 //! # }
 //! ```
 //!
-//! [`VolumeOptions`] can open a volume for writing, without its journal, or in spite of damage. ~ [`Volume::fs`] returns the file system,
+//! [`VolumeOptions`] can open a volume for writing, without its journal, or in spite of damage. [`Volume::fs`] returns the file system,
 //! whose calls take inode numbers in place of paths.
 //!
 //! # Read a file

@@ -40,9 +40,9 @@ impl HostOptions {
 /// Reads files of mounted ext2, ext3, ext4 and XFS file systems. While a lease on a file keeps writers out, the file is read directly from
 /// the device. Otherwise the kernel reads the file. A clone of a host costs little, and threads can share a host.
 ///
-/// One host serves any number of files. It opens each device once, and one thread handles broken leases. ~ A device stays open until the
-/// host and all its files and queues are dropped. An open device does not prevent the unmount of its file system, but it prevents the
-/// removal of the device (`losetup -d`, `dmsetup remove`).
+/// One host serves any number of files. It opens each device once, and one thread handles broken leases. A device stays open until the host
+/// and all its files and queues are dropped. An open device does not prevent the unmount of its file system, but it prevents the removal of
+/// the device (`losetup -d`, `dmsetup remove`).
 ///
 /// A program that opens one of the files for writing waits until the lease is released. If the process of the host is stopped, that program
 /// waits for the time in `/proc/sys/fs/lease-break-time`. The host uses the signal SIGRTMAX-2.

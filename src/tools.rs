@@ -76,7 +76,7 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
 ///
 /// # Errors
 /// `InvalidInput` for impossible values; `Unsupported` with the name of the feature and an alternative; `ReadOnly` if the volume has
-/// features that ironmap does not write; ~ `Busy`, `Corrupt`; the errors of the device. An error before the first write leaves the device
+/// features that ironmap does not write; `Busy`, `Corrupt`; the errors of the device. An error before the first write leaves the device
 /// unchanged, unless the volume was recovered.
 pub fn tune(device: &Arc<dyn Device>, options: &TuneOptions, clock: Clock) -> Result<Superblock> {
     check_ext4(&**device, "xfs_admin and xfs_io change the settings of XFS")?;
@@ -89,7 +89,7 @@ pub fn tune(device: &Arc<dyn Device>, options: &TuneOptions, clock: Clock) -> Re
 ///
 /// # Errors
 /// `InvalidInput` for impossible sizes; `Unsupported` with the name of the feature and an alternative; `NoSpace` with the smallest possible
-/// size; `ReadOnly` if the volume has features that ironmap does not write; ~ `Busy`, `Corrupt`; the errors of the device. An error before
+/// size; `ReadOnly` if the volume has features that ironmap does not write; `Busy`, `Corrupt`; the errors of the device. An error before
 /// the first write leaves the device unchanged, unless the volume was recovered.
 pub fn resize(device: &Arc<dyn Device>, options: &ResizeOptions, clock: Clock) -> Result<Resized> {
     check_ext4(&**device, XFS_SIZES)?;

@@ -60,7 +60,7 @@ pub struct BlockFile {
     size: u64,
     writable: bool,
     is_device: bool,
-    /// Declared after the file, so that the file is closed first.
+    /// This field is declared after the file, so that the file is closed first.
     hold: Arc<Hold>,
     limits: Limits,
     notice: Option<String>,

@@ -93,9 +93,10 @@ impl Crashes {
         &self.log
     }
 
-    /// The names of states at every cut: a state without the writes that were not durable, a state with all of them, and `random` states
-    /// with a random part of them. If all writes before a cut were durable, the cut has only one state. If consecutive cuts allow the same
-    /// states, only the last of these cuts is named, because the application has made the most progress there.
+    /// The names of several states at every cut. They differ in the writes before the cut that are not durable: one state contains none of
+    /// these writes, one contains all of them, and `random` states contain a random part of them. If all writes before a cut were durable,
+    /// the cut has only one state. If consecutive cuts allow the same states, only the last of these cuts is named, because the application
+    /// has made the most progress there.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
         let mut fates = Fates::new(self.base.limits().volatile_cache);

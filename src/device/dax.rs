@@ -20,8 +20,8 @@ use crate::units::DevOffset;
 ///
 /// If an image is opened for writing, space is first allocated for all of its holes, because a store to a page without space raises SIGBUS
 /// instead of returning an error. If an image is opened for reading, the holes are replaced by pages of zeros, because tmpfs would allocate
-/// a page for each read of a hole. tmpfs, ramfs, ext4 and XFS need no further space for a store. On all other file systems, writes are
-/// system calls.
+/// a page for each read of a hole. On tmpfs, ramfs, ext4 and XFS, a store then needs no more space. On all other file systems, a store may
+/// need more space, so writes are system calls.
 ///
 /// If the image is truncated while it is mapped, the next access ends the program with SIGBUS, as with every mapping. The lock on the image
 /// excludes programs that lock it too. SIGBUS also ends the program if the disk of the image fails to read a page.

@@ -86,8 +86,7 @@ impl Durability {
     /// are cheap.
     ///
     /// # Errors
-    /// `Io` with the device's errno, for this flush and all later flushes if any flush has failed: writes since the last successful flush
-    /// may be lost.
+    /// `Io` with the device's errno, if this flush or an earlier flush has failed. Writes since the last successful flush may then be lost.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
         let mut state = self.cache.state.lock();
         // A flush that is already running might not cover the caller's writes, so the caller needs the next flush.

@@ -14,8 +14,8 @@ use super::owner::{self, busy};
 use crate::error::Error;
 
 /// The error for a file that another program has locked. The error names the program. If the program has mounted the file as a file system,
-/// the error names the directory of the mount. Two cases name no program: the kernel does not list locks of programs in other PID
-/// namespaces, and a /proc with `hidepid` hides the names of other users' programs.
+/// the error names the directory of the mount. The error names no program in two cases: the kernel does not list locks of programs in other
+/// PID namespaces, and a /proc with `hidepid` hides the names of other users' programs.
 pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
     let holders: Vec<_> = pids(file).into_iter().map(program).collect();
     let by = match &holders[..] {

@@ -24,8 +24,8 @@ struct Parts {
 }
 
 impl Joined {
-    /// The position of a journal's device. No device is longer than this position. ext4's block numbers have 48 bits, which is enough for
-    /// this position, even with the smallest block size.
+    /// The position of a journal's device. No device is that long. ext4's block numbers have 48 bits, which is enough for this position,
+    /// even with the smallest block size.
     pub const JOURNAL: u64 = 1 << 57;
 
     /// The position of the device of realtime files.

@@ -174,7 +174,7 @@ pub trait Device: Send + Sync {
         Err(Error::io(Errno::EOPNOTSUPP, format!("discard of {len} bytes at {at}")))
     }
 
-    /// Zeroes a range by a command to the device, without sending zeros. ~ Position and length must be aligned as [`limits`](Self::limits)
+    /// Zeroes a range by a command to the device, without sending zeros. Position and length must be aligned as [`limits`](Self::limits)
     /// require. Like written data, the zeros become durable with the next flush. The call may take longer than one write, but no longer
     /// than a write of zeros to the range.
     ///

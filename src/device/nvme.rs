@@ -2,7 +2,7 @@
 //! bypass the block layer and the page cache.
 //!
 //! The block device of the same namespace, `/dev/nvmeXnY`, is opened too. The block device is opened exclusively, because a character
-//! device cannot be opened exclusively. ~ The block device also serves requests whose speed does not matter, for example reads of metadata.
+//! device cannot be opened exclusively. The block device also serves requests whose speed does not matter, for example reads of metadata.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -2,9 +2,9 @@
 //!
 //! ironmap opens a device with `O_EXCL`, which conflicts with mounts and other exclusive opens of the same disk, in any mount namespace.
 //! ironmap locks an image, which excludes programs that lock it too. A loop device neither opens its file exclusively nor locks it. So
-//! ironmap searches all loop devices for the file. It compares the file that the loop device reports (`LOOP_GET_STATUS64`), or the file at
-//! the path in sysfs. If the loop device was created in another mount namespace, this path may be missing or may name another file. Leases
-//! show whether any program has an image open.
+//! ironmap searches all loop devices for the file. The file of a loop device is the file that the device reports (`LOOP_GET_STATUS64`), or
+//! the file at the path in sysfs. If the loop device was created in another mount namespace, this path may be missing or may name another
+//! file. Leases show whether any program has an image open.
 //!
 //! Sources: `fcntl(2)`, `loop(4)`, Linux's Documentation/ABI/testing/sysfs-block-loop.
 
@@ -38,9 +38,9 @@ pub(super) fn busy(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Busy, what.to_owned()).at(path.display())
 }
 
-/// Repeats an attempt while it fails because the file or lock is in use. Two short uses end during these attempts. The first is by a
-/// process that has ended, because the kernel removes its io_uring rings later. The second is by a child of this process, which has all
-/// files of this process open until it executes another program.
+/// Repeats an attempt while it fails because the file or lock is in use. The attempts last long enough for two short uses to end. The first
+/// is by a process that has ended, because the kernel removes its io_uring rings later. The second is by a child of this process, which has
+/// all files of this process open until it executes another program.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
     for _ in 1..ATTEMPTS {
         let result = attempt();
@@ -90,8 +90,8 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // If the program has also locked the image, for example because it is ironmap, the error for a locked image is returned, because it
-    // says more.
+    // If the program has also locked the image, for example because the program is ironmap, the error for a locked image is returned,
+    // because it contains more details.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),

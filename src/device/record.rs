@@ -83,7 +83,7 @@ impl FromIterator<Entry> for Log {
 /// A device over another device. It records all requests that are made by calls of the device or through its queues.
 ///
 /// A request is recorded before the device below receives it. The end of the request is recorded when the issuer receives the completion.
-/// So in the log a flush covers only writes that were popped before the flush was issued. ~ Reads are not recorded.
+/// So in the log a flush covers only writes that were popped before the flush was issued. Reads are not recorded.
 pub type Record = Layered<Recorder>;
 
 impl Record {

@@ -120,14 +120,15 @@ pub(crate) struct Target<'a, M> {
     pub(crate) live: Option<Holding>,
 }
 
-/// The queue of a device with the state of this module. All code except the simple path uses it. The queue is a trait object, because
-/// otherwise this code would be compiled for each kind of queue. The indirect calls cost little compared with the other work of this code.
+/// A device's queue, with the state that this module stores for it. All code except the simple path uses it. The queue is a trait object,
+/// because otherwise this code would be compiled for each kind of queue. The indirect calls cost little compared with the other work of
+/// this code.
 pub(crate) struct Io<'a> {
     pub(crate) queue: &'a mut dyn DeviceQueue,
     pub(crate) state: &'a mut State,
 }
 
-/// A queue's state of this module.
+/// The state that this module stores for a queue.
 pub(crate) struct State {
     /// The largest logical block size of all devices, minus one. The length of a short transfer is rounded down to whole blocks of this
     /// size.

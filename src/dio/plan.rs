@@ -9,7 +9,7 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, IomapDevice, IomapType, MapFile, Mappings};
 use crate::units::FilePos;
 
-/// The mappings of a range, each cut to the longest length of a bio. In the range of a write, every mapping must have blocks.
+/// The mappings of a range. Each is cut so that one bio can transfer it. In the range of a write, every mapping must have blocks.
 pub(super) fn plan<M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,

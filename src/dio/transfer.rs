@@ -52,7 +52,7 @@ impl Next {
     }
 }
 
-/// A few parts need no allocation.
+/// A list of the parts of a request. A short list needs no allocation.
 pub(super) type Parts<'a> = SmallVec<[LentPart<'a>; 2]>;
 
 /// The device and the flags of transfers.

@@ -58,7 +58,7 @@ impl MapFile for Straight {
 struct Attempt<'a> {
     /// The descriptor for a direct read; `None` for a read through the page cache.
     direct: Option<&'a Descriptor>,
-    /// If the kernel refuses a direct read, the read fails. Otherwise the range is then read through the page cache.
+    /// If this is true, a direct read that the kernel refuses fails. Otherwise the range is then read through the page cache.
     strict: bool,
     /// Whether a direct read of the range has failed.
     failed: bool,

@@ -116,7 +116,7 @@ pub(super) struct RawExtent {
 }
 
 /// A bit in the count of an extent. It means that the extent's sectors were discarded and may have any content. Such a record contains only
-/// this extent, and no tuples and no data.
+/// this extent, without tuples and data.
 pub(super) const DISCARDED: u64 = 1 << 63;
 
 const _: () = {

@@ -2,7 +2,7 @@
 //!
 //! Writes that are submitted together form one record. The record is durable before the first of these writes is made at its final position
 //! (home). Checksums show whether a record is complete; the journal ends before the first incomplete record. When the ring of records is
-//! full, all of their data and tags are made durable at home, and the ring is emptied.
+//! full, the data and tags of all records are made durable at home, and the ring is emptied.
 
 use std::io::IoSlice;
 
@@ -63,8 +63,8 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// A thread has this lock as shared until all writes of its record are at home. A checkpoint acquires the lock as exclusive. So a
-    /// checkpoint waits for these threads.
+    /// A thread has a shared lock here until all writes of its record are at home. A checkpoint acquires an exclusive lock, so it waits for
+    /// these threads.
     gate: RwLock<()>,
     /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,

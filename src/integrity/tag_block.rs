@@ -88,7 +88,7 @@ impl TagBlock {
         })
     }
 
-    /// Whether another block may replace this block, except that a dirty block must first be written.
+    /// Whether another block may replace this block. If this block is dirty, it must be written first.
     pub(super) fn is_free(&self) -> bool {
         self.pins == 0 && !self.loading && !self.writing
     }

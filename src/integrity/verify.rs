@@ -126,7 +126,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Checks a sector again that did not match its tag. There are three possible reasons: the sector was written after the read, a write
+    /// Checks again a sector that did not match its tag. There are three possible reasons: the sector was written after the read, a write
     /// to it is in flight, or its content is wrong.
     #[cold]
     fn verify_again(&self, sector: u64, data: &mut [u8]) -> Result<(), Failed> {

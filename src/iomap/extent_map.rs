@@ -85,9 +85,9 @@ impl Extent {
 /// first extent that ends past the start of the chunk. In a large map each step of a search is a cache miss. So a lookup first reads two
 /// index entries whose addresses it can compute: the entry of the chunk that contains the block, and the entry of the next chunk. In most
 /// cases the block is in the extent of one of these entries. Otherwise the lookup searches the list of extents. This is necessary for an
-/// extent that follows another extent in the same chunk, for a hole, and for content other than written data. ~ The search is a binary
-/// search within the chunk, which limits the cost if a chunk contains many extents. For each extent, the list needs 24 bytes, and the index
-/// needs 10 to 20 bytes.
+/// extent that follows another extent in the same chunk, for a hole, and for content other than written data. The search is a binary search
+/// within the chunk, which limits the cost if a chunk contains many extents. For each extent, the list needs 24 bytes, and the index needs
+/// 10 to 20 bytes.
 #[derive(Debug)]
 pub struct ExtentMap {
     size: BlockSize,

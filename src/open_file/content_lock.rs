@@ -190,7 +190,8 @@ impl ContentLock {
     /// Waits until the range is locked.
     ///
     /// # Errors
-    /// `Io` if the range is exclusive and not free, and a queue was [lost](Self::lose), because the requests of that queue may never end.
+    /// `Io` if the claim is exclusive, its range is not free, and a queue was [lost](Self::lose), because the requests of that queue may
+    /// never end.
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
         let mut within = self.within.lock();
         while !within.grants(ticket) {

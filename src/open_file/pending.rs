@@ -160,7 +160,7 @@ impl Pending {
         self.within.lock().reach = 0;
     }
 
-    /// Records that the blocks past the end of the file were freed, and that the inode is no orphan.
+    /// Records that the blocks past the end of the file were freed, and that the inode is not an orphan.
     pub(crate) fn forget_orphan(&self) {
         let mut within = self.within.lock();
         (within.orphan, within.reach) = (false, 0);

@@ -258,7 +258,8 @@ impl MapFile for View {
             if iomap.kind != IomapType::Unwritten {
                 return Ok(iomap);
             }
-            // If a thread converts the range at the same time, the range is not pending any more, but the change counter has changed.
+            // If a thread converts the range at the same time, the range is not found among the pending writes, but the change counter has
+            // changed.
             let is_old = || self.open().changes() != changes;
             if let Some(refined) = self.open().pending.refine(iomap, pos, is_old) {
                 return Ok(refined);

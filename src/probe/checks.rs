@@ -83,8 +83,8 @@ fn is_xfs_log(bytes: &[u8]) -> bool {
     })
 }
 
-/// The metadata of three vendors' RAID. ~ VIA: the number 0xAA55, a version of at most 2, and a checksum of 50 bytes. Silicon Image: a
-/// number at byte 96, and a checksum of words. JMicron: the letters `JM`, and a checksum of words.
+/// The metadata of three vendors' RAID. VIA: the number 0xAA55, a version of at most 2, and a checksum of 50 bytes. Silicon Image: a number
+/// at byte 96, and a checksum of words. JMicron: the letters `JM`, and a checksum of words.
 fn is_firmware_raid(sector: &[u8]) -> bool {
     if sector.len() < 512 {
         return false;

@@ -120,7 +120,7 @@ impl Queue {
     }
 
     /// Sets the largest number of bytes of bounce buffers of this queue: 2 MiB by default, at least 64 KiB. If a request is larger, its
-    /// data are copied piece by piece. ~ If all buffers are in use, a request waits for completions; with NOWAIT it fails with EAGAIN. An
+    /// data are copied piece by piece. If all buffers are in use, a request waits for completions; with NOWAIT it fails with EAGAIN. An
     /// atomic write whose data are copied cannot be longer than this limit.
     pub fn set_bounce_limit(&mut self, limit: usize) {
         self.state.set_bounce_limit(self.device.as_dyn(), limit);

@@ -42,8 +42,8 @@ impl Condvar {
         guard: &mut MutexGuard<'_, T>,
         time: Option<&Timespec>,
     ) -> Result<(), Errno> {
-        // This thread is counted as waiting, and the number is read, under the lock. If a thread later changes the state, it sees the
-        // waiting thread, and its notification changes the number.
+        // While the lock is locked, this thread is counted as waiting, and the number of notifications is read. If a thread later changes
+        // the state, it sees the waiting thread, and its notification changes the number.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let told = self.told.load(Ordering::Relaxed);
         // If the number has already changed, the call fails immediately. A signal also ends the call.

@@ -88,7 +88,7 @@ pub(crate) enum Waited {
     TimedOut,
 }
 
-/// The calling thread's side of the notifications. It receives them.
+/// Receives the notifications. It belongs to the thread that has created it.
 pub(crate) struct Watch {
     tid: libc::pid_t,
     _thread: PhantomData<*const ()>,
@@ -167,7 +167,7 @@ fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
     }
 }
 
-/// Whether a process has the file open or mapped for writing. The file was opened for reading.
+/// Whether any process has a file open or mapped for writing. The caller has opened the file for reading.
 ///
 /// EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if the file system or the system's settings permit no
 /// leases.

@@ -39,7 +39,7 @@ pub(crate) fn ticks() -> u64 {
 
 /// The number of ticks per second. It is measured for a millisecond. The result is never too high, and at most one percent too low.
 pub(crate) fn rate() -> u64 {
-    // Reads both clocks. The thread may be interrupted between the calls, so the time lies between the two counts.
+    // Reads both clocks. The thread may be interrupted between the calls, so the time was read at some moment between the two counts.
     let moment = || (ticks(), Instant::now(), ticks());
     let mut attempts = 0;
     loop {

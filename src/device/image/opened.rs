@@ -83,9 +83,9 @@ impl fmt::Debug for Image {
 impl Image {
     /// Opens an image, and locks it and its backing files against other programs.
     ///
-    /// `Busy` if another program has locked one of the files for writing, or, if the image is opened for writing, in any mode. `ReadOnly`
-    /// if the image is opened for writing but its format can only be read; `Unsupported` for other features that are refused; `Encrypted`;
-    /// `Corrupt` for values that contradict the format; `Io`.
+    /// `Busy` if another program has locked one of the files for writing. If the image is opened for writing, also `Busy` if another
+    /// program has locked one of the files for reading. `ReadOnly` if the image is opened for writing but its format can only be read;
+    /// `Unsupported` for other features that are refused; `Encrypted`; `Corrupt` for values that contradict the format; `Io`.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         Self::open_as(address, write, true)
     }

@@ -20,7 +20,7 @@ pub(super) const WITHOUT_PSK: &str = "this build of ironmap has no support for p
 
 /// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and `nbds+unix://`.
 ///
-/// The query (after `?`) can contain these fields. ~ `timeout=SECONDS` is the time for which a request waits for an answer, including
+/// The query (after `?`) can contain these fields. `timeout=SECONDS` is the time for which a request waits for an answer, including
 /// reconnections; the default is 60. `flush=none` permits writes to a server that has no flush command; each answered write then counts as
 /// durable. TLS is configured by `tls-certificates=DIR` and `tls-hostname=NAME`, or by `tls-psk-file=FILE` with `USER@` before the host:
 /// see [`Tls`].

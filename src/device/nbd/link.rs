@@ -1,7 +1,7 @@
 //! A link to an export. A link consists of one connection, which is replaced when it is lost, and of the requests over this connection.
 //!
 //! **A lost connection.** If a connection is lost, the server may have failed too, and may have lost data that it had acknowledged but not
-//! made durable. So a session stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). ~ After a
+//! made durable. So a session stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After a
 //! reconnection, the common link sends these copies; then each link sends its unanswered requests again. A reply that arrives over an older
 //! connection after the loss is ignored, because the copies may overwrite the data of its request.
 //!
@@ -130,8 +130,8 @@ impl State {
         }
     }
 
-    /// Checks whether a connection without requests is still open. If it is closed, its socket is removed from the event loops, because
-    /// they would wake up again and again.
+    /// Checks whether a connection without requests is still open. If it is closed, its socket is removed from the event loops, because a
+    /// closed socket would wake them again and again.
     fn check_idle(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         if connection.receive(false).is_err() {

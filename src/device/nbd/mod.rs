@@ -7,7 +7,7 @@
 //! `connection` implements the protocol: it keeps many requests in flight, and checks each reply. `link` and `recovery` handle lost
 //! connections, and send requests again. Each connection of a session belongs to a numbered generation. A reply over a connection of an
 //! older generation is ignored. So data that are sent again cannot overwrite newer data that were already acknowledged. A thread also
-//! receives the replies to other threads of its link, and signals their eventfds. ~ Before anything is written over a new connection, the
+//! receives the replies to other threads of its link, and signals their eventfds. Before anything is written over a new connection, the
 //! volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
 
 mod address;

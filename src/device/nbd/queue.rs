@@ -100,8 +100,8 @@ impl Client {
             BioOp::Read => Command::Read,
             BioOp::Write => Command::Write,
         };
-        // Reads have two exceptions. If the part in use ends within a unit, a read may include this whole unit. If the export ends within a
-        // unit, a read may end at the end of the export.
+        // A request must consist of whole units in the part in use. Two exceptions apply to reads. If the part in use ends within a unit, a
+        // read may include this whole unit. If the export ends within a unit, a read may end at the end of the export.
         let end = match command {
             Command::Write => end.filter(|end| *end <= self.window.size),
             _ => end,
@@ -438,7 +438,7 @@ impl Drop for Client {
 }
 
 impl Attached {
-    /// The attachment that marks a request whose call waits for it.
+    /// The attachment of a request for which a call waits.
     pub(super) fn of_call() -> Self {
         let end = BioEnd::Part { request: 0, part: 0 };
         let (memory, at) = (Memory::Vectored(Vec::new()), DevOffset(0));

@@ -98,7 +98,7 @@ pub(super) const FUA: u16 = 1;
 /// EOPNOTSUPP.
 pub(super) const FAST_ZERO: u16 = 1 << 4;
 
-/// The flag of a request for block status to which the server reports only one extent.
+/// With this flag, the server reports only one extent in the answer to a request for block status.
 pub(super) const REQ_ONE: u16 = 1 << 3;
 /// The length in bytes of a stored extent of block status: a length and the bits of the context, both big-endian.
 pub(super) const STATUS: usize = 16;
@@ -229,7 +229,7 @@ impl Reply {
 /// The errno that means that the server shuts down.
 pub(super) const ESHUTDOWN: Errno = Errno(108);
 
-/// Converts an error number of the protocol, which is a number of Linux, to an errno.
+/// Converts an error number of the protocol to an errno. The protocol uses Linux's numbers.
 pub(super) fn errno(number: u32) -> Errno {
     match number {
         1 => Errno::EPERM,

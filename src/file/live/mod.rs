@@ -1,8 +1,9 @@
 //! A file of a volume that is open for writing. The inode and the content of the file can change.
 //!
 //! Each queue has a view of the file: a copy of the inode's size and map. The view is valid until the change counter of the inode changes.
-//! A read or an overwrite locks the content through the lane of its queue. The lane is a counter that only this queue writes. After that,
-//! the request compares the change counter, and goes to the device. So it acquires no lock that other threads write to.
+//! A read or an overwrite locks the content through the lane of its queue. The lane is a counter that only this queue writes. Then the
+//! request compares the inode's change counter with the counter of the view, and goes to the device. So it acquires no lock that other
+//! threads write to.
 
 mod append;
 mod copied;
@@ -60,7 +61,7 @@ impl Writing {
         }
     }
 
-    /// Returns where a write is made that the caller requests at `at`. Fails if the handle can only read.
+    /// Returns the position of a write for which the caller requests the position `at`. Fails if the handle can only read.
     fn admit(self, at: WriteAt) -> Result<WriteAt> {
         match self {
             Self::Anywhere => Ok(at),

@@ -1,5 +1,5 @@
-//! The pump of a TLS connection: a thread that owns the socket to the server and one end of a socket pair. The user of the connection is
-//! all other code. It uses the other end of the pair like a socket to a server.
+//! The pump of a TLS connection: a thread that owns the socket to the server and one end of a socket pair. All other code is called the
+//! user of the connection. The user uses the other end of the pair like a socket to a server.
 //!
 //! The pump costs a copy of the data and a thread for each connection. Its advantage is that all decrypted data are in a socket, where the
 //! `poll` of an event loop detects them. `poll` cannot detect data in the memory of the TLS library. The buffers of both directions are
